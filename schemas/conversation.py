@@ -1,0 +1,164 @@
+"""The one conversation that all three APIs are translated into.
+
+Order is kept: a turn is a list of parts in the order in which they were said. Argument strings are kept as the client
+spelled them, call ids and sealed reasoning as they came, so that nothing is lost between an API's form and the
+template's. The derivation, field by field, is `docs/pipeline.md`.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class Text(Struct, frozen=True, tag="text"):
+    """Plain text, byte for byte as the client sent it."""
+
+    text: str
+
+
+class Media(Struct, frozen=True, tag="media", omit_defaults=True):
+    """An image, document or sound. Its bytes never travel on the bus: only what it is, and where it lies."""
+
+    kind: Literal["image", "document", "audio"]
+    media_type: str = ""
+    size_bytes: int | None = None
+    url: str | None = None
+    title: str | None = None
+    """A file name or document title, if the client gave one."""
+
+
+class Reasoning(Struct, frozen=True, tag="reasoning", omit_defaults=True):
+    """What the model thought. `text` None: the client sent only `seal`, or neither."""
+
+    text: str | None = None
+    seal: str | None = None
+    """Messages' `signature` or `redacted_thinking.data`, Responses' `encrypted_content`; opaque, maybe foreign."""
+    summary: list[str] = []
+    id: str | None = None
+
+
+class Call(Struct, frozen=True, tag="call", omit_defaults=True):
+    """A tool call. `arguments` is the JSON text as the client spelled it (numbers, key order and spacing kept)."""
+
+    call_id: str
+    name: str
+    arguments: str
+    kind: Literal["function", "custom"] = "function"
+    namespace: str | None = None
+    item_id: str | None = None
+
+
+class ToolReference(Struct, frozen=True, tag="tool_reference"):
+    """The point in a result from which a deferred tool is known to the model (Claude Code's ToolSearch)."""
+
+    name: str
+
+
+ResultPart: TypeAlias = Text | Media | ToolReference
+
+
+class Result(Struct, frozen=True, tag="result", omit_defaults=True):
+    """A tool's answer. `is_error` is tri-state: clients leave it out, or say false, or say true."""
+
+    call_id: str
+    parts: list[ResultPart] = []
+    is_error: bool | None = None
+    name: str | None = None
+
+
+Part: TypeAlias = Text | Media | Reasoning | Call | Result
+
+
+class Turn(Struct, frozen=True, omit_defaults=True):
+    """One message. Results stand in turns of their own (`role="tool"`); instructions keep their place."""
+
+    role: Role
+    parts: list[Part]
+    name: str | None = None
+
+
+class ToolSpec(Struct, frozen=True, omit_defaults=True):
+    """A tool as the model is told of it. `schema` is the JSON schema of its arguments, key order kept."""
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = {}
+    kind: Literal["function", "custom"] = "function"
+    namespace: str | None = None
+    deferred: bool = False
+    """Known only from the `ToolReference` that names it; not in the tool list at the front of the prompt."""
+    strict: bool | None = None
+
+
+class ToolChoice(Struct, frozen=True, omit_defaults=True):
+    """`any`: at least one call; `tool`: a call of `name`; `none`: tools are shown and may not be called."""
+
+    mode: Literal["auto", "any", "tool", "none"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+
+class Thinking(Struct, frozen=True, omit_defaults=True):
+    """The client's word on reasoning. `default`: it said nothing, the model's own rule holds."""
+
+    mode: Literal["default", "enabled", "adaptive", "disabled"] = "default"
+    budget_tokens: int | None = None
+    effort: str | None = None
+    display: Literal["full", "omitted"] = "full"
+
+
+class Sampling(Struct, frozen=True, omit_defaults=True):
+    """How to choose tokens. None: the model's own default (generation_config), else the engine's."""
+
+    max_tokens: int | None = None
+    """Limit of output tokens; None: to the end of the context window; 0: prefill only."""
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logprobs: int | None = None
+    """How many alternatives per token; 0: the chosen token only; None: none."""
+    stop: list[str] = []
+    ignore_eos: bool = False
+
+
+class OutputFormat(Struct, frozen=True, omit_defaults=True):
+    """Structured output: any JSON object, or one that fits `schema`."""
+
+    kind: Literal["json_object", "json_schema"]
+    schema: dict[str, Any] | None = None
+    name: str | None = None
+    strict: bool | None = None
+
+
+class Client(Struct, frozen=True, omit_defaults=True):
+    """Who asks, as far as the request tells: hints for routing and logs, never for the prompt."""
+
+    session: str | None = None
+    user_agent: str | None = None
+    tenant: str | None = None
+    """Name of the API key; None where the server has no keys."""
+
+
+class Conversation(Struct, frozen=True, omit_defaults=True):
+    """All that decides a prompt and its decoding, in one form for every API."""
+
+    model: str
+    turns: list[Turn]
+    system: list[Text] = []
+    """Top-level instructions in order; instructions inside the conversation are turns of role system or developer."""
+    tools: list[ToolSpec] = []
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    thinking: Thinking = field(default_factory=Thinking)
+    sampling: Sampling = field(default_factory=Sampling)
+    format: OutputFormat | None = None
+    template_kwargs: dict[str, Any] = {}
+    """The client's own template variables (vLLM's and SGLang's `chat_template_kwargs`)."""
+    client: Client = field(default_factory=Client)

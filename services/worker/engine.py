@@ -1,0 +1,96 @@
+"""The engine contract: token ids in, token ids out.
+
+An engine knows nothing of text, tools, reasoning, HTTP or the bus. What every engine must do is written here once and
+checked by one conformance suite (`tests/worker/conformance.py`):
+
+- exactly one terminal `Delta` (one with `finish`), after which the iterator ends; ids are never taken back;
+- closing the iterator (or cancelling the task that iterates) stops the decoding; nothing is awaited there;
+- a request that cannot be decoded raises `Invalid` before the first delta; a failure of this request alone raises
+  `EngineFailed`; the death of the engine raises `EngineDied` in every open iterator, once each, and for good;
+- the end token is not among `ids`: it is reported as `stop_id`.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from msgspec import Struct
+
+from schemas.control import Load
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import EngineFailed
+from schemas.events import FinishReason
+
+
+class EngineDied(EngineFailed):
+    """The whole engine is gone: every open turn fails and the worker leaves."""
+
+
+class EngineInfo(Struct, frozen=True):
+    """What an engine has. Known after `start`."""
+
+    name: str
+    """`script`, `transformers`, `trtllm`."""
+    version: str
+    max_model_len: int
+    """Context window in tokens, prompt and output together."""
+    slots: int
+    """Turns that decode at once; more wait."""
+    block_tokens: int | None
+    """Tokens in a KV block; None: no prefix sharing."""
+    kv_tokens: int | None
+    """Capacity of the KV cache in tokens; None: not limited, or unknown."""
+    eos_ids: list[int]
+    features: frozenset[str]
+    """Of: sampling, seed, penalties, min_tokens, logprobs, guided, prefix_cache, kv_events, priority, salt."""
+
+
+class EngineRequest(Struct, frozen=True):
+    """One turn to decode. `sampling.max_tokens` is set; 0 means: prefill, then finish with LENGTH."""
+
+    id: str
+    token_ids: list[int]
+    sampling: Sampling
+    stop_ids: list[int]
+    """Ends decoding, every end-of-sequence id included (unless `sampling.ignore_eos`)."""
+    priority: int = 0
+    """Greater is sooner; 0 is ordinary."""
+    cache_salt: str | None = None
+    """Only equal salts share KV blocks."""
+    guided: OutputFormat | None = None
+
+
+class Delta(Struct):
+    """What one engine step gave one turn. May be empty but for the terminal fields."""
+
+    ids: list[int] = []
+    logprobs: list[list[tuple[int, float]]] | None = None
+    """For each id of `ids`: (token id, log probability), the chosen one first."""
+    cached: int | None = None
+    """Prompt tokens found in the KV cache; given once it is known."""
+    finish: FinishReason | None = None
+    """STOP, LENGTH or CANCELLED. Errors are raised, not returned."""
+    stop_id: int | None = None
+
+
+class Engine(Protocol):
+    """One engine in one process. `generate` and `stop` are called on the loop on which `start` was awaited."""
+
+    async def start(self) -> EngineInfo:
+        """Load everything; returns when the first request can be decoded. Blocking work is done off the loop."""
+        ...
+
+    def generate(self, request: EngineRequest) -> AsyncGenerator[Delta, None]:
+        """The turn's deltas, one per engine step at most."""
+        ...
+
+    def load(self) -> Load:
+        """How busy the engine is now; cheap, called for every beat."""
+        ...
+
+    def healthy(self) -> bool:
+        """False once the engine has died. Cheap."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Release everything within `grace_s` seconds; open iterators end with CANCELLED."""
+        ...
