@@ -1,0 +1,208 @@
+"""What every process can be told: one frozen Struct per service, defaults and bounds included.
+
+Where a value comes from (flag, `TURNWIRE_*` variable, TOML file, default) is `config_sources`' business. The string
+under a field is its help text on the command line. Units are in the names. Secrets are never values: a field names the
+file that holds one, and `read_secret` reads it at the moment of use.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct, field
+
+MIB = 1024 * 1024
+
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+
+
+class BusConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to reach the bus, and how processes keep an eye on each other over it."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Server to connect to; several of one cluster are separated by commas."""
+    nats_user: str | None = None
+    """User name on the server."""
+    nats_password_file: str | None = None
+    """File that holds the user's password."""
+    nats_creds_file: str | None = None
+    """NATS credentials file (JWT and seed), instead of user and password."""
+    connect_timeout_s: Positive = 30.0
+    """How long the first connection may take before the process gives up."""
+    beat_interval_s: Positive = 1.0
+    """Time between two heartbeats."""
+    dead_after_s: Positive = 3.5
+    """A process that was not heard of for so long is dead."""
+    window_bytes: Annotated[int, Meta(ge=4096)] = MIB
+    """Frames that a sender may have under way to this process before it is granted more."""
+
+    def __post_init__(self) -> None:
+        """Refuses combinations that cannot work."""
+        if self.dead_after_s < 2 * self.beat_interval_s:
+            raise ValueError("dead_after_s must be at least twice beat_interval_s, or one late beat kills a process")
+        if self.nats_creds_file and (self.nats_user or self.nats_password_file):
+            raise ValueError("nats_creds_file excludes nats_user and nats_password_file")
+
+
+class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all four services share."""
+
+    id: str | None = None
+    """Name of this process among those of its stage; default: host name and process id."""
+    bus: BusConfig = field(default_factory=BusConfig)
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """JSON lines, or text for people; `auto`: text on a terminal, JSON elsewhere."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe messages to log."""
+    drain_s: Seconds = 30.0
+    """How long turns may still run after SIGTERM."""
+
+
+class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """HTTP: addresses, limits, and which APIs are there."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 8000
+    """Port to listen on; 0: any free one."""
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * MIB
+    """Largest request body; more is answered with 413."""
+    api_keys_file: str | None = None
+    """File of accepted keys, one `name:key` a line; none: every key is accepted."""
+    ping_interval_s: Positive = 10.0
+    """A stream that is silent for so long gets its API's keep-alive."""
+    slow_reader_timeout_s: Positive = 30.0
+    """A turn whose client takes nothing for so long is cancelled."""
+    max_buffered_bytes: Annotated[int, Meta(ge=65536)] = 8 * MIB
+    """A turn whose client leaves so much unread is cancelled."""
+    enable_anthropic_api: bool = True
+    """Serve the Messages API."""
+    enable_streaming_tool_dispatch: bool = False
+    """Send a `tool_call_dispatch` event with each complete tool call, whether the client asks for it or not."""
+    request_timeout_s: Positive = 3600.0
+    """Longest time from a request to the end of its answer."""
+    default_model: str | None = None
+    """Model that serves requests which name none."""
+    accept_any_model: bool = False
+    """Serve unknown model names with the default model, or with the only one there is."""
+    accept_timeout_s: Positive = 2.0
+    """A preprocessor that has not taken a turn within this time is not asked further."""
+    attempts: Count = 3
+    """How often a turn is started anew when a process on its way dies."""
+
+
+class StageConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the services without HTTP of their own share: the model, and a port for metrics and health."""
+
+    model: str
+    """Directory or hub id of the model: its tokenizer, template and, for engines that need them, weights."""
+    served_model_name: str | None = None
+    """Name under which clients know the model; default: the hub id, or the directory's own name."""
+    metrics_host: str = "127.0.0.1"
+    """Address for /metrics, /live and /ready."""
+    metrics_port: Port | None = None
+    """Port for /metrics, /live and /ready; default: none."""
+
+
+class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From a conversation to a prompt."""
+
+    aliases: list[str] = []
+    """Further names under which clients may ask for the model."""
+    chat_template: str | None = None
+    """File with a chat template to use instead of the model's own."""
+    family: str = "auto"
+    """Parser family of the model's output; `auto`: told from its template and configuration."""
+    tool_call_parser: str | None = None
+    """Tool-call format by the name that vLLM, SGLang or Dynamo has for it; goes before `family`."""
+    reasoning_parser: str | None = None
+    """Reasoning format by the name that vLLM, SGLang or Dynamo has for it; goes before `family`."""
+    strip_anthropic_preamble: bool = True
+    """Drop Claude Code's billing block, which changes per conversation and breaks every prefix cache."""
+    max_model_len: Count | None = None
+    """Context window in tokens, if smaller than the worker's."""
+    threads: Count = 4
+    """Threads that render and tokenize."""
+    trust_remote_code: bool = False
+    """Run Python code from the model directory."""
+    template_kwargs: dict[str, Any] = {}
+    """Chat template variables for every request: JSON, or a JSON, YAML or TOML file."""
+    seal_key_file: str | None = None
+    """File with the key that seals reasoning; the parser needs the same one."""
+
+
+class WorkerConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One engine."""
+
+    engine: Literal["script", "transformers", "trtllm"] = "script"
+    """`script` plays written output and needs no weights."""
+    slots: Count = 256
+    """Turns that decode at once."""
+    queue_limit: Annotated[int, Meta(ge=0)] = 1024
+    """Turns that may wait for a slot."""
+    max_model_len: Count | None = None
+    """Context window in tokens; default: the model's own."""
+    family: str = "auto"
+    """Family in which the script engine's agent writes; `auto`: told from the model's template."""
+    script_dir: str | None = None
+    """Directory of written outputs for the script engine, instead of its agent."""
+    script_mode: Literal["agent", "request"] = "agent"
+    """`agent`: play `script_dir` or the built-in agent; `request`: a request may bring its own output (tests)."""
+    token_delay_ms: Annotated[float, Meta(ge=0)] = 5.0
+    """The script engine's time between two tokens of a turn."""
+    prefill_tokens_per_s: Annotated[float, Meta(ge=0)] = 0.0
+    """The script engine's prefill speed; 0: at once."""
+    device: str = "auto"
+    """Where the transformers engine runs: `auto`, `cpu`, `cuda`, `cuda:1`, `mps` …"""
+    dtype: str = "auto"
+    """Number type of the weights: `auto` (the checkpoint's own), `bfloat16`, `float16`, `float32`."""
+    kv_tokens: Count | None = None
+    """Capacity of the KV cache in tokens; default: what the engine finds room for."""
+    engine_args: dict[str, Any] | None = None
+    """The engine's own options: JSON, or a JSON, YAML or TOML file."""
+    trust_remote_code: bool = False
+    """Run Python code from the model directory."""
+    watchdog_s: Positive = 120.0
+    """An engine with work that says nothing for so long is dead."""
+
+
+class ParserConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From tokens to events."""
+
+    trust_remote_code: bool = False
+    """Run Python code from the model directory."""
+    seal_key_file: str | None = None
+    """File with the key that seals reasoning; the preprocessor needs the same one."""
+
+
+AnyConfig: TypeAlias = FrontendConfig | PreprocessorConfig | WorkerConfig | ParserConfig
+
+STAGES: dict[str, type[ServiceConfig]] = {
+    "frontend": FrontendConfig,
+    "preprocessor": PreprocessorConfig,
+    "worker": WorkerConfig,
+    "parser": ParserConfig,
+}
+
+
+def served_name(config: StageConfig) -> str:
+    """The model's name for clients: the one given, else the hub id as it is, or the name of the directory."""
+    if config.served_model_name:
+        return config.served_model_name
+    path = Path(config.model)
+    if path.is_dir() or config.model.startswith(("/", "./", "../", "~")):
+        return path.expanduser().resolve().name
+    return config.model
+
+
+def read_secret(path: str) -> str:
+    """A secret's text without surrounding white space. Raises ValueError, naming the file, if there is none."""
+    try:
+        secret = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the secret in {path}: {error}") from error
+    if not secret:
+        raise ValueError(f"the secret file {path} is empty")
+    return secret
