@@ -5,6 +5,7 @@ under a field is its help text on the command line. Units are in the names. Secr
 file that holds one, and `read_secret` reads it at the moment of use.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -177,14 +178,33 @@ class ParserConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields
     """File with the key that seals reasoning; the preprocessor needs the same one."""
 
 
+class UpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`turnwire up`: how many of each stage to start on this machine, and where to keep their state."""
+
+    frontends: Count = 1
+    """Frontends to start; the second and later ones listen on free ports."""
+    preprocessors: Count = 1
+    """Preprocessors to start."""
+    workers: Count = 1
+    """Workers to start; each loads the model."""
+    parsers: Count = 1
+    """Parsers to start."""
+    state_dir: str | None = None
+    """Where the demo model and the sealing key are kept; default: `turnwire` in the user's state directory."""
+    ready_file: str | None = None
+    """File that is written, whole, when the first request can be served: {"url": …}."""
+
+
 AnyConfig: TypeAlias = FrontendConfig | PreprocessorConfig | WorkerConfig | ParserConfig
 
-STAGES: dict[str, type[ServiceConfig]] = {
+STAGES: Mapping[str, type[ServiceConfig]] = {
     "frontend": FrontendConfig,
     "preprocessor": PreprocessorConfig,
     "worker": WorkerConfig,
     "parser": ParserConfig,
 }
+TABLES: Mapping[str, type[Struct]] = {**STAGES, "bus": BusConfig, "up": UpConfig}
+"""The tables of a configuration file."""
 
 
 def served_name(config: StageConfig) -> str:

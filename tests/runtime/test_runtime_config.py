@@ -1,0 +1,226 @@
+"""Where a value comes from, what wins, and what is said when it is wrong."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from services.runtime.config import (
+    TABLES,
+    BusConfig,
+    FrontendConfig,
+    PreprocessorConfig,
+    UpConfig,
+    WorkerConfig,
+    read_secret,
+    served_name,
+)
+from services.runtime.config_flags import from_command_line, typed
+from services.runtime.config_options import options
+from services.runtime.config_sources import ConfigError, Given, Loaded, load
+
+
+def command_line(config: type[Struct], *argv: str, env: dict[str, str] | None = None) -> Loaded[Struct]:
+    return from_command_line(config, "turnwire", argv, env or {})
+
+
+def toml(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "turnwire.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def problems(config: type[Struct], env: dict[str, str] | None = None, file: str | None = None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(config, {}, env or {}, file)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("config", TABLES.values(), ids=TABLES)
+def test_every_option_has_a_help_text(config: type[Struct]) -> None:
+    assert options(config)
+    assert [name for name, option in options(config).items() if len(option.help) < 10] == []
+
+
+def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_default(tmp_path: Path) -> None:
+    file = toml(
+        tmp_path, "log_level = 'debug'\ndrain_s = 1\n[frontend]\nport = 1\ndrain_s = 2\n[bus]\nbeat_interval_s = 1.5\n"
+    )
+    env = {"TURNWIRE_PORT": "2", "TURNWIRE_FRONTEND_PORT": "3", "TURNWIRE_HOST": "0.0.0.0", "TURNWIRE_CONFIG": file}
+    loaded = command_line(FrontendConfig, "--http-port", "4", env=env)
+    config, origins = loaded.config, loaded.origins
+    assert isinstance(config, FrontendConfig)
+    assert (config.port, origins["port"]) == (4, "--http-port")
+    assert (config.host, origins["host"]) == ("0.0.0.0", "TURNWIRE_HOST")
+    assert (config.drain_s, origins["drain_s"]) == (2.0, f"{file} [frontend] drain_s")
+    assert (config.log_level, origins["log_level"]) == ("debug", f"{file} log_level")
+    assert (config.bus.beat_interval_s, origins["beat_interval_s"]) == (1.5, f"{file} [bus] beat_interval_s")
+    assert (config.attempts, origins["attempts"]) == (3, "default")
+    assert load(FrontendConfig, {}, {**env}, file).config.port == 3
+    assert load(FrontendConfig, {}, {"TURNWIRE_PORT": "2"}, file).config.port == 2
+    assert load(FrontendConfig, {}, {}, file).config.port == 1
+
+
+def test_a_file_named_on_the_command_line_goes_before_the_variable(tmp_path: Path) -> None:
+    file = toml(tmp_path, "[frontend]\nport = 5\n")
+    loaded = command_line(FrontendConfig, "--config", file, env={"TURNWIRE_CONFIG": "/nowhere.toml"})
+    assert loaded.config == FrontendConfig(port=5)
+
+
+def test_one_file_serves_every_stage(tmp_path: Path) -> None:
+    file = toml(tmp_path, "model = 'acme/m'\nmax_model_len = '32k'\n[worker]\nslots = 3\n[up]\nworkers = 2\n")
+    worker, preprocessor = load(WorkerConfig, file=file).config, load(PreprocessorConfig, file=file).config
+    assert (worker.model, worker.slots, worker.max_model_len) == ("acme/m", 3, 32000)
+    assert (preprocessor.model, preprocessor.max_model_len) == ("acme/m", 32000)
+    assert load(UpConfig, file=file).config.workers == 2
+    assert load(FrontendConfig, file=file).config == FrontendConfig()
+
+
+@pytest.mark.parametrize(
+    ("argv", "field", "value"),
+    [
+        (["--max-model-len", "32k"], "max_model_len", 32_000),
+        (["--max_model_len", "32K"], "max_model_len", 32_768),
+        (["--max-model-len=1.5M"], "max_model_len", 1_572_864),
+        (["--context-length", "200_000"], "max_model_len", 200_000),
+        (["--alias", "a", "--alias", "b,c"], "aliases", ["a", "b", "c"]),
+        (["--no-strip-anthropic-preamble"], "strip_anthropic_preamble", False),
+        (["--no-strip-anthropic-preamble", "--strip-anthropic-preamble"], "strip_anthropic_preamble", True),
+        (["--dyn-tool-call-parser", "qwen3_coder"], "tool_call_parser", "qwen3_coder"),
+        (["--tool-call-parser", "hermes"], "tool_call_parser", "hermes"),
+        (["--reasoning_parser", "qwen3"], "reasoning_parser", "qwen3"),
+        (["--served-model-name", "acme/x"], "served_model_name", "acme/x"),
+        (["--template-kwargs", '{"enable_thinking": false}'], "template_kwargs", {"enable_thinking": False}),
+        (["--chat-template", ""], "chat_template", None),
+    ],
+)
+def test_flags_of_the_field(argv: list[str], field: str, value: object) -> None:
+    loaded = command_line(PreprocessorConfig, "--model", "m", *argv)
+    assert getattr(loaded.config, field) == value
+
+
+@pytest.mark.parametrize(("suffix", "text"), [(".json", '{"a": [1]}'), (".yaml", "a: [1]"), (".toml", "a = [1]")])
+def test_engine_arguments_from_a_file(tmp_path: Path, suffix: str, text: str) -> None:
+    (tmp_path / f"engine{suffix}").write_text(text)
+    loaded = command_line(WorkerConfig, "--model", "m", "--extra-llm-api-options", str(tmp_path / f"engine{suffix}"))
+    assert isinstance(loaded.config, WorkerConfig)
+    assert loaded.config.engine_args == {"a": [1]}
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("yes", True), ("OFF", False), ("false", False)])
+def test_switches_in_the_environment(text: str, value: bool) -> None:
+    loaded = load(FrontendConfig, {}, {"TURNWIRE_ACCEPT_ANY_MODEL": text})
+    assert loaded.config.accept_any_model is value
+
+
+def test_empty_variable_is_no_value() -> None:
+    loaded = load(FrontendConfig, {}, {"TURNWIRE_PORT": ""})
+    assert (loaded.config.port, loaded.origins["port"]) == (8000, "default")
+
+
+def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
+    file = toml(tmp_path, "[worker]\nslots = 'many'\nslotz = 1\n[wroker]\n[frontend]\nprot = 1\n")
+    env = {"TURNWIRE_ENGINE": "vlm", "TURNWIRE_WATCHDOG_S": "0", "TURNWIRE_MODLE": "x"}
+    assert problems(WorkerConfig, env, file) == [
+        f'{file} [worker]: unknown name "slotz"; did you mean "slots"?',
+        f'{file}: unknown name "wroker"; did you mean "worker"?',
+        f'{file} [frontend]: unknown name "prot"; did you mean "port"?',
+        'unknown variable "TURNWIRE_MODLE"; did you mean "TURNWIRE_MODEL"?',
+        "model is required: --model, TURNWIRE_MODEL, or model = … in the configuration file",
+        "TURNWIRE_ENGINE: 'vlm' is not one of script, transformers, trtllm",
+        f"{file} [worker] slots: 'many' is not a whole number from 1",
+        "TURNWIRE_WATCHDOG_S: '0' is not a number above 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("worker = 3\n", "worker is a table: write [worker]"),
+        ("[worker\n", "is not valid TOML"),
+        ("model = true\n", "model: True is not text"),
+        ("[worker]\nengine_args = 'gone.yaml'\nmodel = 'm'\n", "No such file"),
+        ("[worker]\nengine_args = 'gone.ini'\nmodel = 'm'\n", "is not a JSON object, or a .json, .yaml or .toml file"),
+        ("[bus]\ndead_after_s = 1\n[worker]\nmodel = 'm'\n", "dead_after_s must be at least twice beat_interval_s"),
+        ("[bus]\nnats_user='u'\nnats_creds_file = 'c'\n[worker]\nmodel = 'm'\n", "nats_creds_file excludes nats_user"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    assert any(problem in p for p in problems(WorkerConfig, {}, toml(tmp_path, text)))
+
+
+def test_a_missing_file_is_refused() -> None:
+    assert "cannot read the configuration file" in problems(FrontendConfig, {}, "/nowhere/turnwire.toml")[0]
+
+
+def test_kubernetes_service_variables_are_no_configuration() -> None:
+    env = {
+        "TURNWIRE_FRONTEND_PORT": "tcp://10.0.0.7:8000",
+        "TURNWIRE_FRONTEND_SERVICE_HOST": "10.0.0.7",
+        "TURNWIRE_FRONTEND_SERVICE_PORT": "8000",
+        "TURNWIRE_FRONTEND_PORT_8000_TCP_ADDR": "10.0.0.7",
+    }
+    assert load(FrontendConfig, {}, env).config == FrontendConfig()
+
+
+def test_wrong_command_lines_end_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, said in (
+        (["--slotz", "3"], 'unknown argument --slotz; did you mean "--slots"?'),
+        (["--slots"], "expected one argument"),
+        (["--slots", "some"], "--slots: 'some' is not a whole number from 1"),
+        (["--mod", "x"], 'unknown argument --mod; did you mean "--model"?'),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            command_line(WorkerConfig, "--model", "m", *argv)
+        assert caught.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_values_are_shown_without_passwords() -> None:
+    loaded = load(FrontendConfig, {"nats_url": Given("nats://a:secret@h:1,nats://b:geheim@i:2", "flag", "--nats-url")})
+    row = next(row for row in loaded.rows() if row[0] == "bus.nats_url")
+    assert row == ("bus.nats_url", "nats://***@h:1,nats://***@i:2", "--nats-url")
+    assert len(loaded.rows()) == len(options(FrontendConfig))
+
+
+def test_typed_flags_can_be_handed_on() -> None:
+    given = {
+        "aliases": Given(["a", "-b"], "flag", "--alias"),
+        "strip_anthropic_preamble": Given(False, "flag", "--no-strip-anthropic-preamble"),
+        "model": Given("m", "flag", "--model"),
+        "port": Given("1", "flag", "--port"),
+    }
+    argv = typed(given, PreprocessorConfig)
+    loaded = command_line(PreprocessorConfig, *argv)
+    assert loaded.config == PreprocessorConfig(model="m", aliases=["a", "-b"], strip_anthropic_preamble=False)
+    assert not [a for a in argv if "port" in a]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "expected"),
+    [("Qwen/Qwen3-8B", None, "Qwen/Qwen3-8B"), ("/models/qwen", None, "qwen"), ("m", "acme/served", "acme/served")],
+)
+def test_served_name(model: str, name: str | None, expected: str) -> None:
+    assert served_name(WorkerConfig(model=model, served_model_name=name)) == expected
+
+
+def test_served_name_of_a_directory_under_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert served_name(WorkerConfig(model="models/tiny")) == "tiny"
+
+
+def test_secrets_come_from_files(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(" pass word\n")
+    (tmp_path / "empty").write_text("\n")
+    assert read_secret(str(tmp_path / "password")) == "pass word"
+    for wrong in ("empty", "missing"):
+        with pytest.raises(ValueError, match=wrong):
+            read_secret(str(tmp_path / wrong))
+
+
+def test_configurations_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        BusConfig().nats_url = "nats://elsewhere"  # type: ignore[misc]
