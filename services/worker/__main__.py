@@ -1,0 +1,17 @@
+"""`python -m services.worker`: one worker process, as a pod runs it. Flags: `--help`."""
+
+import sys
+from collections.abc import Sequence
+
+from services.runtime import entry
+from services.runtime.config import WorkerConfig
+from services.worker.service import run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT, drains, and returns the exit status."""
+    return entry.main("worker", WorkerConfig, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
