@@ -1,0 +1,1 @@
+"""`turnwire`: start, watch and check the four services. The top layer: it may import everything."""

@@ -1,0 +1,196 @@
+"""`turnwire up`: the whole pipeline on one machine, with one command and one Ctrl-C."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from services.cli.embedded_nats import NAME as NATS
+from services.cli.embedded_nats import EmbeddedNats
+from services.cli.supervisor import ChildFailed, Supervisor
+from services.cli.up_plan import Plan, config_file, make_plan, parse, prepare_state, reserve_ports, specs
+from services.cli.up_screen import Screen
+from services.runtime.config_flags import exit_with
+from services.runtime.config_sources import ConfigError
+
+POLL_S = 0.1
+NATS_START_S = 15.0
+STOP_ORDER = ("frontend", "preprocessor", "worker", "parser")
+"""Upstream first: whoever still has turns finds everything behind him running."""
+
+
+class Interrupted(Exception):
+    """A signal asked for the end."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs until a signal, or until something cannot be kept running."""
+    arguments = parse(argv)
+    try:
+        plan = make_plan(arguments.given, config_file(arguments, os.environ), os.environ)
+    except ConfigError as error:
+        exit_with("turnwire up", error.problems)
+    try:
+        remove_ready_file(plan)
+        return asyncio.run(_Up(plan, Screen(plan.frontend.log_level)).run())
+    except OSError as error:
+        print(f"turnwire up: {error}", file=sys.stderr)
+        return 1
+    finally:
+        remove_ready_file(plan)
+
+
+class _Up:
+    def __init__(self, plan: Plan, screen: Screen) -> None:
+        self._plan = plan
+        self._screen = screen
+        self._supervisor = Supervisor(screen.child, screen.say)
+        self._stop = asyncio.Event()
+        self._kill = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, self._signalled)
+        status = 0
+        with tempfile.TemporaryDirectory(prefix="turnwire-") as directory:
+            try:
+                await self._until_stopped(self._serve(Path(directory)))
+            except Interrupted:
+                pass
+            except ChildFailed as error:
+                self._screen.say(str(error))
+                status = 1
+            finally:
+                await self._end(drain=status == 0)
+        return status
+
+    def _signalled(self) -> None:
+        (self._kill if self._stop.is_set() else self._stop).set()
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work`; raises Interrupted on a signal, ChildFailed where a child cannot be kept running."""
+        working, failed = asyncio.ensure_future(work), asyncio.ensure_future(self._supervisor.failed())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        done, pending = await asyncio.wait({working, failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        if stopped in done:
+            raise Interrupted
+        if failed in done:
+            raise failed.result()
+        working.result()
+
+    async def _serve(self, directory: Path) -> None:
+        plan, started = self._plan, time.monotonic()
+        ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
+        with self._screen.progress("preparing the demo model" if plan.demo else "preparing"):
+            await asyncio.to_thread(prepare_state, plan)
+        nats_url = await self._start_nats(directory) if plan.embedded_nats else None
+        for spec in specs(plan, nats_url, ports, os.environ):
+            await self._supervisor.start(spec)
+        urls = [plan.url(port) for port in ports]
+        window = await self._first_request_can_be_served(urls)
+        self._supervisor.ready = True
+        if plan.up.ready_file:
+            ready = {"url": urls[0], "urls": urls, "model": plan.model, "pid": os.getpid()}
+            ready["nats_url"] = nats_url or plan.frontend.bus.nats_url
+            write_whole(Path(plan.up.ready_file), msgspec.json.encode(ready) + b"\n")
+        self._screen.banner(plan, urls, nats_url or plan.frontend.bus.nats_url, window, time.monotonic() - started)
+        await asyncio.Event().wait()
+
+    async def _start_nats(self, directory: Path) -> str:
+        server = EmbeddedNats(directory)
+        await self._supervisor.start(server.spec)
+        pid = self._supervisor.pid(server.spec.name)
+        try:
+            async with asyncio.timeout(NATS_START_S):
+                return await server.url(pid or 0)
+        except TimeoutError:
+            raise ChildFailed(f"nats-server has not started within {NATS_START_S:g} s") from None
+
+    async def _first_request_can_be_served(self, urls: Sequence[str]) -> int:
+        """Waits until every frontend is ready; returns the model's context window."""
+        timeout = aiohttp.ClientTimeout(total=5)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            with self._screen.progress("starting") as progress:
+                for url in urls:
+                    async for reason in not_ready(session, url):
+                        progress(reason)
+            return await context_window(session, urls[0], self._plan.model)
+
+    async def _end(self, drain: bool) -> None:
+        if drain:
+            self._screen.say("ending: turns at work may finish; a second Ctrl-C ends at once")
+            draining = asyncio.ensure_future(self._drain())
+            killed = asyncio.ensure_future(self._kill.wait())
+            await asyncio.wait({draining, killed}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (draining, killed):
+                task.cancel()
+            await asyncio.gather(draining, killed, return_exceptions=True)
+        await self._supervisor.kill()
+
+    async def _drain(self) -> None:
+        names = self._supervisor.names
+        for stage in STOP_ORDER:
+            await self._supervisor.stop([name for name in names if name.partition("-")[0] == stage])
+        await self._supervisor.stop([name for name in names if name == NATS])
+
+
+async def not_ready(session: aiohttp.ClientSession, url: str) -> AsyncIterator[str]:
+    """Why a frontend is not ready, again and again until it is."""
+    while True:
+        try:
+            async with session.get(f"{url}/ready") as response:
+                if response.status == 200:
+                    return
+                yield reason_of(await response.read())
+        except (aiohttp.ClientError, TimeoutError):
+            yield "the frontend is starting"
+        await asyncio.sleep(POLL_S)
+
+
+def reason_of(body: bytes) -> str:
+    """What a /ready answer says in the way of people."""
+    with suppress(msgspec.DecodeError):
+        answer = msgspec.json.decode(body)
+        if isinstance(answer, dict):
+            return str(answer.get("reason") or answer.get("status") or "not ready")
+    return "not ready"
+
+
+async def context_window(session: aiohttp.ClientSession, url: str, model: str) -> int:
+    """The model's context window in tokens as the frontend tells it; 0 where it does not."""
+    try:
+        async with session.get(f"{url}/v1/models") as response:
+            listed = await response.json()
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return 0
+    for card in listed.get("data", []) if isinstance(listed, dict) else []:
+        if card.get("id") == model:
+            return int(card.get("max_model_len") or card.get("max_input_tokens") or 0)
+    return 0
+
+
+def remove_ready_file(plan: Plan) -> None:
+    """The file must not outlive what it speaks of, nor be left from an earlier run."""
+    if plan.up.ready_file:
+        Path(plan.up.ready_file).unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that a reader sees either not at all or whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(path)

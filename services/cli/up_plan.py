@@ -1,0 +1,172 @@
+"""What `turnwire up` will start: every child's command line, decided before anything runs.
+
+A flag of `up` goes to every stage that has it; environment and file reach the children by themselves. What `up`
+supplies itself (demo model, sealing key, names and ports) is a flag of the child, unless a source names another.
+"""
+
+import argparse
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from services.cli.demo_model import build_demo_model
+from services.cli.health import reachable
+from services.cli.supervisor import Spec, python_module, quiet_threads
+from services.runtime.config import (
+    STAGES,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    UpConfig,
+    WorkerConfig,
+    served_name,
+)
+from services.runtime.config_flags import add_config_flag, add_flags, parse_arguments, typed
+from services.runtime.config_sources import CONFIG_VARIABLE, ConfigError, Given, Loaded, load
+
+DEMO_MODEL = "turnwire-demo"
+NOT_FOR_UP = ("id", "metrics_host", "metrics_port", "log_format")
+START_ORDER = ("worker", "parser", "preprocessor", "frontend")
+"""The slowest first."""
+
+
+class Plan(Struct, frozen=True):
+    """All that is known before the first process starts."""
+
+    up: UpConfig
+    frontend: FrontendConfig
+    worker: WorkerConfig
+    model: str
+    """The served name."""
+    demo: bool
+    """No model was named: the demo model is built and served."""
+    embedded_nats: bool
+    """No server was named: one is started."""
+    state_dir: Path
+    flags: dict[str, list[str]]
+    """By stage: what each of its processes is told."""
+
+    def url(self, port: int) -> str:
+        """A frontend's base URL as it is reached from this machine."""
+        return f"http://{reachable(self.frontend.host)}:{port}"
+
+    def counts(self) -> dict[str, int]:
+        """How many of each stage, in the order in which they start."""
+        return {stage: getattr(self.up, stage + "s") for stage in START_ORDER}
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line of `up`; exits with status 2 where it is wrong."""
+    usage = "turnwire up [--model DIR_OR_ID] [--engine NAME] [--port N] [flags]   (all of them: turnwire up --help)"
+    description = "Start everything on this machine and say how to use it. A flag goes to every stage that has it."
+    parser = argparse.ArgumentParser(prog="turnwire up", usage=usage, description=description, allow_abbrev=False)
+    add_config_flag(parser)
+    add_flags(parser, UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig, without=NOT_FOR_UP)
+    return parse_arguments(parser, argv)
+
+
+def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, str]) -> Plan:
+    """Checks every stage's configuration and decides what to start. Raises ConfigError with all problems."""
+    up = load(UpConfig, given, env, file)
+    state_dir = Path(up.config.state_dir).expanduser() if up.config.state_dir else default_state_dir(env)
+    ours: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
+    model = load(WorkerConfig, given, env, file, defaults=ours)
+    demo = model.origins["model"] == "default"
+    if demo and model.config.engine != "script":
+        raise ConfigError([f"--engine {model.config.engine} needs a --model: the demo model has no weights"])
+    if demo:
+        ours["served_model_name"] = DEMO_MODEL
+    stages: dict[str, Loaded[Any]] = {}
+    problems: dict[str, None] = {}
+    for stage, config in STAGES.items():
+        try:
+            stages[stage] = load(config, given, env, file, defaults=ours)
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise ConfigError(list(problems))
+    return Plan(
+        up=up.config,
+        frontend=stages["frontend"].config,
+        worker=stages["worker"].config,
+        model=served_name(stages["worker"].config),
+        demo=demo,
+        embedded_nats=stages["frontend"].origins["nats_url"] == "default",
+        state_dir=state_dir,
+        flags={stage: _flags(loaded, given, file, ours) for stage, loaded in stages.items()},
+    )
+
+
+def _flags(loaded: Loaded[Any], given: Mapping[str, Given], file: str | None, ours: Mapping[str, Any]) -> list[str]:
+    argv = [f"--config={file}"] if file else []
+    argv += typed({name: g for name, g in given.items() if name not in NOT_FOR_UP}, type(loaded.config))
+    for name, value in ours.items():
+        if loaded.origins.get(name) == "default":
+            argv.append(f"--{name.replace('_', '-')}={value}")
+    return [*argv, "--log-format=json"]
+
+
+def prepare_state(plan: Plan) -> None:
+    """Makes what the processes need on disk: the demo model, and the key with which reasoning is sealed.
+
+    Raises OSError where the state directory cannot be written.
+    """
+    plan.state_dir.mkdir(parents=True, exist_ok=True)
+    key = plan.state_dir / "seal.key"
+    try:
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+    except FileExistsError:
+        pass
+    if plan.demo:
+        build_demo_model(plan.state_dir / "demo-model")
+
+
+def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
+    """Every service process, in the order in which to start them."""
+    bus = [f"--nats-url={nats_url}"] if nats_url else []
+    quiet = {} if plan.worker.engine == "trtllm" else quiet_threads(env)
+    found = []
+    for stage, count in plan.counts().items():
+        for number in range(count):
+            name = f"{stage}-{number + 1}"
+            own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
+            found.append(Spec(name, python_module(f"services.{stage}", *plan.flags[stage], *bus, *own), quiet))
+    return found
+
+
+def reserve_ports(host: str, port: int, count: int) -> list[int]:
+    """A port for each frontend: `port` for the first one if it is not 0, free ones for the others.
+
+    Raises OSError, naming the port and the way out, where it is taken.
+    """
+    found = []
+    for wanted in [port, *[0] * (count - 1)]:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((host, wanted))
+            except OSError as error:
+                hint = "; choose another with --port, or --port 0 for a free one"
+                reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+                raise OSError(f"port {wanted} on {host} {reason}{hint if wanted else ''}") from error
+            found.append(int(listener.getsockname()[1]))
+    return found
+
+
+def default_state_dir(env: Mapping[str, str]) -> Path:
+    """`turnwire` in the user's state directory (XDG Base Directory Specification)."""
+    base = env.get("XDG_STATE_HOME") or ""
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "turnwire"
+
+
+def config_file(arguments: argparse.Namespace, env: Mapping[str, str]) -> str | None:
+    """The configuration file in force, if there is one."""
+    return arguments.config or env.get(CONFIG_VARIABLE) or None

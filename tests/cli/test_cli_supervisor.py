@@ -1,0 +1,177 @@
+"""Children are kept running, told apart when they fail, ended in order, and never outlive the supervisor."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.cli.supervisor import ChildFailed, Spec, Supervisor, described, quiet_threads
+
+
+class Watched:
+    """A supervisor whose lines can be waited for."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self.said: list[str] = []
+        self._news = asyncio.Event()
+        self.supervisor = Supervisor(self._relay, self._say)
+
+    def _relay(self, name: str, line: str) -> None:
+        self.lines.append((name, line))
+        self._news.set()
+
+    def _say(self, text: str) -> None:
+        self.said.append(text)
+        self._news.set()
+
+    async def until(self, count: int) -> None:
+        while len(self.lines) < count:
+            self._news.clear()
+            await self._news.wait()
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Watched]:
+    watched = Watched()
+    yield watched
+    await watched.supervisor.kill()
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-u", "-c", code]
+
+
+SLEEPER = "import signal, time; print('up'); signal.pause()"
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def until_gone(pid: int) -> None:
+    """A process that is not our child cannot be waited for, only looked for."""
+    async with asyncio.timeout(10):
+        while not gone(pid):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_lines_of_both_streams_come_with_the_name(watched: Watched) -> None:
+    code = (
+        "import sys, signal; print('out'); print('err', file=sys.stderr)\n"
+        "print('x' * 3_000_000); print('end'); signal.pause()"
+    )
+    await watched.supervisor.start(Spec("a", python(code)))
+    await watched.until(6)
+    assert watched.lines[:2] == [("a", "out"), ("a", "err")]
+    assert "".join(line for _, line in watched.lines[2:-1]) == "x" * 3_000_000
+    assert watched.lines[-1] == ("a", "end")
+
+
+async def test_environment_is_added_to(watched: Watched) -> None:
+    code = "import os; print(os.environ['EXTRA'], 'PATH' in os.environ); __import__('signal').pause()"
+    await watched.supervisor.start(Spec("a", python(code), {"EXTRA": "1"}))
+    await watched.until(1)
+    assert watched.lines == [("a", "1 True")]
+
+
+async def test_a_child_that_dies_is_started_again(watched: Watched) -> None:
+    watched.supervisor.ready = True
+    await watched.supervisor.start(Spec("a", python(SLEEPER)))
+    await watched.until(1)
+    first = watched.supervisor.pid("a")
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await watched.until(2)
+    assert watched.supervisor.pid("a") not in (None, first)
+    assert watched.said == ["a ended (killed by SIGKILL); starting it again in 0.5 s"]
+
+
+async def test_a_child_that_does_not_start_is_given_up(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.cli.supervisor.FIRST_BACKOFF_S", 0.01)
+    await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
+    failure = await watched.supervisor.failed()
+    assert isinstance(failure, ChildFailed)
+    assert str(failure) == "a does not run: status 1"
+    assert len(watched.said) == 2
+
+
+async def test_a_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
+    watched.supervisor.ready = True
+    await watched.supervisor.start(Spec("a", python("raise SystemExit(2)")))
+    assert str(await watched.supervisor.failed()) == "a does not run: status 2"
+    assert watched.said == []
+
+
+async def test_stop_waits_for_the_end(watched: Watched) -> None:
+    code = (
+        "import signal, sys\n"
+        "def end(*_): print('ending'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end); print('up'); signal.pause()"
+    )
+    for name in ("a", "b"):
+        await watched.supervisor.start(Spec(name, python(code)))
+    await watched.until(2)
+    await watched.supervisor.stop(["a"])
+    assert watched.lines[2:] == [("a", "ending")]
+    assert watched.supervisor.pid("a") is None
+    assert watched.supervisor.pid("b") is not None
+    assert watched.supervisor.names == ["a", "b"]
+
+
+async def test_stop_of_a_child_that_waits_to_be_started_again(watched: Watched) -> None:
+    watched.supervisor.ready = True
+    await watched.supervisor.start(Spec("a", python("print('up'); raise SystemExit(1)")))
+    await watched.until(1)
+    async with asyncio.timeout(10):
+        await watched.supervisor.stop(["a"])
+
+
+async def test_kill_ends_grandchildren(watched: Watched) -> None:
+    code = (
+        "import subprocess, sys, signal\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']).pid); signal.pause()"
+    )
+    await watched.supervisor.start(Spec("a", python(code)))
+    await watched.until(1)
+    grandchild = int(watched.lines[0][1])
+    await watched.supervisor.kill()
+    await until_gone(grandchild)
+
+
+async def test_nothing_outlives_a_supervisor_that_is_killed() -> None:
+    code = f"""
+import asyncio
+from services.cli.supervisor import Spec, Supervisor
+async def main():
+    up = Supervisor(lambda name, line: print(up.pid(name), flush=True), print)
+    await up.start(Spec("a", [{sys.executable!r}, "-u", "-c", {SLEEPER!r}]))
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    owner = await asyncio.create_subprocess_exec(*python(code), stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    child = int(await owner.stdout.readline())
+    assert not gone(child)
+    owner.kill()
+    await owner.wait()
+    await until_gone(child)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(0, "status 0"), (3, "status 3"), (-9, "killed by SIGKILL"), (-63, "killed by signal 63")]
+)
+def test_statuses_in_words(status: int, words: str) -> None:
+    assert described(status) == words
+
+
+def test_threads_are_limited_unless_set_by_hand() -> None:
+    assert quiet_threads({"OMP_NUM_THREADS": "8"}) == {"MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
