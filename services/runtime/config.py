@@ -51,7 +51,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What all four services share."""
 
     id: str | None = None
-    """Name of this process among those of its stage; default: host name and process id."""
+    """First part of this process's name, before a random one; default: the host's name."""
     bus: BusConfig = field(default_factory=BusConfig)
     log_format: Literal["auto", "json", "console"] = "auto"
     """JSON lines, or text for people; `auto`: text on a terminal, JSON elsewhere."""
@@ -106,6 +106,14 @@ class StageConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_field
     metrics_port: Port | None = None
     """Port for /metrics, /live and /ready; default: none."""
 
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served, on the bus too."""
+        if self.served_model_name:
+            return self.served_model_name
+        path = Path(self.model)
+        return path.resolve().name if path.is_dir() else self.model
+
 
 class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """From a conversation to a prompt."""
@@ -131,7 +139,7 @@ class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_
     template_kwargs: dict[str, Any] = {}
     """Chat template variables for every request: JSON, or a JSON, YAML or TOML file."""
     seal_key_file: str | None = None
-    """File with the key that seals reasoning; the parser needs the same one."""
+    """File with the key that seals reasoning; the parser needs the same. None: derived from the model's name."""
 
 
 class WorkerConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,7 +183,7 @@ class ParserConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields
     trust_remote_code: bool = False
     """Run Python code from the model directory."""
     seal_key_file: str | None = None
-    """File with the key that seals reasoning; the preprocessor needs the same one."""
+    """File with the key that seals reasoning; the preprocessor needs the same. None: derived from the model's name."""
 
 
 class UpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

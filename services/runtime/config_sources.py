@@ -69,8 +69,9 @@ def load(
     flags: Mapping[str, Given] | None = None,
     env: Mapping[str, str] | None = None,
     file: str | Path | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Loaded[C]:
-    """A whole and valid `config`. Raises ConfigError with every problem there is."""
+    """A whole and valid `config`. `defaults` go before its own. Raises ConfigError with every problem there is."""
     table = next(name for name, known in TABLES.items() if known is config)
     env = env or {}
     content, problems = _read(file)
@@ -82,7 +83,7 @@ def load(
         given = (flags or {}).get(name) or _from_env(option, table, env) or _from_file(option, table, content, file)
         origins[name] = given.name if given else "default"
         try:
-            value = _value(option, given)
+            value = _value(option, given, (defaults or {}).get(name, option.default))
         except (ValueError, OSError, MsgspecError) as error:
             problems.append(_problem(option, given, error))
             continue
@@ -111,11 +112,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
-def _value(option: Option, given: Given | None) -> Any:
+def _value(option: Option, given: Given | None, default: Any) -> Any:
     if given is None:
-        if option.default is NODEFAULT:
+        if default is NODEFAULT:
             raise ValueError("no value given")
-        return option.default
+        return default
     if given.kind == "file" or not isinstance(given.value, str):
         return convert(option, given.value)
     return parse(option, given.value)
