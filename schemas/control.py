@@ -41,8 +41,7 @@ class Beat(Struct, frozen=True, omit_defaults=True):
 
     stage: Stage
     id: str
-    epoch: str
-    """Random per start: the same id with another epoch is a new process that knows nothing."""
+    """Unique per start: a process that comes back has a new id and knows nothing."""
     models: list[ModelCard] = []
     draining: bool = False
     """Finishes what it has; takes nothing new."""

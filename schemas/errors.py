@@ -36,6 +36,10 @@ class ErrorKind(StrEnum):
     ENGINE = "engine"
 
 
+ENGINE_DIED = "engine_died"
+"""`ErrorInfo.code` of a failure that another worker may make good."""
+
+
 class ErrorInfo(Struct, frozen=True, omit_defaults=True):
     """An error on the wire between services; `message` may be shown to the client."""
 

@@ -103,6 +103,8 @@ class Interrupted(Struct, frozen=True, tag="interrupted", tag_field="type"):
     worker: str
     token_ids: bytes
     """All output tokens that were decoded, packed (`frames.pack_ids`)."""
+    error: ErrorInfo
+    """What the client is told if no other worker can go on."""
 
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop

@@ -101,7 +101,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """Stop strings of the client; they are looked for in text blocks."""
     calls: Literal["parallel", "single", "none"] = "parallel"
     """`single`: end the turn after its first complete call; `none`: a call's markup is text."""
-    logprobs: int | None = None
+    window_limited: bool = False
+    """`max_tokens` is what the context window left, so reaching it means that the window is full."""
 
 
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):
@@ -126,6 +127,13 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     guided: Raw | None = None
     """An `OutputFormat`, for engines that can hold the model to it."""
     traceparent: str | None = None
+
+
+class GenerateReply(Struct, frozen=True, omit_defaults=True):
+    """The immediate reply to a `GenerateRequest`. `error`: the worker does not take it."""
+
+    worker: str
+    error: ErrorInfo | None = None
 
 
 class TokenFinish(Struct, frozen=True, omit_defaults=True):

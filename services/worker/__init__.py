@@ -1,0 +1,1 @@
+"""The worker: one engine, token ids in and token ids out."""

@@ -1,0 +1,45 @@
+"""The frontend process: HTTP on one side, the bus on the other."""
+
+import asyncio
+
+from aiohttp import web
+
+from schemas.control import Load
+from services.frontend.app import make_app
+from services.frontend.gateway import Gateway
+from services.runtime.config import FrontendConfig
+from services.runtime.process import Process
+
+BACKLOG = 1024
+
+
+async def run(config: FrontendConfig) -> None:
+    """Serves HTTP until told to stop, then lets open turns end.
+
+    Raises:
+        OSError: the port is taken.
+        TurnwireError: no bus.
+        RuntimeError: the bus was lost for good.
+    """
+    process = Process("frontend", config)
+    gateway = Gateway(process, config)
+    process.load = lambda: Load(running=gateway.running)
+    await process.connect()
+    await gateway.start()
+    app = make_app(config, gateway, process.metrics, process.log)
+    # Without handler_cancellation aiohttp lets a handler run on after its client has hung up.
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=config.drain_s)
+    await runner.setup()
+    site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
+    try:
+        await site.start()
+        process.log.info("frontend.listening", host=config.host, port=runner.addresses[0][1])
+
+        async def drain() -> None:
+            await site.stop()
+            await gateway.drain()
+            await asyncio.sleep(0)  # the handlers of the last turns write their last bytes
+
+        await process.run(drain)
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,228 @@
+"""What a parser shard knows of its turns: token entries in, turn events out. Pure; `service` gives it the bus.
+
+A turn is parsed from its first token by whoever has its tokens: nothing but the stream itself is needed, and the same
+tokens give the same blocks, ids and seals in every shard. So a shard may die, or a stream may come twice, and the
+frontend sees one turn.
+"""
+
+from array import array
+
+import msgspec
+
+from schemas.control import Standing
+from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, Usage
+from schemas.frames import ParseContext, TokenEntry, TokenFinish
+from services.parser import TurnParser, family, open_parser
+from services.parser.callids import call_id
+from services.parser.detokenizer import Vocabulary
+from services.parser.seal import Sealer
+from services.parser.stop import StopStrings
+from services.runtime.turnlog import Cursor, TurnLog
+
+_decode_context = msgspec.json.Decoder(ParseContext).decode
+
+
+class TurnParse:
+    """One attempt at one turn: its tokens so far, and the events that they made."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_hold",
+        "_parser",
+        "_sealer",
+        "_shown",
+        "_stop",
+        "attempt",
+        "cached",
+        "context",
+        "cut",
+        "ids",
+        "log",
+        "reasoning_tokens",
+        "sent",
+        "turn",
+        "worker",
+    )
+
+    def __init__(self, entry: TokenEntry, worker: str, vocabulary: Vocabulary, sealer: Sealer) -> None:
+        """`entry`: any with the parse context."""
+        assert entry.context is not None
+        self.turn = entry.turn
+        self.attempt = entry.attempt
+        self.worker = worker
+        self.context = context = _decode_context(entry.context)
+        self.ids = array("I")
+        self.cached: int | None = None
+        self.reasoning_tokens = 0
+        self.log = TurnLog()
+        self.sent = Cursor()
+        self.cut: FinishReason | None = None
+        """Why this side ended the turn although the engine would go on."""
+        self._sealer = sealer
+        self._stop = StopStrings(context.stop) if context.stop else None
+        self._hold: BlockStart | None = None
+        """A text block of which nothing can be shown yet."""
+        self._shown = 0
+        """Characters of the open text block that passed the stop strings."""
+        kind = family(context.family)
+        self._detokenizer = vocabulary.open(vocabulary.hidden(kind.markers))
+        self._parser: TurnParser = open_parser(
+            context.family,
+            tools=context.tools,
+            in_reasoning=context.in_reasoning,
+            prefix=context.prefix,
+            calls_as_text=context.calls == "none",
+        )
+
+    @property
+    def ended(self) -> bool:
+        """The last event is in the log."""
+        return self.log.terminal is not None
+
+    def feed(self, ids: list[int]) -> None:
+        """Further tokens. Those behind a cut are decoded for nothing and not counted."""
+        parser, detokenizer = self._parser, self._detokenizer
+        for token in ids:
+            self.ids.append(token)
+            self.reasoning_tokens += parser.in_reasoning
+            text = detokenizer.feed((token,))
+            if text:
+                self._take(parser.feed(text))
+                if self.cut is not None:
+                    return
+
+    def finish(self, finish: TokenFinish) -> None:
+        """The engine ended the stream."""
+        if finish.reason is FinishReason.ERROR or finish.reason is FinishReason.CANCELLED:
+            error = finish.error or EngineFailed("the worker stopped before the turn was done").info
+            if finish.error is None or finish.error.code == ENGINE_DIED:
+                self.interrupt(error)
+            else:
+                self.log.append(Failed(error))
+            return
+        text = self._detokenizer.flush()
+        if text:
+            self._take(self._parser.feed(text))
+        if self.cut is None:
+            self._take(self._parser.finish(finish.reason))
+        reason = finish.reason
+        if reason is FinishReason.LENGTH and self.context.window_limited:
+            reason = FinishReason.CONTEXT
+        if self.cut is None:
+            self._end(reason, ended_by_token=finish.stop_id is not None)
+
+    def interrupt(self, error: ErrorInfo) -> None:
+        """The worker is gone: what was decoded so far goes back to the frontend, which finds another."""
+        self.log.append(Interrupted(self.worker, self.ids.tobytes(), error))
+
+    def fail(self, error: ErrorInfo) -> None:
+        """The turn cannot go on, here or elsewhere."""
+        self.log.append(Failed(error))
+
+    def _end(self, reason: FinishReason, *, ended_by_token: bool = False, stop_string: str | None = None) -> None:
+        usage = Usage(
+            prompt=self.context.prompt_tokens,
+            cached=self.cached or 0,
+            output=len(self.ids) + ended_by_token,
+            reasoning=self.reasoning_tokens,
+        )
+        self.log.append(Finish(reason, self.log.blocks, usage, stop_string))
+
+    def _take(self, events: list[BlockStart | Delta | BlockStop]) -> None:
+        for event in events:
+            if self.cut is not None:
+                return
+            if isinstance(event, Delta):
+                if self._stop is None or not self._in_text():
+                    self.log.append(event)
+                else:
+                    self._take_text(event)
+            elif isinstance(event, BlockStart):
+                self._start(event)
+            else:
+                self._close(event)
+
+    def _in_text(self) -> bool:
+        return self._hold is not None or self.log.open_kind == "text"
+
+    def _start(self, event: BlockStart) -> None:
+        if event.kind == "tool_use" and event.call_id is None:
+            event = BlockStart(event.block, event.kind, event.name, call_id(self.turn, event.block))
+        if event.kind == "text" and self._stop is not None:
+            self._hold, self._shown = event, 0
+            return
+        self.log.append(event)
+
+    def _take_text(self, event: Delta) -> None:
+        assert self._stop is not None
+        shown, stop = self._stop.feed(event.text)
+        self._show(event.block, shown)
+        if stop is not None:
+            if self._hold is None:
+                self.log.append(BlockStop(event.block, True, self._shown))
+            self._hold = None
+            self.cut = FinishReason.STOP_STRING
+            self._end(FinishReason.STOP_STRING, stop_string=stop)
+
+    def _show(self, block: int, text: str) -> None:
+        if not text:
+            return
+        if self._hold is not None:
+            self.log.append(self._hold)
+            self._hold = None
+        self.log.append(Delta(block, self._shown, text))
+        self._shown += len(text)
+
+    def _close(self, event: BlockStop) -> None:
+        kind = self.log.open_kind if self._hold is None else "text"
+        if kind == "text" and self._stop is not None:
+            self._show(event.block, self._stop.flush())
+            event = BlockStop(event.block, event.complete, self._shown)
+        elif kind == "reasoning":
+            seal = self._sealer.seal(self.log.text(event.block))
+            event = BlockStop(event.block, event.complete, event.length, seal)
+        self.log.append(event)
+        if kind == "tool_use" and event.complete and self.context.calls == "single":
+            self.cut = FinishReason.STOP
+            self._end(FinishReason.STOP)
+
+
+class Shard:
+    """All turns of one parser process."""
+
+    def __init__(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
+        self._vocabulary = vocabulary
+        self._sealer = sealer
+        self.turns: dict[str, TurnParse] = {}
+
+    def take(self, entry: TokenEntry, worker: str) -> TurnParse | Standing | None:
+        """Parses an entry. Returns the turn if it has something new to say, a `Standing` to replay from where tokens
+        are missing, or None where the entry brought nothing."""
+        parse = self.turns.get(entry.turn)
+        if parse is None or entry.attempt > parse.attempt:
+            if entry.context is None:
+                return Standing(entry.turn, entry.attempt)
+            parse = self.turns[entry.turn] = TurnParse(entry, worker, self._vocabulary, self._sealer)
+        elif entry.attempt < parse.attempt or parse.ended:
+            return None
+        have = len(parse.ids)
+        if entry.at > have:
+            return Standing(entry.turn, entry.attempt, have)
+        before = parse.log.size
+        if entry.cached is not None:
+            parse.cached = entry.cached
+        fresh = entry.ids if entry.at == have else entry.ids[have - entry.at :]
+        if fresh:
+            parse.feed(fresh)
+        if entry.finish is not None and not parse.ended:
+            parse.finish(entry.finish)
+        return parse if parse.log.size != before else None
+
+    def standings(self, worker: str) -> list[Standing]:
+        """Where this shard stands in every stream of a worker."""
+        return [
+            Standing(parse.turn, parse.attempt, len(parse.ids))
+            for parse in self.turns.values()
+            if parse.worker == worker and not parse.ended
+        ]

@@ -1,0 +1,42 @@
+"""Stop strings in streamed text: held back while they might be coming, cut exactly where they begin."""
+
+import re
+
+
+class StopStrings:
+    """Looks for any of several strings in a text that arrives in pieces.
+
+    Linear: each character is searched once, and what is held back is shorter than the longest stop string.
+    """
+
+    __slots__ = ("_held", "_longest", "_pattern", "_prefixes")
+
+    def __init__(self, strings: list[str]) -> None:
+        """`strings`: not empty, none of them empty."""
+        self._pattern = re.compile("|".join(re.escape(s) for s in sorted(strings, key=len, reverse=True)))
+        self._prefixes = {s[:end] for s in strings for end in range(1, len(s))}
+        self._longest = max(map(len, strings))
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, str | None]:
+        """The text that may be shown now, and the stop string that was found (nothing may follow it)."""
+        text = self._held + text
+        match = self._pattern.search(text)
+        if match is not None:
+            self._held = ""
+            return text[: match.start()], match.group()
+        keep = self._unsure(text)
+        self._held = text[len(text) - keep :] if keep else ""
+        return text[: len(text) - keep] if keep else text, None
+
+    def flush(self) -> str:
+        """What was held back, when no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _unsure(self, text: str) -> int:
+        """How many characters at the end could begin a stop string."""
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            if text[len(text) - length :] in self._prefixes:
+                return length
+        return 0

@@ -1,0 +1,253 @@
+"""The preprocessor process: a turn request in, a generate request to one worker out.
+
+Rendering and tokenizing run in a small thread pool, the event loop only carries messages. A turn is told to its
+frontend as prepared once a worker has taken it, so that everything which can be refused is refused with a status.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from schemas import subjects
+from schemas.control import Cancel, Load
+from schemas.errors import EngineFailed, ErrorInfo, Overloaded, TimedOut, TurnwireError, Unavailable, raised
+from schemas.events import Failed, Prepared
+from schemas.frames import (
+    Accepted,
+    CountRequest,
+    DetokenizeRequest,
+    EventEntry,
+    EventFrame,
+    GenerateReply,
+    GenerateRequest,
+    ParseContext,
+    TextReply,
+    TokenizeRequest,
+    TurnRequest,
+    pack_ids,
+    unpack_ids,
+)
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.routing import Router
+from services.runtime.bus import Message
+from services.runtime.config import PreprocessorConfig
+from services.runtime.process import Process
+
+TAKE_TIMEOUT_S = 2.0
+"""A worker that has not taken a turn by then is passed over."""
+MAX_CANCELS = 8192
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+_decode_turn = msgspec.json.Decoder(TurnRequest).decode
+_decode_count = msgspec.json.Decoder(CountRequest).decode
+_decode_tokenize = msgspec.json.Decoder(TokenizeRequest).decode
+_decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
+_decode_reply = msgspec.json.Decoder(GenerateReply).decode
+_decode_cancel = msgspec.json.Decoder(Cancel).decode
+
+
+class Preprocessor:
+    """One model's preprocessor on the bus."""
+
+    def __init__(self, process: Process, setup: ModelSetup, threads: int) -> None:
+        self._process = process
+        self._setup = setup
+        self._model = setup.card.name
+        self._log = process.log
+        self._router = Router()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
+        self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        self._cancelled: OrderedDict[str, int] = OrderedDict()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._work: list[Any] = []
+        process.models = [setup.card]
+        process.load = lambda: Load(running=len(self._turns))
+        process.registry.on_beat(self._router.heard)
+
+    async def start(self) -> None:
+        """Subscribes; from now on requests come."""
+        queue = subjects.QUEUE_PREPROCESSOR
+        subscribe = self._process.subscribe
+        await subscribe(subjects.cancel(self._model), self._cancel)
+        answers: list[tuple[str, Callable[[Message], Coroutine[Any, Any, TextReply]]]] = [
+            (subjects.count(self._model), self._count),
+            (subjects.tokenize(self._model), self._tokenize),
+            (subjects.detokenize(self._model), self._detokenize),
+        ]
+        self._work = [await subscribe(subjects.turn(self._model), self._turn, queue=queue)]
+        for subject, answer in answers:
+            self._work.append(await subscribe(subject, partial(self._answer, answer), queue=queue))
+
+    async def drain(self) -> None:
+        """Takes nothing new; returns when every turn at hand has gone to a worker."""
+        for subscription in self._work:
+            await subscription.stop()
+        await self._idle.wait()
+        self._pool.shutdown(wait=False)
+
+    def _turn(self, message: Message) -> None:
+        request = _decode_turn(message.data)
+        message.reply(_encode(Accepted(self._process.id)))
+        if self._cancelled.get(request.turn, 0) >= request.attempt:
+            return
+        task = self._process.spawn(self._prepare(request), f"prepare {request.turn}")
+        self._turns[request.turn] = (request.attempt, task)
+        self._idle.clear()
+        task.add_done_callback(partial(self._prepared, request.turn))
+
+    def _prepared(self, turn: str, task: asyncio.Task[None]) -> None:
+        if self._turns.get(turn, (0, None))[1] is task:
+            del self._turns[turn]
+        if not self._turns:
+            self._idle.set()
+
+    async def _prepare(self, request: TurnRequest) -> None:
+        try:
+            prompt = await self._run(partial(assemble, request.conversation, self._setup, window=self._window()))
+            prepared = await self._dispatch(request, prompt)
+        except TurnwireError as error:
+            self._tell(request, Failed(error.info))
+        except Exception as error:
+            self._log.exception("preprocessor.turn_failed", turn=request.turn)
+            info = EngineFailed(f"the prompt could not be prepared: {type(error).__name__}").info
+            self._tell(request, Failed(info))
+        else:
+            self._tell(request, prepared)
+
+    async def _dispatch(self, request: TurnRequest, prompt: Prompt) -> Prepared:
+        """Gives the turn to the best worker that takes it."""
+        registry = self._process.registry
+        refusal: ErrorInfo | None = None
+        for worker in self._router.workers(registry.able("worker", self._model), request.avoid):
+            shard = self._router.parser(registry.able("parser", self._model))
+            generate = self._generate(request, prompt, shard.id)
+            try:
+                data = await self._process.bus.request(
+                    subjects.generate(self._model, worker), _encode(generate), TAKE_TIMEOUT_S
+                )
+            except (Unavailable, TimedOut) as error:
+                refusal = error.info
+                continue
+            reply = _decode_reply(data)
+            if reply.error is None:
+                self._router.assigned(worker)
+                self._router.assigned(shard.id)
+                return Prepared(len(prompt.ids), prompt.max_tokens, worker, shard.id)
+            refusal = reply.error
+            if not isinstance(raised(refusal), Overloaded | Unavailable):
+                break  # it is the request: no other worker would take it either
+        assert refusal is not None  # `workers` gives one at least
+        raise raised(refusal)
+
+    def _generate(self, request: TurnRequest, prompt: Prompt, parser: str) -> GenerateRequest:
+        choice = request.conversation.tool_choice
+        context = ParseContext(
+            model=self._model,
+            family=self._setup.family.name,
+            frontend=request.frontend,
+            prompt_tokens=len(prompt.ids),
+            tools=prompt.tools,
+            in_reasoning=prompt.in_reasoning,
+            prefix=prompt.prefix,
+            stop=request.conversation.sampling.stop,
+            calls="none" if choice.mode == "none" else "parallel" if choice.parallel else "single",
+            window_limited=prompt.window_limited,
+        )
+        form = request.conversation.format
+        return GenerateRequest(
+            turn=request.turn,
+            attempt=request.attempt,
+            model=self._model,
+            prompt=pack_ids(prompt.ids),
+            parser=parser,
+            frontend=request.frontend,
+            sampling=prompt.sampling,
+            stop_ids=prompt.stop_ids,
+            context=msgspec.Raw(_encode(context)),
+            resume=request.resume,
+            deadline=request.deadline,
+            cache_salt=request.conversation.client.tenant,
+            guided=msgspec.Raw(_encode(form)) if form is not None else None,
+            traceparent=request.traceparent,
+        )
+
+    def _window(self) -> int | None:
+        """The widest context window among the workers; None where there is none yet."""
+        beats = self._process.registry.able("worker", self._model)
+        return max((card.max_model_len for beat in beats for card in beat.models), default=None)
+
+    def _tell(self, request: TurnRequest, event: Prepared | Failed) -> None:
+        frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [event])])
+        self._process.publish(subjects.events(request.frontend), frame)
+
+    def _cancel(self, message: Message) -> None:
+        cancel = _decode_cancel(message.data)
+        self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.pop(cancel.turn, 0))
+        while len(self._cancelled) > MAX_CANCELS:
+            self._cancelled.popitem(last=False)
+        attempt, task = self._turns.get(cancel.turn, (0, None))
+        if task is not None and attempt <= cancel.attempt:
+            task.cancel()
+
+    # -- questions --------------------------------------------------------------------------------------------------
+
+    def _answer(self, answer: Callable[[Message], Coroutine[Any, Any, TextReply]], message: Message) -> None:
+        async def reply() -> None:
+            try:
+                found = await answer(message)
+            except TurnwireError as error:
+                found = TextReply(error=error.info)
+            except Exception as error:
+                self._log.exception("preprocessor.question_failed", subject=message.subject)
+                found = TextReply(error=EngineFailed(f"could not be answered: {type(error).__name__}").info)
+            message.reply(_encode(found))
+
+        self._process.spawn(reply(), message.subject)
+
+    async def _count(self, message: Message) -> TextReply:
+        request = _decode_count(message.data)
+        prompt = await self._run(partial(assemble, request.conversation, self._setup, window=None, limit=False))
+        return TextReply(count=len(prompt.ids), max_model_len=self._setup.card.max_model_len)
+
+    async def _tokenize(self, message: Message) -> TextReply:
+        request = _decode_tokenize(message.data)
+        if request.conversation is not None:
+            prompt = await self._run(partial(assemble, request.conversation, self._setup, window=None, limit=False))
+            ids = prompt.ids
+        else:
+            ids = await self._run(partial(self._setup.tokenizer.encode, request.text or "", request.add_special_tokens))
+        return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=self._setup.card.max_model_len)
+
+    async def _detokenize(self, message: Message) -> TextReply:
+        request = _decode_detokenize(message.data)
+        ids = unpack_ids(request.token_ids)
+        return TextReply(count=len(ids), text=await self._run(partial(self._setup.tokenizer.decode, ids)))
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+async def run(config: PreprocessorConfig) -> None:
+    """Loads the model's tokenizer and template, serves until told to stop, drains.
+
+    Raises:
+        TurnwireError: the bus or the model's files could not be had.
+        RuntimeError: the bus was lost for good.
+    """
+    process = Process("preprocessor", config)
+    setup = await asyncio.get_running_loop().run_in_executor(None, ModelSetup.load, config)
+    process.log.info(
+        "preprocessor.loaded", model=setup.card.name, family=setup.family.name, max_model_len=setup.card.max_model_len
+    )
+    await process.connect()
+    preprocessor = Preprocessor(process, setup, config.threads)
+    await preprocessor.start()
+    await process.run(preprocessor.drain)

@@ -1,0 +1,222 @@
+"""Both ends of a hop of frames: the sender that drains its outboxes within credit, the receiver that grants it.
+
+The worker sends token frames to parser shards, the parser sends event frames to frontends; both use `FrameSender`, and
+their receivers `FrameReceiver`. Frames are formed by draining, never by waiting: whatever was marked in a tick of the
+loop goes out at its end, in one frame per receiver.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from schemas import subjects
+from schemas.control import Beat, Credit, Replay, Stage, Standing
+from services.runtime.bus import Message
+from services.runtime.links import ReceiveLink, SendLink
+from services.runtime.process import Process
+
+INITIAL_WINDOW = 256 * 1024
+"""Bytes under way to a receiver whose first beat has not come yet."""
+ASK_AGAIN_S = 0.5
+"""A stream for which a replay was asked is not asked for again within this time."""
+
+MAX_ASKED = 4096
+
+_decode_credit = msgspec.json.Decoder(Credit).decode
+_decode_replay = msgspec.json.Decoder(Replay).decode
+_encode = msgspec.json.Encoder().encode
+
+Fill = Callable[[str, int], msgspec.Struct | None]
+"""(receiver, seq) → the next frame for it, or None where there is nothing (the number is then not used)."""
+
+
+class FrameSender:
+    """The sending end of the links to all receivers of one stage."""
+
+    def __init__(
+        self,
+        process: Process,
+        receivers: Stage,
+        subject: Callable[[str], str],
+        fill: Fill,
+        *,
+        on_credit: Callable[[str, int], None],
+        on_replay: Callable[[Replay], None],
+    ) -> None:
+        """
+        Args:
+            subject: where a receiver's frames go.
+            fill: takes the next frame's worth out of a receiver's outbox.
+            on_credit: (receiver, seq): everything up to that frame has arrived.
+            on_replay: rewinds the streams it names; the sender then drains again.
+        """
+        self._process = process
+        self._receivers: Stage = receivers
+        self._subject = subject
+        self._fill = fill
+        self._on_credit = on_credit
+        self._on_replay = on_replay
+        self._links: dict[str, SendLink] = {}
+        self._marked: dict[str, None] = {}
+        self._scheduled = False
+        self.replays = 0
+
+    async def start(self) -> None:
+        """Listens for credit and replay requests."""
+        process = self._process
+        await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
+        await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
+        process.sent = self.sent
+        process.on_reconnect.append(self.schedule)
+
+    def sent(self) -> dict[str, int]:
+        """The last frame number per receiver, for the beats."""
+        return {receiver: link.seq for receiver, link in self._links.items()}
+
+    def mark(self, receiver: str) -> None:
+        """There is something for this receiver: it goes out at the end of this tick, or once there is credit."""
+        self._marked[receiver] = None
+        if not self._scheduled:
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Drains at the end of this tick."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def seq(self, receiver: str) -> int:
+        """The number of the frame that was last sent to a receiver (inside `fill`: the one being filled)."""
+        return self._link(receiver).seq
+
+    def forget(self, receiver: str) -> None:
+        """The receiver is gone: its link and marks are dropped."""
+        self._links.pop(receiver, None)
+        self._marked.pop(receiver, None)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits to be sent."""
+        return not self._marked
+
+    def _link(self, receiver: str) -> SendLink:
+        link = self._links.get(receiver)
+        if link is None:
+            beat = self._process.registry.get(self._receivers, receiver)
+            link = self._links[receiver] = SendLink(beat.window if beat and beat.window else INITIAL_WINDOW)
+        return link
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        if not self._process.bus.connected:
+            return  # all marks are kept; `on_reconnect` drains
+        for receiver in list(self._marked):
+            link = self._link(receiver)
+            while link.open:
+                frame = self._fill(receiver, link.seq + 1)
+                if frame is None:
+                    del self._marked[receiver]
+                    break
+                data = _encode(frame)
+                link.next_seq()
+                link.sent(len(data))
+                self._process.bus.publish(self._subject(receiver), data)
+
+    def _credited(self, message: Message) -> None:
+        credit = _decode_credit(message.data)
+        link = self._links.get(credit.receiver)
+        if link is None:
+            return
+        link.credit(credit.seq, credit.window)
+        self._on_credit(credit.receiver, credit.seq)
+        if credit.receiver in self._marked and link.open:
+            self.schedule()
+
+    def _replayed(self, message: Message) -> None:
+        replay = _decode_replay(message.data)
+        self.replays += 1
+        self._process.log.info(
+            "stream.replay", receiver=replay.receiver, streams=len(replay.streams), everything=replay.all
+        )
+        self._on_replay(replay)
+        self.mark(replay.receiver)
+
+
+class FrameReceiver:
+    """The receiving end of the links from all senders of one or more stages."""
+
+    def __init__(self, process: Process, senders: Stage, standings: Callable[[str], list[Standing]]) -> None:
+        """
+        Args:
+            standings: where this process stands in every stream that comes from a sender.
+        """
+        self._process = process
+        self._senders: Stage = senders
+        self._standings = standings
+        self._links: dict[str, ReceiveLink] = {}
+        self._asked: dict[tuple[str, str], float] = {}
+        self.gaps = 0
+        process.registry.on_beat(self._beaten)
+        process.registry.on_leave(self._left)
+
+    def arrived(self, sender: str, seq: int, size: int) -> None:
+        """A frame was handled. Grants credit, and asks for a replay where frames before it are missing."""
+        link = self._links.get(sender)
+        if link is None:
+            link = self._links[sender] = ReceiveLink(self._process.config.bus.window_bytes)
+        if link.arrived(seq, size):
+            self._replay_all(sender)
+        if link.credit_due():
+            self._grant(sender, link)
+
+    def gap(self, sender: str, standing: Standing) -> None:
+        """One stream has a hole: ask for it, unless that was just done."""
+        now = asyncio.get_running_loop().time()
+        key = (sender, standing.turn)
+        if now - self._asked.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
+            return
+        self._remember({key: now})
+        self.gaps += 1
+        self._ask(sender, Replay(self._process.id, [standing]))
+
+    def _replay_all(self, sender: str) -> None:
+        self.gaps += 1
+        standings = self._standings(sender)
+        now = asyncio.get_running_loop().time()
+        self._remember({(sender, standing.turn): now for standing in standings})
+        self._ask(sender, Replay(self._process.id, standings, all=True))
+
+    def _remember(self, asked: dict[tuple[str, str], float]) -> None:
+        if len(self._asked) > MAX_ASKED:
+            recent = asyncio.get_running_loop().time() - ASK_AGAIN_S
+            self._asked = {key: at for key, at in self._asked.items() if at > recent}
+        self._asked.update(asked)
+
+    def _ask(self, sender: str, replay: Replay) -> None:
+        self._process.publish(subjects.replay(self._senders, sender), replay)
+
+    def _grant(self, sender: str, link: ReceiveLink) -> None:
+        seq = link.take_credit()
+        if seq is not None:
+            credit = Credit(self._process.id, seq, link.window)
+            self._process.publish(subjects.credit(self._senders, sender), credit)
+
+    def _beaten(self, beat: Beat) -> None:
+        if beat.stage != self._senders:
+            return
+        seq = beat.sent.get(self._process.id)
+        if not seq:
+            return
+        link = self._links.get(beat.id)
+        if link is None:
+            link = self._links[beat.id] = ReceiveLink(self._process.config.bus.window_bytes)
+        if link.announced(seq):
+            self._replay_all(beat.id)
+        self._grant(beat.id, link)
+
+    def _left(self, beat: Beat) -> None:
+        if beat.stage != self._senders:
+            return
+        self._links.pop(beat.id, None)
+        self._asked = {key: at for key, at in self._asked.items() if key[0] != beat.id}

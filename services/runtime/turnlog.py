@@ -1,0 +1,191 @@
+"""A turn's events as a log that can be read again from any point, and the cursor that drops what was read.
+
+The sender keeps a `TurnLog`: text is joined per block, so a log costs what the turn's text costs, and a reader that was
+held up gets one long delta instead of many short ones. Sender and receiver both keep a `Cursor`: the sender's says what
+was sent, the receiver's what has come. Replays, repeats and a second parse of the same tokens by another process all
+look alike to a cursor: what it has passed is dropped, what comes next is taken, and a hole is reported.
+"""
+
+from bisect import bisect_right
+from enum import Enum
+
+from schemas.control import Standing
+from schemas.events import BlockKind, BlockStart, BlockStop, Delta, Failed, Finish, Interrupted
+
+LoggedEvent = BlockStart | Delta | BlockStop | Finish | Failed | Interrupted
+
+
+class Verdict(Enum):
+    """What a cursor says of an event that is not simply next."""
+
+    REPEAT = "repeat"
+    GAP = "gap"
+
+
+class Cursor:
+    """A position in a turn: `blocks` were started, the last of them has `length` characters and may be `stopped`."""
+
+    __slots__ = ("blocks", "ended", "length", "stopped")
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self.length = 0
+        self.stopped = True
+        self.ended = False
+
+    def accept(self, event: LoggedEvent) -> LoggedEvent | Verdict:
+        """The part of `event` that is new (and moves the cursor behind it), or why there is none."""
+        if self.ended:
+            return Verdict.REPEAT
+        if isinstance(event, Delta):
+            return self._accept_delta(event)
+        if isinstance(event, BlockStart):
+            return self._accept_start(event)
+        if isinstance(event, BlockStop):
+            return self._accept_stop(event)
+        if isinstance(event, Finish) and (event.blocks > self.blocks or not self.stopped):
+            return Verdict.GAP
+        # An interruption ends this log and not the turn: the next attempt goes on at this cursor.
+        self.ended = not isinstance(event, Interrupted)
+        return event
+
+    def _accept_delta(self, event: Delta) -> Delta | Verdict:
+        current = self.blocks - 1
+        if event.block > current:
+            return Verdict.GAP
+        if event.block < current or self.stopped:
+            return Verdict.REPEAT
+        have = self.length - event.offset
+        if have < 0:
+            return Verdict.GAP
+        if have == 0:
+            self.length += len(event.text)
+            return event
+        if have >= len(event.text):
+            return Verdict.REPEAT
+        fresh = Delta(event.block, self.length, event.text[have:])
+        self.length += len(fresh.text)
+        return fresh
+
+    def _accept_start(self, event: BlockStart) -> BlockStart | Verdict:
+        if event.block < self.blocks:
+            return Verdict.REPEAT
+        if event.block > self.blocks or not self.stopped:
+            return Verdict.GAP
+        self.blocks += 1
+        self.length = 0
+        self.stopped = False
+        return event
+
+    def _accept_stop(self, event: BlockStop) -> BlockStop | Verdict:
+        current = self.blocks - 1
+        if event.block < current or (event.block == current and self.stopped):
+            return Verdict.REPEAT
+        if event.block > current or self.length < event.length:
+            return Verdict.GAP
+        self.stopped = True
+        return event
+
+    def standing(self, turn: str, attempt: int) -> Standing:
+        """Where to replay from: the block that is open or comes next, and the characters of it that are here."""
+        if self.stopped:
+            return Standing(turn, attempt, 0, self.blocks)
+        return Standing(turn, attempt, self.length, self.blocks - 1)
+
+    def rewind(self, standing: Standing) -> None:
+        """Moves back (never forward) to a receiver's standing, so that the log is read again from there."""
+        if (standing.block, standing.offset) < (self.blocks - (not self.stopped), self._offset()) or self.ended:
+            self.blocks = min(standing.block, self.blocks)
+            self.length = 0
+            self.stopped = True
+            self.ended = False
+
+    def _offset(self) -> int:
+        return 0 if self.stopped else self.length
+
+
+class _Block:
+    __slots__ = ("length", "offsets", "pieces", "start", "stop")
+
+    def __init__(self, start: BlockStart) -> None:
+        self.start = start
+        self.pieces: list[str] = []
+        self.offsets: list[int] = []
+        self.length = 0
+        self.stop: BlockStop | None = None
+
+    def add(self, text: str) -> None:
+        self.pieces.append(text)
+        self.offsets.append(self.length)
+        self.length += len(text)
+
+    def text_from(self, offset: int) -> str:
+        """Costs what it returns, however long the block is."""
+        index = bisect_right(self.offsets, offset) - 1
+        if index == len(self.pieces) - 1:
+            return self.pieces[index][offset - self.offsets[index] :]
+        return "".join(self.pieces[index:])[offset - self.offsets[index] :]
+
+
+class TurnLog:
+    """All events of a turn so far."""
+
+    __slots__ = ("_blocks", "size", "terminal")
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self.size = 0
+        """Events that were appended."""
+        self.terminal: Finish | Failed | Interrupted | None = None
+
+    def append(self, event: LoggedEvent) -> None:
+        """Adds the next event. The writer is trusted to write in order."""
+        self.size += 1
+        if isinstance(event, Delta):
+            self._blocks[-1].add(event.text)
+        elif isinstance(event, BlockStart):
+            self._blocks.append(_Block(event))
+        elif isinstance(event, BlockStop):
+            self._blocks[-1].stop = event
+        else:
+            self.terminal = event
+
+    def read(self, cursor: Cursor) -> list[LoggedEvent]:
+        """Everything behind the cursor, deltas joined; moves the cursor to the end."""
+        out: list[LoggedEvent] = []
+        first = cursor.blocks if cursor.stopped else cursor.blocks - 1
+        for index in range(first, len(self._blocks)):
+            block = self._blocks[index]
+            if index >= cursor.blocks:
+                out.append(block.start)
+                offset = 0
+            else:
+                offset = cursor.length
+            if offset < block.length:
+                out.append(Delta(index, offset, block.text_from(offset)))
+            if block.stop is not None:
+                out.append(block.stop)
+        if self.terminal is not None and not cursor.ended:
+            out.append(self.terminal)
+        if self._blocks:
+            cursor.blocks = len(self._blocks)
+            cursor.length = self._blocks[-1].length
+            cursor.stopped = self._blocks[-1].stop is not None
+        cursor.ended = self.terminal is not None
+        return out
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks were started."""
+        return len(self._blocks)
+
+    @property
+    def open_kind(self) -> BlockKind | None:
+        """The kind of the block that is open."""
+        if not self._blocks or self._blocks[-1].stop is not None:
+            return None
+        return self._blocks[-1].start.kind
+
+    def text(self, block: int) -> str:
+        """All text of a block so far."""
+        return "".join(self._blocks[block].pieces)

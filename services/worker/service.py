@@ -1,0 +1,260 @@
+"""The worker process: one engine on the bus.
+
+A generate request is admitted or refused at once; then one task iterates the engine's deltas into the turn's token
+stream, and the outbox drains what is ready to the parser shards, one frame per shard and tick. Cancellation cancels the
+task, which closes the engine's iterator.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from functools import partial
+
+import msgspec
+
+from schemas import subjects
+from schemas.control import Beat, Cancel, ModelCard, Replay
+from schemas.conversation import OutputFormat
+from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo, Overloaded, TurnwireError, Unavailable
+from schemas.events import FinishReason
+from schemas.frames import GenerateReply, GenerateRequest, TokenFinish, unpack_ids
+from services.runtime.bus import Message
+from services.runtime.config import WorkerConfig
+from services.runtime.process import Process
+from services.runtime.streams import FrameSender
+from services.worker.admission import check
+from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest
+from services.worker.engines import open_engine
+from services.worker.stepper import Outbox, TokenStream
+
+LINGER_S = 15.0
+"""How long a finished turn can still be sent to another shard: several times the time to notice a death."""
+MAX_CANCELS = 8192
+HEALTH_INTERVAL_S = 0.5
+RETRY_AFTER_S = 1.0
+
+_decode_request = msgspec.json.Decoder(GenerateRequest).decode
+_decode_cancel = msgspec.json.Decoder(Cancel).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Worker:
+    """Everything between the bus and one engine."""
+
+    def __init__(self, process: Process, engine: Engine, info: EngineInfo, model: str, queue_limit: int) -> None:
+        self._process = process
+        self._engine = engine
+        self._info = info
+        self._model = model
+        self._queue_limit = queue_limit
+        self._log = process.log
+        self._outbox = Outbox(process.id, linger_s=LINGER_S)
+        self._sender = FrameSender(
+            process,
+            "parser",
+            subjects.tokens,
+            self._outbox.fill,
+            on_credit=self._credited,
+            on_replay=self._replay,
+        )
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: OrderedDict[str, int] = OrderedDict()
+        self._settled = asyncio.Event()
+        """No turn decodes, and the shards have everything."""
+        self._settled.set()
+        self._orphans: set[str] = set()
+        """Shards that are gone and whose streams found no other shard yet."""
+        self.cancel_seconds: list[float] = []
+        process.load = engine.load
+        process.models = [
+            ModelCard(
+                name=model,
+                max_model_len=info.max_model_len,
+                created=int(time.time()),
+                features=sorted(info.features),
+                engine=info.name,
+            )
+        ]
+        process.registry.on_leave(self._peer_left)
+        process.registry.on_join(self._peer_joined)
+
+    async def start(self) -> None:
+        """Subscribes; from now on requests come."""
+        await self._sender.start()
+        await self._process.subscribe(subjects.cancel(self._model), self._cancel)
+        await self._process.subscribe(subjects.generate(self._model, self._process.id), self._request)
+
+    async def drain(self) -> None:
+        """Returns when every turn has ended and its shard has all of its tokens."""
+        await self._settled.wait()
+
+    async def watch(self) -> None:
+        """Ends the process when the engine has died, whether or not a turn was open to notice it."""
+        while self._engine.healthy():
+            await asyncio.sleep(HEALTH_INTERVAL_S)  # noqa: ASYNC110 - an engine that dies tells nobody
+        # Turns first: their errors must be in the outbox before the process goes.
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.sleep(0)
+        self._process.stop(failure="the engine died")
+
+    def _request(self, message: Message) -> None:
+        request = _decode_request(message.data)
+        try:
+            self._take(request)
+        except TurnwireError as error:
+            message.reply(_encode(GenerateReply(self._process.id, error.info)))
+            return
+        message.reply(_encode(GenerateReply(self._process.id)))
+
+    def _take(self, request: GenerateRequest) -> None:
+        if self._process.draining or not self._engine.healthy():
+            raise Unavailable("this worker is going away")
+        if self._cancelled.get(request.turn, 0) >= request.attempt:
+            raise Unavailable("the turn was cancelled")
+        load = self._engine.load()
+        if load.waiting >= self._queue_limit > 0 or (load.running >= load.slots > 0 and self._queue_limit == 0):
+            raise Overloaded("all slots of this worker are taken and its queue is full", retry_after_s=RETRY_AFTER_S)
+        resume = unpack_ids(request.resume)
+        sampling = request.sampling
+        left = (sampling.max_tokens or 0) - len(resume)
+        stream = TokenStream(
+            request.turn,
+            request.attempt,
+            parser=request.parser,
+            frontend=request.frontend,
+            context=request.context,
+            resume=list(resume),
+        )
+        engine_request = EngineRequest(
+            id=f"{request.turn}.{request.attempt}",
+            token_ids=unpack_ids(request.prompt) + resume,
+            sampling=msgspec.structs.replace(sampling, max_tokens=max(left, 0)),
+            stop_ids=request.stop_ids,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            guided=msgspec.json.decode(request.guided, type=OutputFormat) if request.guided else None,
+        )
+        check(engine_request, self._info)
+        former = self._tasks.pop(request.turn, None)
+        if former is not None:
+            former.cancel()
+        self._outbox.open(stream)
+        self._settled.clear()
+        if resume:
+            self._send(stream)
+        task = asyncio.get_running_loop().create_task(self._decode(stream, engine_request), name=request.turn)
+        # A callback and not a `finally`: a task that is cancelled before its first step never runs its body.
+        task.add_done_callback(partial(self._ended, stream))
+        self._tasks[request.turn] = task
+
+    async def _decode(self, stream: TokenStream, request: EngineRequest) -> None:
+        deltas = self._engine.generate(request)
+        try:
+            async for delta in deltas:
+                stream.add(delta)
+                self._send(stream)
+            if stream.finish is None:
+                raise EngineFailed("the engine ended the turn without saying why")
+        except EngineDied as error:
+            stream.finish = _failed(msgspec.structs.replace(error.info, code=ENGINE_DIED))
+        except TurnwireError as error:
+            stream.finish = _failed(error.info)
+        except Exception as error:
+            self._log.exception("worker.engine_error", turn=stream.turn)
+            stream.finish = _failed(EngineFailed(f"engine error: {type(error).__name__}").info)
+        finally:
+            await deltas.aclose()
+
+    def _ended(self, stream: TokenStream, task: asyncio.Task[None]) -> None:
+        if stream.finish is None:
+            stream.finish = TokenFinish(FinishReason.CANCELLED)
+        self._send(stream)
+        self._outbox.ended(stream, asyncio.get_running_loop().time())
+        if self._tasks.get(stream.turn) is task:
+            del self._tasks[stream.turn]
+        if not self._tasks and self._process.draining:
+            self._process.poke()  # a beat makes the shards say what they have
+
+    def _send(self, stream: TokenStream) -> None:
+        self._outbox.mark(stream)
+        self._sender.mark(stream.parser)
+
+    def _credited(self, parser: str, seq: int) -> None:
+        self._outbox.credited(parser, seq)
+        if not self._tasks and self._outbox.delivered:
+            self._settled.set()
+
+    def _replay(self, request: Replay) -> None:
+        self._outbox.replay(request)
+
+    def _cancel(self, message: Message) -> None:
+        cancel = _decode_cancel(message.data)
+        # Remembered, for the request itself may still be on its way.
+        self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.pop(cancel.turn, 0))
+        while len(self._cancelled) > MAX_CANCELS:
+            self._cancelled.popitem(last=False)
+        stream = self._outbox.get(cancel.turn)
+        task = self._tasks.get(cancel.turn)
+        if stream is not None and task is not None and stream.attempt <= cancel.attempt:
+            task.cancel()
+            self._log.info("worker.cancelled", turn=cancel.turn, reason=cancel.reason, tokens=len(stream.ids))
+
+    def _peer_left(self, beat: Beat) -> None:
+        if beat.stage == "parser":
+            self._sender.forget(beat.id)
+            self._orphans.add(beat.id)
+            self._adopt()
+        elif beat.stage == "frontend":
+            for stream in self._outbox.live():
+                if stream.frontend == beat.id and (task := self._tasks.get(stream.turn)) is not None:
+                    self._log.info("worker.cancelled", turn=stream.turn, reason="frontend_gone")
+                    task.cancel()
+
+    def _peer_joined(self, beat: Beat) -> None:
+        if beat.stage == "parser" and self._orphans:
+            self._adopt()
+
+    def _adopt(self) -> None:
+        shards = self._process.registry.able("parser", self._model)
+        if not shards:
+            return
+        heir = min(shards, key=lambda shard: shard.load.running).id
+        for gone in self._orphans:
+            moved = self._outbox.move(gone, heir)
+            if moved:
+                self._log.warning("worker.shard_lost", shard=gone, heir=heir, streams=moved)
+                self._sender.mark(heir)
+        self._orphans.clear()
+
+
+def _failed(info: ErrorInfo) -> TokenFinish:
+    return TokenFinish(FinishReason.ERROR, error=info)
+
+
+async def run(config: WorkerConfig) -> None:
+    """Loads the engine, serves until told to stop, drains.
+
+    Raises:
+        TurnwireError: the bus or the engine could not be started.
+        RuntimeError: the engine or the bus was lost.
+    """
+    process = Process("worker", config)
+    engine = open_engine(config.engine, config)
+    started = time.monotonic()
+    process.log.info("worker.loading", engine=config.engine, model=config.model)
+    info = await engine.start()
+    try:
+        process.log.info(
+            "worker.loaded",
+            seconds=round(time.monotonic() - started, 2),
+            max_model_len=info.max_model_len,
+            slots=info.slots,
+            features=sorted(info.features),
+        )
+        await process.connect()
+        worker = Worker(process, engine, info, config.model_name, config.queue_limit)
+        await worker.start()
+        process.spawn(worker.watch(), "watch")
+        await process.run(worker.drain)
+    finally:
+        await engine.stop(config.drain_s)

@@ -1,0 +1,58 @@
+"""Sealed thoughts come back whole, or not at all."""
+
+import base64
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.parser.callids import call_id
+from services.parser.seal import Sealer
+
+SEALER = Sealer(b"secret")
+
+
+@given(st.text())
+def test_round_trip(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return
+    blob = SEALER.seal(text)
+    assert blob
+    assert SEALER.open(blob) == text
+    assert SEALER.seal(text) == blob, "the same thought has one seal, wherever it is sealed"
+
+
+@given(st.binary(max_size=200))
+def test_foreign_blobs_are_absent(data: bytes) -> None:
+    assert SEALER.open(base64.urlsafe_b64encode(data).decode()) is None
+    assert SEALER.open(data.decode("latin-1")) is None
+
+
+@given(st.text(min_size=1), st.data())
+def test_a_changed_blob_is_absent(text: str, data: st.DataObject) -> None:
+    try:
+        raw = bytearray(base64.urlsafe_b64decode(SEALER.seal(text)))
+    except UnicodeEncodeError:
+        return
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert SEALER.open(base64.urlsafe_b64encode(bytes(raw)).decode()) is None
+
+
+def test_another_key_does_not_open() -> None:
+    assert Sealer(b"other").open(SEALER.seal("thought")) is None
+
+
+def test_a_key_file_is_read_and_its_last_newline_is_not_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"secret\n")
+    assert Sealer.load(str(path), "m").open(SEALER.seal("thought")) == "thought"
+    assert Sealer.load(None, "m").open(Sealer.load(None, "m").seal("x")) == "x"
+
+
+def test_call_ids_follow_from_the_turn() -> None:
+    ids = {call_id(f"turn{n}", block) for n in range(50) for block in range(20)}
+    assert len(ids) == 1000
+    assert call_id("t", 1) == call_id("t", 1)
+    assert all(len(i) == 30 and i.startswith("toolu_") for i in ids)

@@ -1,0 +1,54 @@
+"""Stop strings are found wherever the text is cut, and nothing is held longer than needed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.parser.stop import StopStrings
+
+ALPHABET = "abX<>"
+
+
+def reference(text: str, stops: list[str]) -> tuple[str, str | None]:
+    found = [(text.find(s), -len(s), s) for s in stops if s in text]
+    if not found:
+        return text, None
+    at, _, stop = min(found)
+    return text[:at], stop
+
+
+@given(
+    st.text(ALPHABET, max_size=40),
+    st.lists(st.text(ALPHABET, min_size=1, max_size=4), min_size=1, max_size=3),
+    st.data(),
+)
+def test_any_chunking_finds_the_first_stop(text: str, stops: list[str], data: st.DataObject) -> None:
+    matcher, shown, hit, at = StopStrings(stops), "", None, 0
+    while at < len(text) and hit is None:
+        size = data.draw(st.integers(1, 5))
+        piece, hit = matcher.feed(text[at : at + size])
+        shown += piece
+        at += size
+    if hit is None:
+        shown += matcher.flush()
+    whole, stop = reference(text, stops)
+    # With two stops where one begins inside the other the earlier *end* wins in a stream: both cuts are right places
+    # of a stop string, and no stop string is ever shown.
+    assert (hit is None) == (stop is None)
+    if hit is None:
+        assert shown == whole
+    else:
+        assert text.startswith(shown + hit)
+        assert not any(s in shown for s in stops)
+
+
+def test_plain_text_is_released_at_once() -> None:
+    matcher = StopStrings(["</done>"])
+    assert matcher.feed("hello ") == ("hello ", None)
+    assert matcher.feed("a <") == ("a ", None)
+    assert matcher.feed("b") == ("<b", None)
+
+
+def test_cut_across_pieces() -> None:
+    matcher = StopStrings(["STOP", "\n\n"])
+    assert matcher.feed("one\n") == ("one", None)
+    assert matcher.feed("\ntwo") == ("", "\n\n")

@@ -1,0 +1,141 @@
+"""A turn's log can be read from anywhere, and a cursor takes each event once, whatever is lost or said again."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.control import Standing
+from schemas.errors import ErrorInfo, ErrorKind
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Interrupted, Usage
+from services.runtime.turnlog import Cursor, LoggedEvent, TurnLog, Verdict
+
+KINDS = ("reasoning", "text", "tool_use")
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[LoggedEvent]:
+    """A whole turn, cut into small deltas."""
+    events: list[LoggedEvent] = []
+    blocks = draw(st.lists(st.tuples(st.sampled_from(KINDS), st.lists(st.text(min_size=1, max_size=5), max_size=6))))
+    for index, (kind, pieces) in enumerate(blocks):
+        events.append(BlockStart(index, kind))  # type: ignore[arg-type]
+        offset = 0
+        for piece in pieces:
+            events.append(Delta(index, offset, piece))
+            offset += len(piece)
+        events.append(BlockStop(index, True, offset))
+    events.append(Finish(FinishReason.STOP, len(blocks), Usage()))
+    return events
+
+
+def joined(events: list[LoggedEvent]) -> list[LoggedEvent]:
+    """Neighbouring deltas as one."""
+    out: list[LoggedEvent] = []
+    for event in events:
+        last = out[-1] if out else None
+        if isinstance(event, Delta) and isinstance(last, Delta):
+            out[-1] = Delta(last.block, last.offset, last.text + event.text)
+        else:
+            out.append(event)
+    return out
+
+
+@given(turns(), st.data())
+def test_reading_in_any_steps_gives_the_turn(events: list[LoggedEvent], data: st.DataObject) -> None:
+    log, cursor, read = TurnLog(), Cursor(), list[LoggedEvent]()
+    for event in events:
+        log.append(event)
+        if data.draw(st.booleans()):
+            read += log.read(cursor)
+    read += log.read(cursor)
+    assert joined(read) == joined(events)
+    assert log.read(cursor) == []
+
+
+@given(turns())
+def test_a_cursor_passes_a_turn_once(events: list[LoggedEvent]) -> None:
+    cursor = Cursor()
+    assert [cursor.accept(event) for event in events] == events
+    assert all(cursor.accept(event) is Verdict.REPEAT for event in events)
+
+
+@given(turns(), st.data())
+def test_a_lossy_repeating_channel_with_replay_loses_and_doubles_nothing(
+    events: list[LoggedEvent], data: st.DataObject
+) -> None:
+    """Events are dropped, doubled and swapped at will; gaps are answered by a replay from the receiver's standing."""
+    seed = data.draw(st.integers(0, 2**32))
+    chance = random.Random(seed)
+    log, sent, receiver, got = TurnLog(), Cursor(), Cursor(), list[LoggedEvent]()
+    for event in events:
+        log.append(event)
+
+    def deliver(batch: list[LoggedEvent]) -> bool:
+        for event in batch:
+            taken = receiver.accept(event)
+            if taken is Verdict.GAP:
+                return False
+            if not isinstance(taken, Verdict):
+                got.append(taken)
+        return True
+
+    for attempt in range(200):
+        batch = log.read(sent)
+        if attempt < 20:
+            batch = [e for e in batch if chance.random() > 0.3 for _ in range(chance.choice((1, 1, 2)))]
+            if len(batch) > 1 and chance.random() < 0.3:
+                i = chance.randrange(len(batch) - 1)
+                batch[i], batch[i + 1] = batch[i + 1], batch[i]
+        deliver(batch)
+        if receiver.ended:
+            break
+        sent.rewind(receiver.standing("t", 1))
+    assert receiver.ended
+    assert joined(got) == joined(events)
+
+
+def test_overlap_is_cut() -> None:
+    cursor = Cursor()
+    cursor.accept(BlockStart(0, "text"))
+    cursor.accept(Delta(0, 0, "abc"))
+    assert cursor.accept(Delta(0, 1, "bcde")) == Delta(0, 3, "de")
+    assert cursor.accept(Delta(0, 6, "x")) is Verdict.GAP
+    assert cursor.standing("t", 1) == Standing("t", 1, 5, 0)
+
+
+def test_a_stop_or_finish_that_knows_more_than_the_cursor_is_a_gap() -> None:
+    cursor = Cursor()
+    cursor.accept(BlockStart(0, "text"))
+    cursor.accept(Delta(0, 0, "abc"))
+    assert cursor.accept(BlockStop(0, True, 5)) is Verdict.GAP
+    assert cursor.accept(BlockStart(1, "text")) is Verdict.GAP
+    assert cursor.accept(Finish(FinishReason.STOP, 1, Usage())) is Verdict.GAP
+    assert cursor.accept(BlockStop(0, True, 3)) == BlockStop(0, True, 3)
+    assert cursor.accept(Finish(FinishReason.STOP, 2, Usage())) is Verdict.GAP
+
+
+def test_an_interruption_ends_the_log_and_not_the_turn() -> None:
+    log, sent, cursor = TurnLog(), Cursor(), Cursor()
+    for event in (BlockStart(0, "text"), Delta(0, 0, "ab")):
+        log.append(event)
+    lost = Interrupted("w1", b"", ErrorInfo(ErrorKind.ENGINE, "gone"))
+    log.append(lost)
+    taken = [cursor.accept(event) for event in log.read(sent)]
+    assert taken[-1] == lost
+    assert not cursor.ended
+    assert sent.ended
+    assert cursor.accept(BlockStart(0, "text")) is Verdict.REPEAT
+    assert cursor.accept(Delta(0, 0, "abcd")) == Delta(0, 2, "cd")
+
+
+def test_reading_costs_what_is_new() -> None:
+    """Reading after each of many small deltas touches each piece a bounded number of times."""
+    log, cursor = TurnLog(), Cursor()
+    log.append(BlockStart(0, "text"))
+    total = 0
+    for index in range(20_000):
+        log.append(Delta(0, index, "x"))
+        events = log.read(cursor)
+        total += sum(len(e.text) for e in events if isinstance(e, Delta))
+    assert total == 20_000

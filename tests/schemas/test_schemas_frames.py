@@ -1,0 +1,55 @@
+"""What is on the wire stays readable for older and newer processes."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.conversation import Conversation, Text, Turn
+from schemas.errors import ErrorKind, TurnwireError, raised
+from schemas.errors import ErrorInfo
+from schemas.events import BlockStart, Delta
+from schemas.frames import EventEntry, EventFrame, TokenFrame, TurnRequest, pack_ids, unpack_ids
+
+
+@given(st.lists(st.integers(0, 2**32 - 1)))
+def test_ids_round_trip(ids: list[int]) -> None:
+    assert unpack_ids(pack_ids(ids)) == ids
+
+
+def test_ids_are_little_endian() -> None:
+    assert pack_ids([1, 258]) == b"\x01\0\0\0\x02\x01\0\0"
+
+
+def test_broken_ids_are_refused() -> None:
+    with pytest.raises(ValueError):
+        unpack_ids(b"abc")
+
+
+def test_events_are_readable_json() -> None:
+    frame = EventFrame("p1", 7, [EventEntry("t1", 1, [BlockStart(0, "text"), Delta(0, 0, "hi")])])
+    assert msgspec.json.encode(frame) == (
+        b'{"sender":"p1","seq":7,"entries":[{"turn":"t1","attempt":1,"events":['
+        b'{"type":"block_start","block":0,"kind":"text"},{"type":"delta","block":0,"offset":0,"text":"hi"}]}]}'
+    )
+
+
+def test_fields_of_a_newer_version_are_skipped() -> None:
+    data = b'{"sender":"w","seq":1,"colour":"red","entries":[{"turn":"t","attempt":1,"at":0,"ids":[1],"new":{}}]}'
+    frame = msgspec.json.decode(data, type=TokenFrame)
+    assert frame.entries[0].ids == [1]
+
+
+def test_a_turn_request_round_trips() -> None:
+    request = TurnRequest("t", "f", Conversation("m", [Turn("user", [Text("hi")])]), resume=pack_ids([3]))
+    assert msgspec.json.decode(msgspec.json.encode(request), type=TurnRequest) == request
+
+
+@pytest.mark.parametrize("kind", list(ErrorKind))
+def test_every_kind_of_error_has_its_exception(kind: ErrorKind) -> None:
+    info = ErrorInfo(kind, "why", param="messages.0", retry_after_s=1.5)
+    error = raised(info)
+    assert isinstance(error, TurnwireError)
+    assert error.kind == kind
+    assert error.info == info
+    assert str(error) == "why"

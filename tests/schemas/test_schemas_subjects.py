@@ -1,0 +1,38 @@
+"""Model names become one subject token, and come back."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import subjects
+
+
+@given(st.text())
+def test_any_name_is_one_safe_token(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return
+    token = subjects.escape(name)
+    assert re.fullmatch(r"[A-Za-z0-9_=-]+", token)
+    assert subjects.unescape(token) == name
+
+
+@given(st.text(alphabet="ab/.=% é", max_size=6), st.text(alphabet="ab/.=% é", max_size=6))
+def test_different_names_have_different_tokens(a: str, b: str) -> None:
+    assert (subjects.escape(a) == subjects.escape(b)) == (a == b)
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        (subjects.turn("acme/m 1"), "tw.v1.turn.acme=2Fm=201"),
+        (subjects.generate("m", "w.1"), "tw.v1.gen.m.w=2E1"),
+        (subjects.beat("worker", "w*"), "tw.v1.beat.worker.w=2A"),
+        (subjects.beats(), "tw.v1.beat.*.*"),
+    ],
+)
+def test_forms(subject: str, expected: str) -> None:
+    assert subject == expected

@@ -1,0 +1,168 @@
+"""The worker's outbox: what is ready goes out, what was lost goes out again, what is done is let go."""
+
+from msgspec import Raw
+
+from schemas.control import Replay, Standing
+from schemas.events import FinishReason
+from schemas.frames import TokenEntry
+from services.worker.engine import Delta
+from services.worker.stepper import MAX_FRAME_TOKENS, Outbox, TokenStream
+
+CONTEXT = Raw(b'{"model":"m"}')
+
+
+def stream(turn: str = "t1", parser: str = "p1", resume: list[int] | None = None) -> TokenStream:
+    return TokenStream(turn, 1, parser=parser, frontend="f1", context=CONTEXT, resume=resume or [])
+
+
+def outbox() -> Outbox:
+    return Outbox("w1", linger_s=10.0)
+
+
+def test_one_frame_holds_all_streams_of_a_shard() -> None:
+    box = outbox()
+    for turn, parser in (("a", "p1"), ("b", "p2"), ("c", "p1")):
+        s = stream(turn, parser)
+        box.open(s)
+        s.add(Delta([1, 2]))
+        box.mark(s)
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    assert [entry.turn for entry in frame.entries] == ["a", "c"]
+    assert frame.entries[0] == TokenEntry("a", 1, 0, [1, 2], CONTEXT)
+    assert box.fill("p1", 2) is None
+    assert box.fill("p2", 1) is not None
+
+
+def test_only_the_first_entry_carries_the_context() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], cached=7))
+    box.mark(s)
+    box.fill("p1", 1)
+    s.add(Delta([2, 3]))
+    s.add(Delta([4], finish=FinishReason.STOP, stop_id=9))
+    box.mark(s)
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    entry = frame.entries[0]
+    assert (entry.at, entry.ids, entry.context) == (1, [2, 3, 4], None)
+    assert entry.finish is not None
+    assert entry.finish.stop_id == 9
+
+
+def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta(list(range(MAX_FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
+    box.mark(s)
+    first, second = box.fill("p1", 1), box.fill("p1", 2)
+    assert first is not None
+    assert second is not None
+    assert len(first.entries[0].ids) == MAX_FRAME_TOKENS
+    assert first.entries[0].finish is None
+    assert second.entries[0].at == MAX_FRAME_TOKENS
+    assert second.entries[0].finish is not None
+    assert box.fill("p1", 3) is None
+
+
+def test_replay_starts_where_the_receiver_stands() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1, 2, 3]))
+    box.mark(s)
+    box.fill("p1", 1)
+    box.replay(Replay("p1", [Standing("t1", 1, 2)]))
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    assert (frame.entries[0].at, frame.entries[0].ids) == (2, [3])
+
+
+def test_replay_of_all_begins_unnamed_streams_anew_with_their_context() -> None:
+    box = outbox()
+    for turn in ("a", "b", "c"):
+        s = stream(turn, "p1" if turn != "c" else "p2")
+        box.open(s)
+        s.add(Delta([1, 2]))
+        box.mark(s)
+    box.fill("p1", 1)
+    box.fill("p2", 1)
+    box.replay(Replay("p1", [Standing("a", 1, 2)], all=True))
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    assert [(e.turn, e.at, e.ids, e.context) for e in frame.entries] == [("a", 2, [], None), ("b", 0, [1, 2], CONTEXT)]
+    assert box.fill("p2", 2) is None
+
+
+def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], finish=FinishReason.STOP))
+    box.mark(s)
+    box.fill("p1", 4)
+    box.ended(s, 0.0)
+    box.credited("p1", 4)
+    box.replay(Replay("p1", all=True))
+    assert box.fill("p1", 5) is None
+    assert box.move("p1", "p2") == 1
+    frame = box.fill("p2", 1)
+    assert frame is not None
+    assert frame.entries[0].context == CONTEXT
+
+
+def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], finish=FinishReason.STOP))
+    box.mark(s)
+    box.fill("p1", 1)
+    box.ended(s, 0.0)
+    box.replay(Replay("p1", all=True))  # the receiver saw a hole at 1 …
+    box.credited("p1", 1)  # … and gave the frame up
+    assert not s.delivered
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    assert frame.entries[0].finish is not None
+    box.credited("p1", 2)
+    assert s.delivered
+
+
+def test_finished_turns_are_let_go_after_a_while() -> None:
+    box = Outbox("w1", linger_s=10.0, max_lingering=2)
+    for n in range(4):
+        s = stream(f"t{n}")
+        box.open(s)
+        s.add(Delta([n], finish=FinishReason.STOP))
+        box.mark(s)
+        box.fill("p1", n + 1)
+        box.ended(s, float(n))
+    assert box.move("p1", "p2") == 2
+    last = stream("t9")
+    box.open(last)
+    box.ended(last, 100.0)
+    assert box.move("p2", "p3") == 0
+
+
+def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
+    box, s = outbox(), stream(resume=[5, 6])
+    box.open(s)
+    s.add(Delta([7], logprobs=[[(7, -0.5)]]))
+    box.mark(s)
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    entry = frame.entries[0]
+    assert (entry.at, entry.ids) == (0, [5, 6, 7])
+    assert entry.logprobs == [[], [], [(7, -0.5)]]
+
+
+def test_a_new_attempt_takes_the_place_of_the_old() -> None:
+    box, old = outbox(), stream()
+    box.open(old)
+    old.add(Delta([1]))
+    box.mark(old)
+    new = TokenStream("t1", 2, parser="p1", frontend="f1", context=CONTEXT, resume=[])
+    box.open(new)
+    assert box.fill("p1", 1) is None
+    assert box.get("t1") is new
+    box.ended(old, 0.0)
+    assert box.get("t1") is new
