@@ -8,19 +8,19 @@ asked for again.
 import asyncio
 from collections import OrderedDict, deque
 from functools import partial
+from pathlib import Path
 
 import msgspec
 from tokenizers import Tokenizer
 
 from schemas import subjects
 from schemas.control import Beat, Cancel, Load, ModelCard, Replay, Standing
-from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind
+from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind, Invalid
 from schemas.events import FinishReason
 from schemas.frames import EventEntry, EventFrame, TokenFrame
 from services.parser.detokenizer import Vocabulary
 from services.parser.seal import Sealer
 from services.parser.shard import Shard, TurnParse
-from services.preprocessor.tokens import load_tokenizer
 from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
 from services.runtime.process import Process
@@ -187,6 +187,23 @@ class Parser:
                 self._mark(parse)
             if lost:
                 self._log.warning("parser.worker_lost", worker=beat.id, turns=len(lost))
+
+
+def load_tokenizer(model: str) -> Tokenizer:
+    """The tokenizer of a model directory or hub id.
+
+    Raises:
+        Invalid: the model has none that this process could decode with.
+    """
+    file = Path(model) / "tokenizer.json"
+    if file.is_file():
+        return Tokenizer.from_file(str(file))
+    from transformers import AutoTokenizer  # seconds to import, and only needed for hub ids and older forms
+
+    backend = getattr(AutoTokenizer.from_pretrained(model), "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise Invalid(f"{model} has no tokenizer.json, nor a tokenizer that could be made into one", param="model")
+    return backend
 
 
 async def run(config: ParserConfig) -> None:

@@ -133,6 +133,7 @@ class Worker:
             priority=request.priority,
             cache_salt=request.cache_salt,
             guided=msgspec.json.decode(request.guided, type=OutputFormat) if request.guided else None,
+            resumed=len(resume),
         )
         check(engine_request, self._info)
         former = self._tasks.pop(request.turn, None)

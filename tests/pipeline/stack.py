@@ -1,0 +1,129 @@
+"""Turnwire as its users run it, for tests: real processes on a real nats-server, each of which may be killed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import NatsServer, free_port
+
+MODEL = "turnwire-demo"
+
+
+class Child:
+    """One service process."""
+
+    def __init__(self, stage: str, name: str, process: subprocess.Popen[bytes], log: Path, port: int = 0) -> None:
+        self.stage = stage
+        self.name = name
+        self.process = process
+        self.log = log
+        self.url = f"http://127.0.0.1:{port}" if port else ""
+
+    def kill(self) -> None:
+        """Dies at once, without a word."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> None:
+        """Is asked to drain; goes on until it has."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float = 20) -> int:
+        return self.process.wait(timeout_s)
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+class Stack:
+    """Any number of processes of each stage, for one model."""
+
+    def __init__(self, nats: NatsServer, model: Path, directory: Path) -> None:
+        self.nats = nats
+        self.model = model
+        self.directory = directory
+        self.children: list[Child] = []
+        self.url = ""
+
+    def start(self, stage: str, **options: Any) -> Child:
+        """Starts one process; does not wait for it."""
+        name = f"{stage}{len(self.children)}"
+        port = free_port() if stage == "frontend" else 0
+        options = {"nats_url": self.nats.url, "id": name, "log_format": "json", **options}
+        if stage == "frontend":
+            options = {"port": port, **options}
+        else:
+            options = {"model": self.model, "served_model_name": MODEL, **options}
+        if stage == "worker":
+            options = {"script_mode": "request", "token_delay_ms": 0, **options}
+        argv = [sys.executable, "-m", f"services.{stage}"]
+        for option, value in options.items():
+            flag = "--" + option.replace("_", "-")
+            argv += [flag] if value is True else [flag, str(value)]
+        log = self.directory / f"{name}.log"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with log.open("wb") as output:
+            process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        child = Child(stage, name, process, log, port)
+        self.children.append(child)
+        if child.url and not self.url:
+            self.url = child.url
+        return child
+
+    def start_all(self, counts: dict[str, int] | None = None, **options: dict[str, Any]) -> "Stack":
+        """Starts `counts` of each stage (default one) and waits until the first frontend is ready."""
+        for stage in ("worker", "parser", "preprocessor", "frontend"):
+            for _ in range((counts or {}).get(stage, 1)):
+                self.start(stage, **options.get(stage, {}))
+        self.wait_ready(counts or {})
+        return self
+
+    def wait_ready(self, counts: dict[str, int] | None = None, timeout_s: float = 60) -> None:
+        """Until the frontend can serve a turn and sees as many processes of each stage as there should be."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            health = self.health()
+            stages = health.get("stages", {})
+            if health.get("ready") and all(len(stages.get(s, [])) >= n for s, n in (counts or {}).items() if s in stages):
+                return
+            for child in self.children:
+                if child.process.poll() not in (None, 0, -9):
+                    raise RuntimeError(f"{child.name} died:\n{child.text()[-3000:]}")
+            time.sleep(0.05)
+        raise RuntimeError(f"not ready: {self.health()}\n" + "\n".join(c.text()[-1500:] for c in self.children))
+
+    def health(self) -> dict[str, Any]:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+                found: dict[str, Any] = json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            found = json.loads(error.read())
+        except OSError:
+            return {}
+        return found
+
+    def of(self, stage: str) -> list[Child]:
+        return [child for child in self.children if child.stage == stage and child.process.poll() is None]
+
+    def stop(self) -> None:
+        for child in self.children:
+            if child.process.poll() is None:
+                child.process.send_signal(signal.SIGCONT)
+                child.process.kill()
+        for child in self.children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(10)
