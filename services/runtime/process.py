@@ -19,6 +19,7 @@ from schemas import subjects
 from schemas.control import Beat, Load, ModelCard, Stage
 from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
+from services.runtime.metrics import BusCollector, LoadCollector, register
 from services.runtime.registry import Registry
 from services.runtime.telemetry import HealthServer, adopt_library_logs, new_registry, open_log, watch_event_loop
 
@@ -101,6 +102,9 @@ class Process:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self.stop)
         self.spawn(watch_event_loop(self.metrics), "watch_event_loop")
+        register(self.metrics, BusCollector(self.bus))
+        if self.stage != "frontend":  # whose own metrics tell its turns by model and API
+            register(self.metrics, LoadCollector(self.stage, self.load))
         health = HealthServer(self.metrics, self._not_ready)
         try:
             if isinstance(self.config, StageConfig) and self.config.metrics_port is not None:

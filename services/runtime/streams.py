@@ -14,6 +14,7 @@ from schemas import subjects
 from schemas.control import Beat, Credit, Replay, Stage, Standing
 from services.runtime.bus import Message
 from services.runtime.links import ReceiveLink, SendLink
+from services.runtime.metrics import CountCollector, register
 from services.runtime.process import Process
 
 INITIAL_WINDOW = 256 * 1024
@@ -69,6 +70,8 @@ class FrameSender:
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
         process.sent = self.sent
         process.on_reconnect.append(self.schedule)
+        counters = {"turnwire_stream_replays_total": ("Replays asked of this process.", lambda: self.replays)}
+        register(process.metrics, CountCollector(counters))
 
     def sent(self) -> dict[str, int]:
         """The last frame number per receiver, for the beats."""
@@ -157,6 +160,8 @@ class FrameReceiver:
         self._links: dict[str, ReceiveLink] = {}
         self._asked: dict[tuple[str, str], float] = {}
         self.gaps = 0
+        counters = {"turnwire_bus_gaps_total": ("Holes found in streams.", lambda: self.gaps)}
+        register(process.metrics, CountCollector(counters))
         process.registry.on_beat(self._beaten)
         process.registry.on_leave(self._left)
 

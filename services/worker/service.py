@@ -11,6 +11,7 @@ from collections import OrderedDict
 from functools import partial
 
 import msgspec
+from prometheus_client import Histogram
 
 from schemas import subjects
 from schemas.control import Beat, Cancel, ModelCard, Replay
@@ -64,7 +65,12 @@ class Worker:
         self._settled.set()
         self._orphans: set[str] = set()
         """Shards that are gone and whose streams found no other shard yet."""
-        self.cancel_seconds: list[float] = []
+        self._abort_seconds = Histogram(
+            "turnwire_cancel_to_abort_seconds",
+            "From a cancellation's arrival at the worker until the engine has let the turn go.",
+            registry=process.metrics,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
+        )
         process.load = engine.load
         process.models = [
             ModelCard(
@@ -197,6 +203,9 @@ class Worker:
         stream = self._outbox.get(cancel.turn)
         task = self._tasks.get(cancel.turn)
         if stream is not None and task is not None and stream.attempt <= cancel.attempt:
+            loop = asyncio.get_running_loop()
+            arrived = loop.time()
+            task.add_done_callback(lambda _: self._abort_seconds.observe(loop.time() - arrived))
             task.cancel()
             self._log.info("worker.cancelled", turn=cancel.turn, reason=cancel.reason, tokens=len(stream.ids))
 
