@@ -1,0 +1,55 @@
+# make up     everything on this machine, ready for Claude Code     make up ARGS="--port 9000"
+# make test   the test suite                                        make test ARGS="tests/cli -x"
+# make lint   style, types, import contracts
+# Needs Python 3.11 or newer and make. Another Python: make PYTHON=/path/to/python3.12 …
+
+SHELL := /bin/sh
+VENV ?= .venv
+ARGS ?=
+TORCH := torch==2.13.0
+
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c '$(NEW_ENOUGH)' 2>/dev/null && command -v $$p && break; done)
+
+# An environment is up to date as long as pyproject.toml is the one that it was made from.
+RECIPE := $(shell cksum < pyproject.toml | tr ' ' '-')
+RUN_ENV := $(VENV)/.run-$(RECIPE)
+TEST_ENV := $(VENV)/.test-$(RECIPE)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help up test lint clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+up: $(RUN_ENV)
+	@exec $(BIN)/turnwire up $(ARGS)
+
+test: $(TEST_ENV)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(TEST_ENV)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo 'Turnwire needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...' >&2; exit 1; }
+	@"$(PYTHON)" -c '$(NEW_ENOUGH)' || { echo '$(PYTHON) is older than Python 3.11' >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(RUN_ENV): | $(BIN)/python
+	@echo "installing Turnwire into $(VENV)"
+	@$(PIP) -e '.[embedded]'
+	@rm -f $(VENV)/.run-* && touch $@
+
+$(TEST_ENV): | $(BIN)/python
+	@echo "installing Turnwire and its tests into $(VENV)"
+	@$(PIP) -e '.[embedded,torch,test]' '$(TORCH)'
+	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $(RUN_ENV) $@

@@ -1,0 +1,177 @@
+"""What the tap says of each message, from real bytes on real subjects."""
+
+import msgspec
+import pytest
+from msgspec import Raw, Struct
+
+from schemas import subjects
+from schemas.control import Beat, Cancel, Credit, Load, ModelCard, Replay, Standing
+from schemas.conversation import Conversation, Sampling, Text, ToolSpec, Turn
+from schemas.errors import EngineFailed, Overloaded
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    Interrupted,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
+from schemas.frames import (
+    CountRequest,
+    DetokenizeRequest,
+    EventEntry,
+    EventFrame,
+    GenerateRequest,
+    TokenEntry,
+    TokenFinish,
+    TokenFrame,
+    TokenizeRequest,
+    TurnRequest,
+    pack_ids,
+)
+from services.cli import bus_view
+from services.cli.bus_view import Line
+
+CONVERSATION = Conversation("acme/m", [Turn("user", [Text("hi")])], tools=[ToolSpec("Bash")])
+PROMPT = list(range(1000, 1040))
+
+
+def said(subject: str, message: Struct) -> list[Line]:
+    return bus_view.lines(subject, bus_view.decode(subject, msgspec.json.encode(message)))
+
+
+@pytest.mark.parametrize(
+    ("subject", "message", "line"),
+    [
+        (
+            subjects.turn("acme/m"),
+            TurnRequest("t1", "f1", CONVERSATION),
+            Line("turn", "acme/m", "t1", "1 messages, 1 tools, from f1"),
+        ),
+        (
+            subjects.turn("acme/m"),
+            TurnRequest("t1", "f1", CONVERSATION, attempt=2, resume=pack_ids([1, 2])),
+            Line("turn", "acme/m", "t1", "attempt 2: 1 messages, 1 tools, resumes behind 2 tokens, from f1"),
+        ),
+        (
+            subjects.generate("acme/m", "w.1"),
+            GenerateRequest("t1", 1, "acme/m", pack_ids(PROMPT), "p1", "f1", Sampling(max_tokens=9), [2], Raw(b"{}")),
+            Line(
+                "gen",
+                "acme/m w.1",
+                "t1",
+                "prompt [1000 1001 1002 1003 1004 1005 … 1034 1035 1036 1037 1038 1039] (40 ids), "
+                "max_tokens 9, tokens to p1",
+            ),
+        ),
+        (subjects.count("m"), CountRequest(CONVERSATION), Line("count", "m", "", "count 1 messages")),
+        (subjects.tokenize("m"), TokenizeRequest(text="four"), Line("tokenize", "m", "", "tokenize 4 characters")),
+        (
+            subjects.detokenize("m"),
+            DetokenizeRequest(pack_ids([5, 6])),
+            Line("detokenize", "m", "", "detokenize [5 6]"),
+        ),
+        (
+            subjects.cancel("m"),
+            Cancel("t1", 1, "hangup"),
+            Line("cancel", "m", "t1", "cancel up to attempt 1: hangup"),
+        ),
+        (
+            subjects.credit("worker", "w1"),
+            Credit("p1", 7, 1024),
+            Line("credit", "worker w1", "", "p1 has handled 7, window 1024"),
+        ),
+        (
+            subjects.replay("worker", "w1"),
+            Replay("p1", all=True),
+            Line("replay", "worker w1", "", "p1 wants everything from 0"),
+        ),
+        (
+            subjects.beat("worker", "w1"),
+            Beat("worker", "w1", models=[ModelCard("m")], load=Load(1, 2, 8), draining=True),
+            Line("beat", "worker w1", "", "m: 1 running, 2 waiting, 8 slots draining"),
+        ),
+        (
+            subjects.beat("worker", "w1"),
+            Beat("worker", "w1", leaving=True),
+            Line("beat", "worker w1", "", "-: 0 running, 0 waiting leaving"),
+        ),
+    ],
+)
+def test_one_line_messages(subject: str, message: Struct, line: Line) -> None:
+    assert said(subject, message) == [line]
+
+
+def test_a_token_frame_has_a_line_for_each_turn() -> None:
+    failed = TokenFinish(FinishReason.ERROR, error=EngineFailed("out of memory").info)
+    frame = TokenFrame(
+        "w1",
+        3,
+        [
+            TokenEntry("t1", 1, 0, [5, 6], context=Raw(b"{}"), cached=16),
+            TokenEntry("t2", 2, 7, finish=TokenFinish(FinishReason.STOP, stop_id=2)),
+            TokenEntry("t3", 1, 9, [1], finish=failed),
+        ],
+    )
+    assert said(subjects.tokens("p1"), frame) == [
+        Line("tok", "p1", "t1", "#3 at 0 [5 6], 16 cached"),
+        Line("tok", "p1", "t2", "attempt 2: #3 at 7 [], finish: stop by 2"),
+        Line("tok", "p1", "t3", "#3 at 9 [1], finish: error (out of memory)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Prepared(10, 90, "w1", "p1"), "prepared: 10 prompt tokens, 90 may follow, w1 → p1"),
+        (BlockStart(0, "reasoning"), "[0] reasoning"),
+        (BlockStart(1, "tool_use", "Bash", "call_1"), "[1] tool_use Bash call_1"),
+        (Delta(1, 12, 'a "b"\n'), '[1]    12 "a \\"b\\"\\n"'),
+        (BlockStop(1, length=18), "[1] end after 18 characters"),
+        (BlockStop(1, complete=False, length=3), "[1] end after 3 characters, incomplete"),
+        (
+            Finish(FinishReason.STOP, 2, Usage(10, 8, 5)),
+            "finish: stop, 2 blocks, 10 prompt (8 cached), 5 output tokens",
+        ),
+        (Failed(Overloaded("all busy").info), "failed: overloaded: all busy"),
+        (
+            Interrupted("w1", pack_ids([1, 2, 3]), EngineFailed("the engine died").info),
+            "interrupted after 3 tokens on w1: the engine died",
+        ),
+    ],
+)
+def test_events(event: TurnEvent, text: str) -> None:
+    frame = EventFrame("p1", 1, [EventEntry("t1", 1, [event])])
+    assert said(subjects.events("f1"), frame) == [Line("evt", "f1", "t1", text)]
+
+
+def test_a_replay_names_where_each_stream_stands() -> None:
+    replay = Replay("f1", [Standing("t1", 1, 3, 2), Standing("t2", 1)], all=True)
+    assert said(subjects.replay("parser", "p1"), replay) == [
+        Line("replay", "parser p1", "t1", "f1 stands at attempt 1, block 2, offset 3 and all others from 0"),
+        Line("replay", "parser p1", "t2", "f1 stands at attempt 1, block 0, offset 0 and all others from 0"),
+    ]
+
+
+def test_subjects_without_a_type_show_their_json() -> None:
+    assert said(subjects.kv("m", "w1"), Credit("x", 1, 2)) == [
+        Line("kv", "m w1", "", '{"receiver":"x","seq":1,"window":2}')
+    ]
+    assert bus_view.kind_of("elsewhere.tw.v1") == ""
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"{}", b'{"turn": 3}'])
+def test_bytes_that_do_not_fit_are_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        bus_view.decode(subjects.turn("m"), data)
+
+
+def test_every_subject_word_is_known() -> None:
+    words = {
+        bus_view.kind_of(line.split()[0]) for line in (subjects.__doc__ or "").splitlines() if line.startswith("tw.")
+    }
+    assert words - set(bus_view.TYPES) == {"kv"}

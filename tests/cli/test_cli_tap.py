@@ -1,0 +1,134 @@
+"""The tap as a process beside a real nats-server: what it shows, keeps and leaves out."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.control import Beat, Cancel
+from schemas.events import BlockStart
+from schemas.frames import EventEntry, EventFrame
+from services.cli.tap import Recorded, concerns, recorded
+from tests.conftest import MakeProcess, NatsServer
+
+
+@asynccontextmanager
+async def tap(url: str, *argv: str) -> AsyncIterator[Process]:
+    command = [sys.executable, "-m", "services.cli.main", "tap", "--nats-url", url, *argv]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    assert process.stderr is not None
+    assert b"listening on" in await process.stderr.readline()
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        await process.wait()
+
+
+async def line(process: Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().rstrip("\n")
+
+
+@pytest.fixture
+async def publish(make_process: MakeProcess) -> Callable[[str, msgspec.Struct], bool]:
+    return (await make_process("frontend", "f")).publish
+
+
+EVENTS = EventFrame(
+    "p1",
+    1,
+    [
+        EventEntry("turn-aaaa", 1, [BlockStart(0, "text")]),
+        EventEntry("turn-bbbb", 1, [BlockStart(0, "reasoning"), BlockStart(1, "tool_use", "Bash", "c1")]),
+    ],
+)
+BEAT = Beat("parser", "p1")
+
+
+async def test_events_are_shown_and_upkeep_is_not(nats: NatsServer, publish: Callable[..., bool]) -> None:
+    async with tap(nats.url) as process:
+        publish(subjects.beat("parser", "p1"), BEAT)
+        publish(subjects.events("f"), EVENTS)
+        first, second, third = [await line(process) for _ in range(3)]
+    assert first.split()[1:] == ["evt", "f", "turn-aaaa", "[0]", "text"]
+    assert second.endswith("turn-bbbb [0] reasoning")
+    assert third.endswith("turn-bbbb [1] tool_use Bash c1")
+    assert process.returncode == 0
+
+
+async def test_named_subjects_are_shown_whatever_they_are(nats: NatsServer, publish: Callable[..., bool]) -> None:
+    async with tap(nats.url, subjects.beats()) as process:
+        publish(subjects.events("f"), EVENTS)
+        publish(subjects.beat("parser", "p1"), BEAT)
+        assert (await line(process)).split()[1:4] == ["beat", "parser", "p1"]
+
+
+async def test_one_turn(nats: NatsServer, publish: Callable[..., bool]) -> None:
+    async with tap(nats.url, "--request", "bbbb") as process:
+        publish(subjects.events("f"), EVENTS)
+        publish(subjects.cancel("m"), Cancel("turn-aaaa", 1, "hangup"))
+        publish(subjects.cancel("m"), Cancel("turn-bbbb", 1, "timeout"))
+        shown = [await line(process) for _ in range(3)]
+    assert [text.split("turn-bbbb ")[1] for text in shown] == [
+        "[0] reasoning",
+        "[1] tool_use Bash c1",
+        "cancel up to attempt 1: timeout",
+    ]
+
+
+async def test_whole_messages_to_a_program_and_a_file(
+    nats: NatsServer, publish: Callable[..., bool], tmp_path: Path
+) -> None:
+    file = tmp_path / "turn.jsonl"
+    async with tap(nats.url, "--json", "--record", str(file)) as process:
+        publish(subjects.events("f"), EVENTS)
+        shown = msgspec.json.decode(await line(process), type=Recorded)
+    (kept,) = [msgspec.json.decode(text, type=Recorded) for text in file.read_bytes().splitlines()]
+    for one in (shown, kept):
+        assert one.subject == subjects.events("f")
+        assert isinstance(one.payload, msgspec.Raw)
+        assert msgspec.json.decode(one.payload, type=EventFrame) == EVENTS
+    assert shown.time == kept.time
+
+
+async def test_what_cannot_be_read_is_said_and_the_tap_goes_on(nats: NatsServer, publish: Callable[..., bool]) -> None:
+    async with tap(nats.url) as process:
+        publish(subjects.turn("m"), Cancel("t", 1, "hangup"))
+        publish(subjects.cancel("m"), Cancel("turn-aaaa", 1, "hangup"))
+        assert "cannot be read: Object missing required field" in await line(process)
+        assert "turn-aaaa" in await line(process)
+
+
+async def test_no_bus_is_one_line_and_status_1() -> None:
+    command = [sys.executable, "-m", "services.cli.main", "tap", "--nats-url", "nats://127.0.0.1:1"]
+    process = await asyncio.create_subprocess_exec(*command, "--connect-timeout-s", "0.3", stdout=PIPE, stderr=PIPE)
+    _, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (1, "turnwire tap: no NATS server at nats://127.0.0.1:1\n")
+
+
+@pytest.mark.parametrize(
+    ("turn", "wanted", "expected"),
+    [
+        ("t1", "t1", True),
+        ("t1", "t", False),
+        ("turn-abcdef", "abcd", True),
+        ("abcdef12", "msg_abcdef12", True),
+        ("", "abcd", False),
+        ("turn-abcdef", "abce", False),
+    ],
+)
+def test_which_turn_is_meant(turn: str, wanted: str, expected: bool) -> None:
+    assert concerns(turn, wanted) is expected
+
+
+def test_bytes_that_are_no_json_are_kept_as_base64() -> None:
+    assert recorded(1.0, "s", b"\xff\x00") == Recorded(1.0, "s", payload_b64="/wA=")
