@@ -1,0 +1,88 @@
+"""The HTTP application: which path is served by whom, and what surrounds them all."""
+
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
+
+from services.frontend.auth import KeyRing
+from services.frontend.dialects.messages.dialect import Messages
+from services.frontend.dialects.shared_errors import openai_reply, union_reply
+from services.frontend.exchange import ErrorShape, add_headers, surround
+from services.frontend.metrics import FrontendMetrics
+from services.frontend.routes.health import HealthRoutes
+from services.frontend.routes.models import ModelRoutes
+from services.frontend.routes.text import TextRoutes
+from services.frontend.routes.turns import TurnRoute
+from services.frontend.turns import TurnGateway
+from services.runtime.config import FrontendConfig
+
+MAX_HEADER_BYTES = 64 * 1024
+"""Agents send their state in headers; aiohttp's own limit is 8 KiB."""
+
+_OPENAI_PATHS = ("/v1/chat", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_SHARED_PATHS = ("/v1/models", "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize", "/version")
+
+
+def make_app(
+    config: FrontendConfig, gateway: TurnGateway, registry: CollectorRegistry, log: FilteringBoundLogger
+) -> web.Application:
+    """The application over a gateway. Run it with `make_runner`.
+
+    Raises ValueError for a key file that holds no keys or something else, OSError if it cannot be read.
+    """
+    messages = Messages()
+    shapes: dict[str, ErrorShape] = {
+        **dict.fromkeys(_OPENAI_PATHS, openai_reply),
+        **dict.fromkeys(_SHARED_PATHS, union_reply),
+    }
+    ring = KeyRing.load(config.api_keys_file) if config.api_keys_file else None
+    app = web.Application(
+        middlewares=[surround(shapes, messages.error, ring, log)], client_max_size=config.max_body_bytes
+    )
+    app.on_response_prepare.append(add_headers)
+    metrics = FrontendMetrics(registry)
+    if config.enable_anthropic_api:
+        app.router.add_post("/v1/messages", TurnRoute(messages, gateway, config, metrics, log))
+    _add_text(app, TextRoutes(messages, gateway, config.max_body_bytes), anthropic=config.enable_anthropic_api)
+    models = ModelRoutes(gateway)
+    app.router.add_get("/v1/models", models.list)
+    app.router.add_get("/v1/models/{id:.+}", models.retrieve)
+    _add_health(app, HealthRoutes(gateway, registry))
+    return app
+
+
+def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
+    """The runner that the application needs.
+
+    `handler_cancellation`: a handler ends when its client hangs up. `auto_decompress`: bodies are decoded, within the
+    limit, by `limits.read_body`. Further `options` are `AppRunner`'s.
+    """
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        auto_decompress=False,
+        access_log=None,
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        **options,
+    )
+
+
+def _add_text(app: web.Application, text: TextRoutes, *, anthropic: bool) -> None:
+    if anthropic:
+        app.router.add_post("/v1/messages/count_tokens", text.count)
+    for prefix in ("/v1", ""):
+        app.router.add_post(f"{prefix}/tokenize", text.tokenize)
+        app.router.add_post(f"{prefix}/detokenize", text.detokenize)
+
+
+def _add_health(app: web.Application, health: HealthRoutes) -> None:
+    app.router.add_get("/live", health.live)
+    app.router.add_get("/ready", health.ready)
+    app.router.add_get("/health", health.health)
+    app.router.add_get("/metrics", health.metrics)
+    app.router.add_get("/version", health.version)
+    app.router.add_get("/", health.hello)
+    app.router.add_get("/api/hello", health.hello)

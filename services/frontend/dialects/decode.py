@@ -1,0 +1,47 @@
+"""Request bodies into typed Structs, with one error for everything that JSON can do wrong."""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from schemas.errors import Invalid
+
+T = TypeVar("T")
+
+_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
+
+
+def decode_body(decoder: msgspec.json.Decoder[T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
+    """The body as `decoder`'s type. Raises Invalid; `explain(body, message)` words a failed validation."""
+    if b"\\ud" in body or b"\\uD" in body:
+        body = mend_surrogates(body)
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise explain(body, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"The request body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise Invalid("The request body is nested too deeply.") from None
+
+
+def mend_surrogates(body: bytes) -> bytes:
+    r"""The same JSON with every half of a `\ud83d\ude00` pair that stands alone replaced by U+FFFD.
+
+    Agents cut tool results at a number of UTF-16 units, in the middle of an emoji too. The history then holds half a
+    pair for good, and a server that refuses it has ended that session.
+    """
+    return _ESCAPE.sub(_mended, body)
+
+
+def _mended(match: re.Match[bytes]) -> bytes:
+    first, second = match.group(1), match.group(2)
+    if first is None:
+        return match.group()
+    high = 0xD800 <= int(first, 16) <= 0xDBFF
+    low = 0xDC00 <= int(first, 16) <= 0xDFFF
+    if high:
+        return match.group() if second else b"\\ufffd"
+    return (b"\\ufffd" if low else b"\\u" + first) + (b"\\ufffd" if second else b"")

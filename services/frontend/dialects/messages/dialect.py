@@ -1,0 +1,37 @@
+"""The Messages API as a `Dialect`."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from schemas.errors import ErrorInfo
+from services.frontend.dialects.base import ErrorReply
+from services.frontend.dialects.messages.errors import error_reply
+from services.frontend.dialects.messages.request import MessagesAsk, parse
+from services.frontend.dialects.messages.stream import PING
+
+
+class Messages:
+    """Pure; one instance serves every request."""
+
+    name = "messages"
+    keepalive = PING
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
+        """Understands POST /v1/messages. Raises Invalid."""
+        return parse(body, headers)
+
+    def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
+        """Understands POST /v1/messages/count_tokens. Raises Invalid."""
+        return parse(body, headers, counting=True)
+
+    def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
+        """The answer to count_tokens."""
+        count: dict[str, object] = {"input_tokens": tokens}
+        if ask.context_management:
+            count["context_management"] = {"original_input_tokens": tokens}
+        return msgspec.json.encode(count)
+
+    def error(self, info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
+        """An error before the first byte."""
+        return error_reply(info, request_id, status)

@@ -1,0 +1,165 @@
+"""`messages` as turns: order kept, results ahead of what the user says beside them, instructions in their place.
+
+Messages of one role that follow each other stay turns of their own; whether a template wants them joined is not for an
+API to say. Ids are checked only as far as a prompt can be wrong: a result of a call that is not there, and two calls of
+one id in one message. All else that the native API refuses (calls without results, text before results) is taken as it
+comes, since an interrupted agent sends it.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.errors import Invalid
+from services.frontend.dialects.messages import tools, wire
+from services.frontend.dialects.messages.content import plain_parts, raw_text, result_parts
+from services.frontend.dialects.messages.hosted import hosted_text
+
+_ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
+
+
+class History:
+    """The turns of a request, and what its messages change of the request's tools."""
+
+    def __init__(self, specs: list[ToolSpec], *, pairing: bool) -> None:
+        self.turns: list[Turn] = []
+        self.tools = specs
+        self.effort: str | None = None
+        self._pairing = pairing
+        self._names: dict[str, str] = {}
+
+    def read(self, messages: list[wire.Message]) -> None:
+        """Takes all messages. Raises Invalid."""
+        last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
+        for index, message in enumerate(messages):
+            if message.role == "system":
+                self._system(message, f"messages.{index}", cleared=index < last_user)
+                continue
+            blocks = _blocks(message, f"messages.{index}")
+            if message.role == "user":
+                self._user(blocks, f"messages.{index}")
+            else:
+                self._assistant(blocks, f"messages.{index}")
+
+    def _system(self, message: wire.Message, path: str, *, cleared: bool) -> None:
+        if message.output_config is not None and message.output_config.effort is not None:
+            self.effort = message.output_config.effort
+        if message.content is None and message.output_config is not None:
+            return
+        parts: list[Part] = []
+        for index, block in enumerate(_blocks(message, path)):
+            if isinstance(block, wire.TextBlock):
+                parts += plain_parts(block, path) or []
+            elif isinstance(block, wire.ToolAdditionBlock | wire.ToolRemovalBlock):
+                self._change(block, f"{path}.content.{index}")
+            else:
+                tag = block.__struct_config__.tag
+                raise Invalid(f"{path}.content.{index}: `{tag}` blocks are not allowed in `system` messages")
+        if parts and not (cleared and message.clear_at == "next_user_message"):
+            self.turns.append(Turn("system", parts))
+
+    def _user(self, blocks: Sequence[wire.Block], path: str) -> None:
+        results: list[Part] = []
+        said: list[Part] = []
+        for index, block in enumerate(blocks):
+            place = f"{path}.content.{index}"
+            if isinstance(block, wire.ToolResultBlock):
+                results.append(self._result(block, place))
+            elif isinstance(block, _ASSISTANT_ONLY):
+                tag = block.__struct_config__.tag
+                raise Invalid(f"{path}: `{tag}` blocks can only be in `assistant` messages")
+            else:
+                said += _shared_parts(block, place)
+        if results:
+            self.turns.append(Turn("tool", results))
+        if said or not results:
+            self.turns.append(Turn("user", said))
+
+    def _assistant(self, blocks: Sequence[wire.Block], path: str) -> None:
+        parts: list[Part] = []
+        ids: set[str] = set()
+        for index, block in enumerate(blocks):
+            place = f"{path}.content.{index}"
+            if isinstance(block, wire.ToolUseBlock):
+                if self._pairing and block.id in ids:
+                    raise Invalid(f"{place}: `tool_use` ids must be unique", param=f"{place}.id")
+                ids.add(block.id)
+                parts.append(self._call(block, place))
+            elif isinstance(block, wire.ToolResultBlock):
+                raise Invalid(f"{path}: `tool_result` blocks can only be in `user` messages")
+            elif isinstance(block, wire.CompactionBlock):
+                self._compact(block, place)
+                parts.clear()
+            else:
+                parts += _spoken_parts(block, place)
+        if parts:
+            self.turns.append(Turn("assistant", parts))
+
+    def _call(self, block: wire.ToolUseBlock, path: str) -> Call:
+        arguments = raw_text(block.input)
+        if not arguments.startswith("{"):
+            raise Invalid(f"{path}.tool_use.input: Input should be a valid dictionary", param=f"{path}.input")
+        self._names[block.id] = block.name
+        return Call(block.id, block.name, arguments)
+
+    def _result(self, block: wire.ToolResultBlock, path: str) -> Result:
+        name = self._names.get(block.tool_use_id)
+        if name is None and self._pairing:
+            raise Invalid(
+                f"{path}: unexpected `tool_use_id` found in `tool_result` blocks: {block.tool_use_id}. Each "
+                "`tool_result` block must have a corresponding `tool_use` block in the previous message.",
+                param=f"{path}.tool_use_id",
+            )
+        return Result(block.tool_use_id, result_parts(block.content, path), is_error=block.is_error, name=name)
+
+    def _compact(self, block: wire.CompactionBlock, path: str) -> None:
+        if not block.content:
+            return
+        self.turns = [Turn("user", [Text(block.content)])]
+        for index, change in enumerate(block.tool_changes or []):
+            self._change(change, f"{path}.tool_changes.{index}")
+
+    def _change(self, block: wire.ToolAdditionBlock | wire.ToolRemovalBlock, path: str) -> None:
+        changed = block.tool
+        if isinstance(changed, wire.ToolDefinition):
+            added = tools.spec(changed.definition, f"{path}.tool.definition")
+            self.tools = [*(tool for tool in self.tools if tool.name != added.name), added]
+        elif isinstance(changed, wire.NamedTool):
+            if isinstance(block, wire.ToolRemovalBlock):
+                self.tools = [tool for tool in self.tools if tool.name != changed.name]
+            else:
+                self.tools = [
+                    msgspec.structs.replace(tool, deferred=False) if tool.name == changed.name else tool
+                    for tool in self.tools
+                ]
+
+
+def _blocks(message: wire.Message, path: str) -> Sequence[wire.Block]:
+    if message.content is None:
+        raise Invalid(f"{path}.content: Field required", param=f"{path}.content")
+    if isinstance(message.content, str):
+        return [wire.TextBlock(message.content)]
+    return message.content
+
+
+def _spoken_parts(block: wire.Block, path: str) -> Sequence[Part]:
+    if isinstance(block, wire.ThinkingBlock):
+        seal = block.signature if block.signature not in ("", wire.UNSEALED) else None
+        return [Reasoning(block.thinking or None, seal)]
+    if isinstance(block, wire.RedactedThinkingBlock):
+        return [Reasoning(None, block.data)]
+    return _shared_parts(block, path)
+
+
+def _shared_parts(block: wire.Block, path: str) -> Sequence[Text | Media]:
+    plain = plain_parts(block, path)
+    if plain is not None:
+        return plain
+    if isinstance(block, wire.HostedUse | wire.HostedResult):
+        return [Text(hosted_text(block))]
+    if isinstance(block, wire.FallbackBlock | wire.CompactionBlock):
+        return []
+    if isinstance(block, wire.ContainerUploadBlock):
+        raise Invalid(f"{path}: container uploads are not supported by this server")
+    raise Invalid(f"{path}: `{block.__struct_config__.tag}` blocks can only be in `system` messages")

@@ -1,0 +1,191 @@
+"""A Messages request as a `Conversation`.
+
+What each field does is the table of `apis.md` A.2: honoured, skipped, or refused. Refused is only what would silently
+change the answer's meaning (threads, containers, MCP servers, files); everything else that a client of another server
+sends goes through.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking
+from schemas.errors import Invalid
+from services.frontend.dialects.base import Collector, Renderer, Reply
+from services.frontend.dialects.decode import decode_body
+from services.frontend.dialects.messages import tools, wire
+from services.frontend.dialects.messages.history import History
+from services.frontend.dialects.messages.response import MessagesCollector
+from services.frontend.dialects.messages.stream import MessagesStream
+from services.frontend.dialects.messages.wording import explain
+
+THREADS = "thread_unsupported_request"
+"""The error code on which the SDK's tool runner goes back to sending the whole history (apis.md 0.1)."""
+
+_decoder = msgspec.json.Decoder(wire.Body)
+_MIN_BUDGET = 1024
+_SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
+
+
+class MessagesAsk(Struct, frozen=True):
+    """One understood request."""
+
+    conversation: Conversation
+    stream: bool
+    notes: list[str]
+    context_management: bool
+    """The request has the field, so the answer has it too."""
+
+    def renderer(self, reply: Reply) -> Renderer:
+        """The streamed answer."""
+        omitted = self.conversation.thinking.display == "omitted"
+        return MessagesStream(reply, omit_thinking=omitted, context_management=self.context_management)
+
+    def collector(self, reply: Reply) -> Collector:
+        """The answer in one piece."""
+        omitted = self.conversation.thinking.display == "omitted"
+        return MessagesCollector(reply, omit_thinking=omitted, context_management=self.context_management)
+
+
+def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False) -> MessagesAsk:
+    """Understands the request. Raises Invalid in the native wording.
+
+    `counting`: for count_tokens, where there is no `max_tokens`, and where pieces of a conversation are sent whose
+    calls and results need not match.
+    """
+    request = decode_body(_decoder, body, explain)
+    _refuse(request)
+    if not counting:
+        _check_turn(request)
+    shown, notes = tools.specs(request.tools or [])
+    history = History(shown, pairing=not counting)
+    history.read(request.messages)
+    conversation = Conversation(
+        request.model,
+        history.turns,
+        system=_system(request.system),
+        tools=history.tools,
+        tool_choice=tools.choice(request, history.tools),
+        thinking=_thinking(request, history.effort),
+        sampling=_sampling(request),
+        format=_format(request),
+        template_kwargs=request.chat_template_kwargs or {},
+        client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+    )
+    return MessagesAsk(conversation, bool(request.stream), notes, _given(request.context_management))
+
+
+def _refuse(request: wire.Body) -> None:
+    if _given(request.thread):
+        raise Invalid(
+            "thread: message threads are not supported by this server", code=THREADS, details={"unsupported": []}
+        )
+    if request.mcp_servers:
+        raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
+    if _given(request.compaction):
+        raise Invalid("compaction: not supported by this server", param="compaction")
+    if _needs_container(request):
+        raise Invalid("container: not supported by this server", param="container")
+    if not request.messages:
+        raise Invalid("messages: at least one message is required", param="messages")
+
+
+def _needs_container(request: wire.Body) -> bool:
+    # A container is where the code_execution tool runs. An object that describes one, in a request without that tool,
+    # changes nothing (the SDK's own resource tests send it); a bare id asks for the state of an earlier request.
+    if isinstance(request.container, str):
+        return True
+    coding = any((tool.type or "").startswith("code_execution_") for tool in request.tools or [])
+    return request.container is not None and coding
+
+
+def _check_turn(request: wire.Body) -> None:
+    if request.max_tokens is None:
+        raise Invalid("max_tokens: Field required", param="max_tokens")
+    if request.max_tokens < 0:
+        raise Invalid("max_tokens: Input should be greater than or equal to 0", param="max_tokens")
+    if any(not stop for stop in request.stop_sequences or []):
+        raise Invalid("stop_sequences: each stop sequence must be non-empty", param="stop_sequences")
+    budget = request.thinking.budget_tokens if request.thinking else None
+    if budget is not None and budget >= request.max_tokens > 0:
+        raise Invalid("`max_tokens` must be greater than `thinking.budget_tokens`.", param="thinking.budget_tokens")
+    last = request.messages[-1]
+    if last.role == "assistant" and last.content:
+        final = last.content if isinstance(last.content, str) else last.content[-1]
+        text = final.text if isinstance(final, wire.TextBlock) else final
+        if isinstance(text, str) and text != text.rstrip():
+            raise Invalid("messages: final assistant content cannot end with trailing whitespace")
+
+
+def _system(system: str | list[wire.TextBlock] | None) -> list[Text]:
+    if not system:
+        return []
+    texts = [system] if isinstance(system, str) else [block.text for block in system]
+    return [Text(text) for text in texts if text]
+
+
+def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
+    effort = latest_effort or (request.output_config.effort if request.output_config else None)
+    given = request.thinking
+    if given is None:
+        return Thinking(effort=effort)
+    if given.type == "disabled":
+        return Thinking("disabled", effort=effort)
+    display: Literal["full", "omitted"] = "omitted" if given.display == "omitted" else "full"
+    if given.type != "enabled":
+        return Thinking("adaptive", effort=effort, display=display)
+    if given.budget_tokens is None:
+        raise Invalid("thinking.enabled.budget_tokens: Field required", param="thinking.budget_tokens")
+    if given.budget_tokens < _MIN_BUDGET:
+        raise Invalid(
+            f"thinking.enabled.budget_tokens: Input should be greater than or equal to {_MIN_BUDGET}",
+            param="thinking.budget_tokens",
+        )
+    return Thinking("enabled", given.budget_tokens, effort, display)
+
+
+def _sampling(request: wire.Body) -> Sampling:
+    return Sampling(
+        max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        seed=request.seed,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
+        stop=request.stop_sequences or [],
+        ignore_eos=request.ignore_eos,
+    )
+
+
+def _format(request: wire.Body) -> OutputFormat | None:
+    given = (request.output_config.format if request.output_config else None) or request.output_format
+    return None if given is None else OutputFormat("json_schema", schema=given.schema)
+
+
+def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
+    for name in _SESSION_HEADERS:
+        if headers.get(name):
+            return headers[name]
+    user = request.metadata.user_id if request.metadata else None
+    if not user:
+        return None
+    try:
+        return msgspec.json.decode(user, type=_UserId).session_id
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        # Claude Code before 2.1: user_<hash>_account_<uuid>_session_<uuid>
+        _, found, session = user.rpartition("_session_")
+        return session if found and session else None
+
+
+class _UserId(Struct):
+    session_id: str | None = None
+
+
+def _given(raw: Raw) -> bool:
+    return bytes(raw) != b"null"

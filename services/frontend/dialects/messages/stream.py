@@ -1,0 +1,200 @@
+"""A turn as the event stream of the Messages API (apis.md A.6).
+
+    BlockStart reasoning                            nothing yet
+    Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta
+    BlockStop seal=…                                signature_delta, content_block_stop
+    BlockStart tool_use name=Read                   content_block_start tool_use, input_json_delta ""
+    Delta '{"file_path": "/a'                       input_json_delta
+    BlockStop complete                              content_block_stop [, tool_call_dispatch]
+    Finish                                          message_delta, message_stop
+
+A text or thinking block opens with its first character, so none is ever empty; the indices that the client sees are
+counted here and have no gaps. Agents start a tool at its content_block_stop, while the stream goes on.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from schemas.errors import ErrorInfo
+from schemas.events import BlockStart, BlockStop, Delta, Finish, Prepared, TurnEvent
+from services.frontend.dialects.base import Reply, failure_of
+from services.frontend.dialects.messages.ending import first_usage, last_usage, stop_of
+from services.frontend.dialects.messages.errors import error_event
+from services.frontend.dialects.messages.wire import UNSEALED
+
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+_encode = msgspec.json.Encoder().encode
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
+_FIELDS = {
+    "text": (b"text_delta", b"text"),
+    "reasoning": (b"thinking_delta", b"thinking"),
+    "tool_use": (b"input_json_delta", b"partial_json"),
+}
+_END = b"}}\n\n"
+
+
+class MessagesStream:
+    """Renders one turn."""
+
+    __slots__ = (
+        "_arguments",
+        "_block",
+        "_calls",
+        "_context_management",
+        "_head",
+        "_index",
+        "_omit_thinking",
+        "_open",
+        "_pinged",
+        "_reply",
+    )
+
+    def __init__(self, reply: Reply, *, omit_thinking: bool = False, context_management: bool = False) -> None:
+        self._reply = reply
+        self._omit_thinking = omit_thinking
+        self._context_management = context_management
+        self._block: BlockStart | None = None
+        self._open = False
+        self._index = -1
+        self._head = b""
+        self._calls = 0
+        self._pinged = False
+        self._arguments: list[str] = []
+
+    def start(self, prepared: Prepared) -> bytes:
+        """`message_start`, with the exact size of the prompt."""
+        message: dict[str, Any] = {
+            "id": f"msg_{self._reply.turn}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._reply.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": first_usage(prepared.prompt_tokens),
+        }
+        return _event("message_start", {"message": message})
+
+    def events(self, events: Sequence[TurnEvent]) -> bytes:
+        """The next events. Deltas that came together leave together, as one."""
+        out: list[bytes] = []
+        texts: list[str] = []
+        for event in events:
+            if isinstance(event, Delta):
+                texts.append(event.text)
+                continue
+            if texts:
+                self._delta("".join(texts), out)
+                texts.clear()
+            if isinstance(event, BlockStart):
+                self._start(event, out)
+            elif isinstance(event, BlockStop):
+                self._stop(event, out)
+            else:
+                self._end(event, out)
+        if texts:
+            self._delta("".join(texts), out)
+        return b"".join(out)
+
+    def error(self, info: ErrorInfo) -> bytes:
+        """The `error` event; nothing follows it."""
+        return error_event(info, self._reply.request_id)
+
+    def _start(self, event: BlockStart, out: list[bytes]) -> None:
+        self._block = event
+        self._open = False
+        if event.kind == "tool_use":
+            self._arguments.clear()
+            self._announce(event, _tool_use(event, self._reply), out)
+            out.append(self._head + b'""' + _END)
+
+    def _announce(self, block: BlockStart, content: dict[str, Any], out: list[bytes]) -> None:
+        self._index += 1
+        self._open = True
+        self._head = _DELTA % (self._index, *_FIELDS[block.kind])
+        out.append(_event("content_block_start", {"index": self._index, "content_block": content}))
+        if not self._pinged:
+            self._pinged = True
+            out.append(PING)
+
+    def _delta(self, text: str, out: list[bytes]) -> None:
+        block = self._block
+        if block is None or not text:
+            return
+        if not self._open:
+            empty: dict[str, Any] = {"type": "text", "text": ""}
+            if block.kind == "reasoning":
+                empty = {"type": "thinking", "thinking": "", "signature": ""}
+            self._announce(block, empty, out)
+        if block.kind == "reasoning" and self._omit_thinking:
+            return
+        if block.kind == "tool_use" and self._reply.dispatch:
+            self._arguments.append(text)
+        out.append(self._head + _encode(text) + _END)
+
+    def _stop(self, event: BlockStop, out: list[bytes]) -> None:
+        block, self._block = self._block, None
+        if block is None or not self._open:
+            return
+        if block.kind == "reasoning":
+            head = _DELTA % (self._index, b"signature_delta", b"signature")
+            out.append(head + _encode(event.seal or UNSEALED) + _END)
+        out.append(_event("content_block_stop", {"index": self._index}))
+        if block.kind == "tool_use" and event.complete:
+            self._calls += 1
+            if self._reply.dispatch:
+                self._dispatch(block, out)
+
+    def _dispatch(self, block: BlockStart, out: list[bytes]) -> None:
+        arguments = "".join(self._arguments) or "{}"
+        if not is_object(arguments):
+            return
+        call = {"index": self._index, **_tool_use(block, self._reply), "input": Raw(arguments.encode())}
+        # data.type is `ping`: the AI SDK dies of a type that it does not know. The others go by the event's name.
+        data = _encode({"type": "ping", "tool_call_dispatch": call})
+        out.append(b"event: tool_call_dispatch\ndata: " + data + b"\n\n")
+
+    def _end(self, event: TurnEvent, out: list[bytes]) -> None:
+        failure = failure_of(event)
+        if failure is not None:
+            out.append(self.error(failure))
+        elif isinstance(event, Finish):
+            if self._block is not None:
+                self._stop(BlockStop(self._block.block, complete=False), out)
+            last: dict[str, Any] = {"delta": stop_of(event, self._calls), "usage": last_usage(event.usage)}
+            if self._context_management:
+                last["context_management"] = {"applied_edits": []}
+            out.append(_event("message_delta", last))
+            out.append(_event("message_stop", {}))
+
+
+def is_object(text: str) -> bool:
+    """Whether the text is one whole JSON object."""
+    try:
+        msgspec.json.decode(text, type=dict[str, Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def call_id(block: BlockStart, turn: str) -> str:
+    """The call's id; where the parser gave none, one that is unique all the same."""
+    return block.call_id or f"toolu_{turn}{block.block}"
+
+
+def _tool_use(block: BlockStart, reply: Reply) -> dict[str, Any]:
+    return {
+        "type": "tool_use",
+        "id": call_id(block, reply.turn),
+        "name": block.name or "",
+        "input": {},
+        "caller": {"type": "direct"},
+    }
+
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + _encode({"type": name, **fields}) + b"\n\n"

@@ -1,0 +1,104 @@
+"""What msgspec says of a malformed request, in the words of the native API: clients parse them.
+
+msgspec: "Object missing required field `text` - at `$.messages[0].content[1]`"
+native:  "messages.0.content.1.text.text: Field required"
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from schemas.errors import Invalid
+from services.frontend.dialects.messages import wire
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_EXPECTED = re.compile(r"Expected `([^`]*)`")
+_TAG = re.compile(r"Invalid value '(.*)'", re.DOTALL)
+_TYPES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "object": "dictionary",
+    "array": "list",
+}
+
+
+def _tags(union: Any) -> tuple[str, ...]:
+    return tuple(str(kind.__struct_config__.tag) for kind in get_args(union))
+
+
+_BLOCKS = _tags(wire.Block)
+_RESULTS = _tags(wire.ResultBlock)
+_CHOICES = {
+    "role": ("user", "assistant", "system"),
+    "effort": get_args(wire.Effort),
+    "clear_at": ("next_user_message", "never"),
+    "display": ("summarized", "omitted", "updates"),
+}
+
+
+def explain(body: bytes, message: str) -> Invalid:
+    """The native error for a failed validation of `body`."""
+    match = _AT.match(message)
+    what, path = (match["what"], match["path"] or "") if match else (message, "")
+    steps = [name or index or "..." for name, index in _STEP.findall(path)]
+    if not steps and _EXPECTED.match(what):
+        return Invalid("The request body must be a JSON object.")
+    missing = _MISSING.match(what)
+    field = missing[1] if missing else None
+    if field == "type":
+        return Invalid(f"{_place(body, steps)}: Unable to extract tag using discriminator 'type'")
+    if missing:
+        steps = [*steps, missing[1]]
+        return Invalid(f"{_place(body, steps)}: Field required", param=".".join(steps))
+    tag = _TAG.match(what)
+    if tag and steps and steps[-1] == "type":
+        place = ".".join(steps[:-1])
+        return Invalid(f"{place}: Input tag '{tag[1]}' found using 'type' {_no_match(steps)}", param=f"{place}.type")
+    return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
+
+
+def _reason(what: str, steps: Sequence[str]) -> str:
+    expected = _EXPECTED.match(what)
+    if expected:
+        kinds = [_TYPES.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
+        return f"Input should be a valid {' or '.join(kinds)}"
+    choices = _CHOICES.get(steps[-1] if steps else "")
+    if choices and what.startswith("Invalid enum value"):
+        quoted = [f"'{choice}'" for choice in choices]
+        return f"Input should be {', '.join(quoted[:-1])} or {quoted[-1]}"
+    return what
+
+
+def _no_match(steps: Sequence[str]) -> str:
+    if "content" not in steps:
+        return "does not match any of the expected tags"
+    tags = _RESULTS if steps.count("content") > 1 else _BLOCKS
+    return "does not match any of the expected tags: " + ", ".join(f"'{tag}'" for tag in tags)
+
+
+def _place(body: bytes, steps: Sequence[str]) -> str:
+    """The path with the kind of each block put in, as the native API writes it."""
+    try:
+        node: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ".".join(steps)
+    place: list[str] = []
+    for at, step in enumerate(steps):
+        place.append(step)
+        node = _child(node, step)
+        inside = step.isdigit() or step in ("source", "thinking", "tool_choice")
+        if inside and at + 1 < len(steps) and isinstance(node, dict) and isinstance(node.get("type"), str):
+            place.append(node["type"])
+    return ".".join(place)
+
+
+def _child(node: Any, step: str) -> Any:
+    if isinstance(node, list) and step.isdigit() and int(step) < len(node):
+        return node[int(step)]
+    return node.get(step) if isinstance(node, dict) else None

@@ -1,0 +1,1 @@
+"""Handlers, by what they serve. `turns` serves every dialect."""

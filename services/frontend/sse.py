@@ -1,0 +1,153 @@
+"""The writer of one event stream: bytes of a turn go out as they come, a silent stream gets its keep-alive, and a
+client that does not read is given up alone.
+
+`write` is called from the bus callback, puts bytes down and returns. `run` hands them to the transport in the
+handler's own task, everything that has come meanwhile in one piece. Time is looked at by one timer per stream, not per
+write, so that a busy stream pays nothing for it.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from aiohttp import web
+from msgspec import Struct
+
+SLICE_BYTES = 64 * 1024
+HIGH_WATER_BYTES = 32 * 1024
+"""What the transport may hold: more than one batch of events, little enough that slowness is noticed."""
+UNSENT_BYTES = 16 * 1024
+"""What the kernel may hold unsent. Its own choice is megabytes: minutes of a turn."""
+_LOOKS = 4
+"""How often a stalled stream is looked at within the time allowed."""
+
+
+class StreamLimits(Struct, frozen=True):
+    """How long and how much a stream may wait."""
+
+    ping_interval_s: float
+    slow_reader_timeout_s: float
+    max_buffered_bytes: int
+
+
+class SseWriter:
+    """Writes one stream to a prepared response."""
+
+    def __init__(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        limits: StreamLimits,
+        keepalive: bytes,
+        on_slow: Callable[[], None],
+    ) -> None:
+        self._request = request
+        self._response = response
+        self._limits = limits
+        self._keepalive = keepalive
+        self._on_slow = on_slow
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._closed = False
+        self._last = self._loop.time()
+        self._stalled_since: float | None = None
+        self._unread = 0
+        self._timer: asyncio.TimerHandle | None = None
+        _keep_buffers_small(request.transport)
+
+    def write(self, data: bytes) -> None:
+        """Puts bytes down to be sent; returns at once. A stalled stream with too much of them is given up."""
+        if self._closed or not data:
+            return
+        self._chunks.append(data)
+        self._size += len(data)
+        if self._stalled_since is not None and self._size > self._limits.max_buffered_bytes:
+            self._give_up()
+        else:
+            self._wake.set()
+
+    def close(self) -> None:
+        """No more bytes will come; `run` returns when those that are there are sent."""
+        self._closed = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Sends until `close`, then ends the response. Raises ConnectionError where the client has gone."""
+        self._look_later()
+        try:
+            while self._chunks or not self._closed:
+                if self._chunks:
+                    await self._send()
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+            self._stalled_since = self._loop.time()
+            await self._response.write_eof()
+        finally:
+            self._stalled_since = None
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def _send(self) -> None:
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        self._last = self._loop.time()
+        if len(data) <= SLICE_BYTES:
+            await self._hand_over(data)
+            return
+        view = memoryview(data)
+        for at in range(0, len(data), SLICE_BYTES):
+            await self._hand_over(view[at : at + SLICE_BYTES])
+
+    async def _hand_over(self, data: bytes | memoryview) -> None:
+        await self._response.write(data)
+        self._size -= len(data)
+        transport = self._request.transport
+        if transport is None or transport.get_write_buffer_size() < HIGH_WATER_BYTES:
+            return
+        self._stalled_since = self._loop.time()
+        self._unread = transport.get_write_buffer_size()
+        await self._request.writer.drain()
+        self._stalled_since = None
+
+    def _look_later(self) -> None:
+        step = min(self._limits.ping_interval_s, self._limits.slow_reader_timeout_s / _LOOKS)
+        due = self._last + self._limits.ping_interval_s
+        now = self._loop.time()
+        self._timer = self._loop.call_at(min(now + step, due) if due > now else now + step, self._look)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if self._stalled_since is not None:
+            transport = self._request.transport
+            unread = transport.get_write_buffer_size() if transport is not None else 0
+            if unread < self._unread:
+                self._stalled_since = now
+            self._unread = unread
+            if now - self._stalled_since >= self._limits.slow_reader_timeout_s:
+                self._give_up()
+                return
+        elif now - self._last >= self._limits.ping_interval_s:
+            self.write(self._keepalive)
+        self._look_later()
+
+    def _give_up(self) -> None:
+        self._chunks.clear()
+        self.close()
+        self._on_slow()
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+
+def _keep_buffers_small(transport: asyncio.Transport | None) -> None:
+    if transport is None:
+        return
+    transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+    sock = transport.get_extra_info("socket")
+    if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        except OSError:
+            pass  # not a TCP socket
