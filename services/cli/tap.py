@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         with open(arguments.record or os.devnull, "ab") as record:
             return asyncio.run(watch(config, arguments, record if arguments.record else None))
     except (TurnwireError, OSError) as error:
-        print(f"turnwire tap: {error}", file=sys.stderr)
+        print(f"turnwire tap: {shown(error)}", file=sys.stderr)
         return 1
 
 

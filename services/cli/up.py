@@ -161,12 +161,16 @@ async def not_ready(session: aiohttp.ClientSession, url: str) -> AsyncIterator[s
 
 
 def reason_of(body: bytes) -> str:
-    """What a /ready answer says in the way of people."""
+    """What is still missing, from the detail that /ready gives."""
     with suppress(msgspec.DecodeError):
         answer = msgspec.json.decode(body)
         if isinstance(answer, dict):
-            return str(answer.get("reason") or answer.get("status") or "not ready")
-    return "not ready"
+            if answer.get("bus") is False:
+                return "the frontend is connecting to the bus"
+            missing = [stage for stage, there in (answer.get("stages") or {}).items() if not there]
+            if missing:
+                return f"waiting for {' and '.join(missing)}"
+    return "not ready yet"
 
 
 async def context_window(session: aiohttp.ClientSession, url: str, model: str) -> int:

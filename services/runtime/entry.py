@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from schemas.errors import TurnwireError
 from services.runtime.config_flags import exit_with, from_command_line
-from services.runtime.config_sources import ConfigError
+from services.runtime.config_sources import ConfigError, shown
 
 CLEAN, FAILURE, USAGE = 0, 1, 2
 
@@ -32,7 +32,7 @@ def main(
     except ConfigError as error:
         exit_with(prog, error.problems)
     except (TurnwireError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
+        print(f"{prog}: {shown(error)}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
         return FAILURE

@@ -1,0 +1,93 @@
+"""The doctor's look at the model: tokenizer, chat template, tools, context window, weights."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas.errors import TurnwireError
+from services.cli.finding import Finding
+from services.preprocessor.template import ChatTemplate
+from services.runtime.config import PreprocessorConfig, WorkerConfig
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "doctor_probe",
+        "description": "A tool.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+    },
+}
+
+
+def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Finding]:
+    """All that can be said of a model without loading its weights."""
+    from transformers import AutoTokenizer
+
+    model = worker.model
+    if preprocessor.model != model:
+        yield Finding("warn", "model", f"the worker has {model}, the preprocessor {preprocessor.model}")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(preprocessor.model, trust_remote_code=preprocessor.trust_remote_code)
+    except (OSError, ValueError) as error:
+        yield Finding("fail", "tokenizer", f"{preprocessor.model}: {first_line(error)}")
+        return
+    yield Finding(
+        "ok", "tokenizer", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens, ends with {tokenizer.eos_token}"
+    )
+    yield check_template(tokenizer, preprocessor)
+    yield from check_directory(worker)
+
+
+def check_template(tokenizer: Any, config: PreprocessorConfig) -> Finding:
+    """Whether the chat template renders a tool into the prompt: an agent is nothing without."""
+    try:
+        template = ChatTemplate.of(tokenizer, override=config.chat_template)
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+        prompt = template.render(messages, tools=[_TOOL], variables=config.template_kwargs)
+    except (TurnwireError, ValueError, OSError) as error:
+        return Finding("fail", "template", first_line(error))
+    if "doctor_probe" not in prompt:
+        return Finding("warn", "template", "renders no tools: name another with --chat-template")
+    return Finding("ok", "template", f"renders tools; the prompt ends with {prompt[-40:]!r}")
+
+
+def check_directory(config: WorkerConfig) -> Iterable[Finding]:
+    """Context window and weights, where the model is a directory."""
+    directory = Path(config.model)
+    if not directory.is_dir():
+        yield Finding("note", "weights", f"{config.model} is a hub id: they are downloaded when the engine starts")
+        return
+    try:
+        settings = msgspec.json.decode((directory / "config.json").read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        yield Finding("warn", "model", f"no readable config.json in {directory}: {first_line(error)}")
+        return
+    trained = window_of(settings)
+    asked = config.max_model_len
+    if asked and trained and asked > trained:
+        yield Finding("warn", "context", f"{asked} tokens are asked for, the model was made for {trained}")
+    else:
+        yield Finding("ok", "context", f"{asked or trained or 'unknown'} tokens")
+    sizes = [file.stat().st_size for file in directory.iterdir() if file.suffix in (".safetensors", ".bin", ".gguf")]
+    if sizes:
+        yield Finding("ok", "weights", f"{sum(sizes) / 1e9:.1f} GB in {len(sizes)} files")
+    else:
+        wanted = config.engine != "script"
+        yield Finding("fail" if wanted else "note", "weights", f"none in {directory}; the script engine needs none")
+
+
+def window_of(settings: object) -> int | None:
+    """The context window that a config.json tells, in the model's own part or the text model's."""
+    if not isinstance(settings, dict):
+        return None
+    for part in (settings, settings.get("text_config")):
+        if isinstance(part, dict) and isinstance(part.get("max_position_embeddings"), int):
+            return int(part["max_position_embeddings"])
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    """An exception in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

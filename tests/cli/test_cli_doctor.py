@@ -1,0 +1,121 @@
+"""The doctor's findings: what works, what will hurt, what does not."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.control import Beat, Load, ModelCard
+from services.cli import doctor, doctor_bus, doctor_machine, doctor_model
+from services.cli.demo_model import build_demo_model
+from services.cli.finding import Finding
+from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config_sources import Given
+from tests.conftest import MakeProcess, NatsServer
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_demo_model(tmp_path_factory.mktemp("doctor") / "demo"))
+
+
+def by_name(findings: Iterator[Finding] | list[Finding]) -> dict[str, Finding]:
+    return {finding.about: finding for finding in findings}
+
+
+async def test_a_bus_with_somebody_on_it(nats: NatsServer, make_process: MakeProcess) -> None:
+    worker = await make_process("worker", "w")
+    worker.models = [ModelCard("m", max_model_len=4096)]
+    worker.load = lambda: Load(running=1, slots=8)
+    worker.spawn(worker._beat_until_stopped(), "beat")
+    found = by_name(await doctor_bus.check(BusConfig(nats_url=nats.url), True, 1.2))
+    assert found["bus"].status == "ok"
+    assert "8,388,608 bytes a message" in found["bus"].text
+    assert (found["worker"].status, found["worker"].text) == ("ok", f"{worker.id} m (4096), 1 running of 8")
+    assert (found["parser"].status, found["parser"].text) == ("warn", "none")
+
+
+async def test_a_bus_that_is_not_there_matters_only_if_it_was_named() -> None:
+    config = BusConfig(nats_url="nats://user:secret@127.0.0.1:1", connect_timeout_s=0.2)
+    (named,) = await doctor_bus.check(config, True, 0)
+    (unnamed,) = await doctor_bus.check(config, False, 0)
+    assert (named.status, unnamed.status) == ("fail", "note")
+    assert "turnwire up starts one" in unnamed.text
+
+
+def test_a_draining_process_is_described() -> None:
+    beat = Beat("parser", "p1", draining=True, load=Load(running=2))
+    assert doctor_bus.described(beat) == "p1, 2 running, draining"
+
+
+def test_a_whole_model(demo: str) -> None:
+    found = by_name(list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo))))
+    assert {name: finding.status for name, finding in found.items()} == {
+        "tokenizer": "ok",
+        "template": "ok",
+        "context": "ok",
+        "weights": "note",
+    }
+    assert "262144 tokens" in found["context"].text
+
+
+def test_a_model_that_does_not_fit_what_is_asked_of_it(demo: str, tmp_path: Path) -> None:
+    template = tmp_path / "plain.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    worker = WorkerConfig(model=demo, engine="transformers", max_model_len=1_000_000)
+    preprocessor = PreprocessorConfig(model=demo, chat_template=str(template))
+    found = by_name(list(doctor_model.check(worker, preprocessor)))
+    assert (found["template"].status, found["context"].status, found["weights"].status) == ("warn", "warn", "fail")
+    template.write_text("{% if %}")
+    assert by_name(list(doctor_model.check(worker, preprocessor)))["template"].status == "fail"
+
+
+def test_no_model_at_all(tmp_path: Path) -> None:
+    (found,) = doctor_model.check(WorkerConfig(model=str(tmp_path)), PreprocessorConfig(model=str(tmp_path)))
+    assert (found.status, found.about) == ("fail", "tokenizer")
+    assert "\n" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "window"),
+    [
+        ({"max_position_embeddings": 8}, 8),
+        ({"text_config": {"max_position_embeddings": 9}}, 9),
+        ({"max_position_embeddings": None}, None),
+        ([], None),
+    ],
+)
+def test_context_window_of_a_configuration(settings: object, window: int | None) -> None:
+    assert doctor_model.window_of(settings) == window
+
+
+def test_few_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 1024))
+    assert doctor_machine.check_files().status == "warn"
+
+
+def test_a_taken_port(nats: NatsServer) -> None:
+    finding = doctor_machine.check_port(FrontendConfig(port=nats.port))
+    assert (finding.status, f"port {nats.port} on 127.0.0.1 is in use" in finding.text) == ("note", True)
+    assert doctor_machine.check_port(FrontendConfig(port=0)).status == "ok"
+
+
+def test_wrong_settings_end_the_examination() -> None:
+    found = list(doctor.findings({"slots": Given("x", "flag", "--slots")}, None, 0))
+    assert found[-1] == Finding("fail", "settings", "--slots: 'x' is not a whole number from 1")
+
+
+def test_the_report_can_be_pasted_and_tells_no_secret(demo: str) -> None:
+    command = [sys.executable, "-m", "services.cli.main", "doctor", "--model", demo, "--listen-s", "0"]
+    done = subprocess.run(
+        [*command, "--nats-url", "nats://me:secret@127.0.0.1:1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "secret" not in done.stdout
+    assert "\x1b" not in done.stdout
+    words = [line.split()[0] for line in done.stdout.splitlines()]
+    assert set(words) <= {"ok", "note", "warn", "fail"}
+    assert "settings      bus.nats_url = nats://***@127.0.0.1:1 (--nats-url); model = " in done.stdout
