@@ -1,0 +1,27 @@
+r"""Hermes, Qwen2.5, Qwen3 (JSON calls), QwQ.
+
+    <think>\nLook first.\n</think>\n\n<tool_call>\n{"name": "run_shell", "arguments": {"cmd": "ls"}}\n</tool_call>
+
+Special: arguments may be missing, or be a string that holds the object. A closer inside a JSON string is payload.
+"""
+
+from services.parser.families.grammars import CHATML_STOPS, THINK, THINK_STYLE, tagged_json
+from services.parser.family import Family
+from services.parser.writing import Style
+
+STYLE = Style(
+    call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>',
+    reasoning=THINK_STYLE,
+)
+
+FAMILY = Family(
+    name="hermes",
+    models="Hermes 2 and 3, Qwen2.5, Qwen3, QwQ",
+    tool_parsers=("hermes", "qwen", "qwen25", "qwen3", "qwen3_json"),
+    grammar=tagged_json("tool_call"),
+    style=STYLE,
+    think=THINK,
+    markers=("<tool_call>", "</tool_call>", "<think>", "</think>"),
+    stops=CHATML_STOPS,
+    evidence=('<tool_call>\\n{\\"name\\"',),
+)

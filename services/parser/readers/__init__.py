@@ -1,0 +1,1 @@
+"""Readers of call bodies, each for one way of writing arguments."""

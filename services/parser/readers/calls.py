@@ -1,0 +1,316 @@
+"""Calls in JSON: `{"name": NAME, "arguments": {…}}`, a list of such, or the arguments alone behind a name.
+
+Arguments stream as written once the name and their first token are known. A body that fails before that was no call,
+and its text is given back, unless it names a tool of the request; one that fails later is a call that never completes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from json import loads
+from re import Match, compile
+from typing import Final
+
+from services.parser.readers.values import JSON, Values
+from services.parser.shapes import MORE, Found, Markers, Shape
+from services.parser.tape import Reading, Tape
+from services.parser.turn import Turn
+
+_KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
+_MAX_KEY: Final = 520
+_OBJECT: Final = Shape("{", then=('"', "}", "'"))
+
+
+class Form(Enum):
+    """What stands behind the opening marker."""
+
+    ARGUMENTS = "the arguments alone; the marker has the name"
+    OBJECT = "an object with name and arguments"
+    LIST = "a list of such objects, or one alone"
+    KEYED = "a list of objects with one key: the name, its value the arguments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonCalls:
+    """The grammar of such a body.
+
+    `closes` end a call that is not in a list; without them the JSON's own end does. `names`, `arguments`, `ids` are the
+    keys that matter. If `strict`, there is no marker to trust: another key, or a name without arguments that no tool
+    has, shows that it is no call.
+    """
+
+    form: Form = Form.OBJECT
+    closes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ("name",)
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+    ids: tuple[str, ...] = ()
+    strict: bool = False
+    rename: tuple[str, ...] = ()
+    identify: Callable[[str], tuple[str, str | None]] | None = None
+    """Splits the marker's `id` hole into name and call id."""
+    values: Values = JSON
+
+    def read(self, turn: Turn, opener: Match[str], head: str) -> Reading[str | None]:
+        """Reads the call or calls."""
+        return (yield from _Calls(self, turn, opener, head).read())
+
+    @cached_property
+    def closers(self) -> tuple[Shape, ...]:
+        """`closes`, ready."""
+        return tuple(map(Shape, self.closes))
+
+
+class _Calls:
+    """The calls behind one marker."""
+
+    __slots__ = ("_any", "_pending", "call_id", "grammar", "head", "name", "opener", "turn")
+
+    def __init__(self, grammar: JsonCalls, turn: Turn, opener: Match[str], head: str) -> None:
+        self.grammar, self.turn, self.opener, self.head = grammar, turn, opener, head
+        self.name: str | None = None
+        self.call_id: str | None = None
+        self._pending: str | None = None
+        self._any = False
+
+    def read(self) -> Reading[str | None]:
+        """Reads all; see `markup.Body`."""
+        tape, grammar = self.turn.tape, self.grammar
+        tape.keep()
+        yield from tape.blanks()
+        if grammar.form is Form.ARGUMENTS:
+            self._from_marker()
+            whole = yield from self._sole(self._bare)
+        elif grammar.form is Form.OBJECT or (yield from tape.peek()) != "[":
+            whole = yield from self._sole(self._object)
+        else:
+            whole = yield from self._list()
+        if whole:
+            tape.release()
+            return None
+        return (yield from self._failed())
+
+    def _from_marker(self) -> None:
+        groups = self.opener.groupdict()
+        if self.grammar.identify is not None:
+            self._named(*self.grammar.identify(groups["id"]))
+        else:
+            self._named(groups["name"], groups.get("word"))
+
+    def _named(self, name: str, call_id: str | None = None) -> None:
+        self.name, self.call_id = self.turn.tools.named(name, self.grammar.rename), call_id
+
+    def _sole(self, item: Callable[[], Reading[bool]]) -> Reading[bool]:
+        """One call and its closing marker."""
+        if not (yield from item()):
+            return False
+        self.turn.blocks.close((yield from self._closed()))
+        return True
+
+    def _closed(self) -> Reading[bool]:
+        """Passes the closing marker, and stray brackets before it; False if the input is cut off here."""
+        if not self.grammar.closers:
+            return True
+        tape = self.turn.tape
+        yield from tape.blanks()
+        while (yield from tape.peek()) in ("}", "]"):
+            tape.position += 1
+            yield from tape.blanks()
+        if (yield from tape.match(*self.grammar.closers)) is not None:
+            return True
+        return tape.stopped or tape.position < len(tape.text)
+
+    def _list(self) -> Reading[bool]:
+        tape = self.turn.tape
+        tape.position += 1
+        while True:
+            yield from tape.blanks()
+            char = yield from tape.peek()
+            if char == "{":
+                self.name = self.call_id = self._pending = None
+                if not (yield from self._object()):
+                    return False
+                self.turn.blocks.close()
+                self._any = True
+                tape.keep()
+            elif char == ",":
+                tape.position += 1
+            else:
+                if char == "]":
+                    tape.position += 1
+                return self._any
+
+    def _object(self) -> Reading[bool]:
+        """An object that is a call; leaves its block open."""
+        tape, blocks = self.turn.tape, self.turn.blocks
+        if (yield from tape.peek()) != "{" or not (yield from self._members(nested=False)) or self.name is None:
+            return False
+        if blocks.kind != "tool_use":
+            if self.grammar.strict and self._pending is None and self.name not in self.turn.tools:
+                return False
+            self._open(self._pending or "{}")
+        return True
+
+    def _members(self, nested: bool) -> Reading[bool]:
+        tape = self.turn.tape
+        tape.position += 1
+        while True:
+            yield from tape.blanks()
+            char = yield from tape.peek()
+            if char in ("}", ","):
+                tape.position += 1
+                if char == "}":
+                    return True
+                continue
+            key = yield from self._word()
+            if key is None or not (yield from JSON.colon(tape, _nowhere)) or not (yield from self._member(key, nested)):
+                return False
+
+    def _member(self, key: str, nested: bool) -> Reading[bool]:
+        grammar, tape = self.grammar, self.turn.tape
+        char = yield from tape.peek()
+        if grammar.form is Form.KEYED:
+            self._named(key)
+            return (yield from self._value())
+        if key in grammar.arguments:
+            return (yield from self._value())
+        if key in grammar.names or (key == "function" and char == '"'):
+            name = yield from self._word()
+            if not name:
+                return False
+            self._named(name, self.call_id)
+            return True
+        if key == "function" and char == "{" and not nested:
+            return (yield from self._members(nested=True))
+        if key in grammar.ids and char == '"':
+            self.call_id = yield from self._word()
+            return self.call_id is not None
+        if grammar.strict and key not in ("type", "id"):
+            return False
+        return (yield from grammar.values.copy(tape, _nowhere))
+
+    def _word(self) -> Reading[str | None]:
+        """A short string: a key or name."""
+        tape = self.turn.tape
+        while True:
+            found = _KEY.match(tape.text, tape.position)
+            if found is not None:
+                tape.position = found.end()
+                try:
+                    return str(loads(f'"{found[2]}"', strict=False))
+                except ValueError:
+                    return found[2]
+            rest = tape.text[tape.position : tape.position + _MAX_KEY]
+            if tape.final or len(rest) == _MAX_KEY or rest[:1] not in ("", '"', "'"):
+                return None
+            yield
+
+    def _bare(self) -> Reading[bool]:
+        """The arguments alone, or nothing where they might be."""
+        tape = self.turn.tape
+        if (yield from tape.peek()) in ("{", '"', "n"):
+            return (yield from self._value())
+        position = tape.position
+        if self.grammar.closers and (yield from tape.match(*self.grammar.closers)) is not None:
+            tape.position = position
+            self._open("{}")
+            return True
+        return False
+
+    def _value(self) -> Reading[bool]:
+        """The arguments: an object, or null, or a string that holds an object."""
+        tape = self.turn.tape
+        char = yield from tape.peek()
+        said: list[str] = []
+        if char == "{":
+            while (answer := _OBJECT.at(tape.text, tape.position, tape.final)) is MORE:
+                yield
+            if answer is None:
+                return False
+            if self.name is not None:
+                self._open("")
+                return (yield from self.grammar.values.copy(tape, self.turn.blocks.say, live=True))
+            whole = yield from self.grammar.values.copy(tape, said.append)
+        elif char == '"':
+            whole = yield from self._encoded(said)
+        else:
+            whole = (yield from JSON.word(tape)) == "null"
+            said.append("{}")
+        if self.turn.blocks.kind != "tool_use":
+            self._pending = "".join(said)
+            if whole and self.name is not None:
+                self._open(self._pending)
+        return whole
+
+    def _encoded(self, said: list[str]) -> Reading[bool]:
+        """Arguments encoded once more, as a string: decoded while they come in."""
+        inner = Tape()
+        copy = JSON.copy(inner, lambda text: self._say(said, text))
+        ended: list[bool] = []
+
+        def decode(piece: str) -> None:
+            if piece == '"' or ended:
+                return
+            inner.extend(loads(f'"{piece}"', strict=False))
+            try:
+                next(copy)
+            except StopIteration as end:
+                ended.append(bool(end.value))
+
+        if not (yield from JSON.string(self.turn.tape, decode, False)):
+            return False
+        if not ended and not inner.text.strip() and self.turn.blocks.kind != "tool_use":
+            said.append("{}")
+            return True
+        return ended == [True] and not inner.rest().strip()
+
+    def _say(self, said: list[str], text: str) -> None:
+        blocks = self.turn.blocks
+        if blocks.kind == "tool_use":
+            blocks.say(text)
+        elif self.name is not None and text[:1] == "{":
+            self._open(text)
+        else:
+            said.append(text)
+
+    def _open(self, text: str) -> None:
+        self.turn.tape.release()
+        self.turn.end_prose()
+        self.turn.blocks.open("tool_use", self.name, self.call_id)
+        if text:
+            self.turn.blocks.say(text)
+
+    def _failed(self) -> Reading[str | None]:
+        """A body that ended badly or not at all."""
+        turn, tape = self.turn, self.turn.tape
+        text = self.opener[0] + tape.release()
+        if turn.blocks.kind != "tool_use":
+            if tape.final:
+                return text if tape.stopped and self.grammar.strict and not self._any else None
+            if not self._any and (self.name is None or self.name not in turn.tools):
+                return text
+            if self.name is not None:
+                self._open("")
+        turn.blocks.close(False)
+        if self.grammar.closers:
+            yield from self._resume()
+        return None
+
+    def _resume(self) -> Reading[None]:
+        """Passes over the rest of a broken body, up to its closing marker or the next opening one."""
+        tape = self.turn.tape
+        markers = Markers([(shape, True) for shape in (*self.grammar.closers, Shape(self.head))])
+        while True:
+            at = markers.find(tape.text, tape.position, tape.final)
+            tape.position = len(tape.text) if at < 0 else at
+            found = markers.at(tape.text, at, tape.final) if at >= 0 else MORE
+            if isinstance(found, Found) or (found is MORE and tape.final):
+                return
+            if found is MORE:
+                yield
+            else:
+                tape.position += 1
+
+
+def _nowhere(_: str) -> None:
+    """Takes what is not needed."""

@@ -1,0 +1,329 @@
+"""Calls whose arguments are tags, one after the other: `<function=NAME> <parameter=KEY> value </parameter> … </function>`.
+
+A value is text up to its closing tag. The tag counts only if the grammar goes on after it, so a value may hold the tag's
+own text; a tag that opens a parameter which is still due ends a value that was left open. String values stream as they
+come; of the others the type is decided when they end.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from re import Match, compile, escape
+from typing import Any, Final, Protocol
+
+from services.parser.coercion import NULLABLE_STRING, STRING, coerced
+from services.parser.readers.values import JSON, literal
+from services.parser.shapes import END, MORE, Cut, Found, Markers, Shape
+from services.parser.tape import Reading, Say, Trigger, escaped, quoted
+from services.parser.turn import Turn
+
+_RAW: Final = frozenset({"string", "true"})
+
+
+class Sink(Protocol):
+    """Takes a value in pieces."""
+
+    @property
+    def live(self) -> bool:
+        """Pieces go straight into the open block, escaped."""
+
+    def write(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class StringSink:
+    """A string, said as it comes."""
+
+    __slots__ = ("_say",)
+    live = True
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        say('"')
+
+    def write(self, text: str) -> None:
+        self._say(escaped(text))
+
+    def end(self) -> None:
+        self._say('"')
+
+
+class TypedSink:
+    """A value whose type shows when it has ended."""
+
+    __slots__ = ("_parts", "_say", "_types")
+    live = False
+
+    def __init__(self, say: Say, types: frozenset[str]) -> None:
+        self._say, self._types = say, types
+        self._parts: list[str] = []
+
+    def write(self, text: str) -> None:
+        self._parts.append(text)
+
+    def end(self) -> None:
+        self._say(coerced("".join(self._parts), self._types, literal))
+
+
+class JsonSink:
+    """JSON, if it is: else a string. With `strings`, only a JSON string is taken as JSON."""
+
+    __slots__ = ("_parts", "_say", "_strings")
+    live = False
+
+    def __init__(self, say: Say, strings: bool = False) -> None:
+        self._say, self._strings = say, strings
+        self._parts: list[str] = []
+
+    def write(self, text: str) -> None:
+        self._parts.append(text)
+
+    def end(self) -> None:
+        text = "".join(self._parts)
+        value = literal(text)
+        self._say(quoted(text) if value is None or (self._strings and value[0] != '"') else value)
+
+
+class NullableSink:
+    """A string or null: held only while it may be null."""
+
+    __slots__ = ("_say", "_string", "_text")
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._text = ""
+        self._string: StringSink | None = None
+
+    @property
+    def live(self) -> bool:
+        return self._string is not None
+
+    def write(self, text: str) -> None:
+        if self._string is None:
+            text = self._text = self._text + text
+            if "null".startswith(text):
+                return
+            self._string = StringSink(self._say)
+        self._string.write(text)
+
+    def end(self) -> None:
+        if self._text == "null":
+            self._say("null")
+            return
+        string = self._string or StringSink(self._say)
+        string.end()
+
+
+class Tag(Enum):
+    """What stands in or between values."""
+
+    OPEN = "opens a parameter"
+    CLOSE = "closes it"
+    END = "closes the call"
+    BEYOND = "belongs to what comes after the call"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The grammar of such a call, from behind its opening tag on.
+
+    `opens` are the parameters' opening tags (holes: `key`, and `bool` or `word` for a type that the model states),
+    `closes` the closing one, `ends` close the call, `beyond` are heads of what may follow it. `frame` is the line break
+    that the template puts around values.
+    """
+
+    opens: tuple[str, ...]
+    closes: str
+    ends: tuple[str, ...]
+    beyond: tuple[str, ...] = ()
+    frame: bool = False
+    json: bool = False
+    """The arguments may stand there as one JSON object instead."""
+    unwrap: tuple[str, ...] = ()
+    """A sole parameter of this name that no schema knows holds all arguments."""
+    unescape: Callable[[str], str] = str
+    """Undoes the escapes in a tag's attributes."""
+    rename: tuple[str, ...] = ()
+    """Namespaces that a tool's name may carry."""
+
+    @property
+    def follows(self) -> tuple[str, ...]:
+        """What must come after the opening tag for it to be one."""
+        return (*(Shape(o).head for o in self.opens), *self.ends, *self.beyond, *(("{",) if self.json else ()))
+
+    def read(self, turn: Turn, opener: Match[str], head: str) -> Reading[str | None]:
+        """Reads the call."""
+        name = turn.tools.named(self.unescape(opener["name"]), self.rename)
+        turn.blocks.open("tool_use", name)
+        whole = yield from _Arguments(self, turn, name).read()
+        turn.blocks.close(whole)
+        return None
+
+    @cached_property
+    def between(self) -> Markers[Tag]:
+        """Tags between values."""
+        shapes = [(Shape(o), Tag.OPEN) for o in self.opens] + [(Shape(e), Tag.END) for e in self.ends]
+        return Markers([*shapes, *((Shape(b), Tag.BEYOND) for b in self.beyond)])
+
+    @cached_property
+    def inside(self) -> Markers[Tag]:
+        """Tags that may end a value."""
+        heads = tuple(dict.fromkeys(Shape(o).head for o in self.opens))
+        close = Shape(self.closes, then=(*heads, *self.ends, *self.beyond, END))
+        ends = [(Shape(e, then=(*self.beyond, END)), Tag.END) for e in self.ends]
+        return Markers([(close, Tag.CLOSE), *((Shape(o), Tag.OPEN) for o in self.opens), *ends])
+
+    @cached_property
+    def trigger(self) -> Trigger:
+        """Finds what may not pass a value unseen."""
+        first = "".join(sorted({escape(t[0]) for t in (*self.opens, self.closes, *self.ends)}))
+        return compile(rf"[{first}]|\n\Z" if self.frame else rf"[{first}]").search
+
+
+class _Arguments:
+    """The arguments of one call."""
+
+    __slots__ = ("_cut", "_end", "grammar", "name", "parameters", "seen", "turn")
+
+    def __init__(self, grammar: Parameters, turn: Turn, name: str) -> None:
+        self.grammar, self.turn, self.name = grammar, turn, name
+        self.parameters: Mapping[str, Any] = turn.tools.parameters(name)
+        self.seen: set[str] = set()
+        self._end = "{}"
+        self._cut = False
+
+    def read(self) -> Reading[bool]:
+        """Reads to the call's end; True if it is whole."""
+        tape, say = self.turn.tape, self.turn.blocks.say
+        if self.grammar.json:
+            yield from tape.blanks()
+            if (yield from tape.peek()) == "{":
+                return (yield from self._json())
+        found = yield from self._next()
+        while found is not None and found.means is Tag.OPEN:
+            found = yield from self._parameter(found.match)
+        if found is None and not (self.seen and self._settled):
+            return False
+        say(self._end)
+        return True
+
+    @property
+    def _settled(self) -> bool:
+        """The model stopped here by itself, with nothing left open."""
+        tape = self.turn.tape
+        return not self._cut and tape.stopped and not tape.rest().strip()
+
+    def _json(self) -> Reading[bool]:
+        tape = self.turn.tape
+        whole = yield from JSON.copy(tape, self.turn.blocks.say, live=True)
+        found = yield from self._next()
+        return whole and (found is not None or self._settled)
+
+    def _next(self) -> Reading[Found[Tag] | None]:
+        """The next tag; what stands before it is noise. What lies beyond the call stays where it is."""
+        tape, markers = self.turn.tape, self.grammar.between
+        while True:
+            at = markers.find(tape.text, tape.position, tape.final)
+            if at < 0 and tape.final:
+                return None
+            tape.position = len(tape.text) if at < 0 else at
+            found = markers.at(tape.text, at, tape.final) if at >= 0 else MORE
+            if isinstance(found, Found):
+                if found.means is not Tag.BEYOND:
+                    tape.position = found.match.end()
+                return found
+            if isinstance(found, Cut):
+                return None
+            if found is None:
+                tape.position += 1
+            else:
+                yield
+
+    def _parameter(self, tag: Match[str]) -> Reading[Found[Tag] | None]:
+        """Reads a value and what follows; returns the next tag, None at the end of the input."""
+        grammar, say = self.grammar, self.turn.blocks.say
+        key = grammar.unescape(tag["key"]).strip()
+        if key in grammar.unwrap and not self.seen and key not in self.parameters:
+            return (yield from self._wrapped(key))
+        self._begin(key)
+        sink = self._sink(key, tag.groupdict())
+        found = yield from self._value(sink)
+        if found is not None:
+            sink.end()
+        return (yield from self._after(found))
+
+    def _after(self, found: Found[Tag] | None) -> Reading[Found[Tag] | None]:
+        self._cut = found is None
+        return (yield from self._next()) if found is not None and found.means is Tag.CLOSE else found
+
+    def _begin(self, key: str) -> None:
+        self.turn.blocks.say(("{" if not self.seen else ", ") + quoted(key) + ": ")
+        self.seen.add(key)
+        self._end = "}"
+
+    def _wrapped(self, key: str) -> Reading[Found[Tag] | None]:
+        """A parameter that may turn out to be all arguments."""
+        said: list[str] = []
+        sink = JsonSink(said.append)
+        ended = yield from self._value(sink)
+        if ended is not None:
+            sink.end()
+        found = yield from self._after(ended)
+        value = "".join(said)
+        if value[:1] == "{" and (found is None or found.means is not Tag.OPEN):
+            self.seen.add(key)
+            self._end = value
+        else:
+            self._begin(key)
+            self.turn.blocks.say(value)
+        return found
+
+    def _sink(self, key: str, tag: Mapping[str, str]) -> Sink:
+        say = self.turn.blocks.say
+        types = self.turn.tools.types(self.name, key)
+        stated = tag.get("bool") or tag.get("word")
+        if stated in _RAW or (stated is None and types == STRING):
+            return StringSink(say)
+        if stated is not None:
+            return JsonSink(say, strings=key in self.parameters and types == STRING)
+        return NullableSink(say) if types == NULLABLE_STRING else TypedSink(say, types)
+
+    def _value(self, sink: Sink) -> Reading[Found[Tag] | None]:
+        """Writes the value, without its frame, up to the tag that ends it."""
+        grammar, tape, markers = self.grammar, self.turn.tape, self.grammar.inside
+        held, first = "", grammar.frame
+        while True:
+            text, look = tape.text, tape.position
+            while True:
+                at = markers.find(text, look, tape.final)
+                found = markers.at(text, at, tape.final) if at >= 0 else None
+                if at < 0 or found is MORE or (isinstance(found, Found) and self._ends(found)):
+                    break
+                look = at + 1
+            piece = text[tape.position : at if at >= 0 else len(text)]
+            tape.position += len(piece)
+            if piece and first:
+                first = False
+                piece = piece.removeprefix("\n")
+            if piece:
+                piece = held + piece
+                held = "\n" if grammar.frame and piece[-1] == "\n" else ""
+                sink.write(piece.removesuffix(held))
+            if isinstance(found, Found):
+                tape.position = found.match.end()
+                return found
+            if tape.final:
+                return None
+            if at < 0 and not held and not first and sink.live:
+                tape.trigger, tape.escape = grammar.trigger, True
+            yield
+            tape.trigger = None
+
+    def _ends(self, found: Found[Tag]) -> bool:
+        """A tag that opens a parameter ends a value only if that parameter exists and was not given yet."""
+        if found.means is not Tag.OPEN:
+            return True
+        key = found.match["key"].strip()
+        return key not in self.seen and (key in self.parameters or not self.parameters)

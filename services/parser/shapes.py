@@ -1,0 +1,184 @@
+"""Shapes: the notation in which a family says what its markers look like.
+
+A shape is literal text with holes, `<tool_call>{ws}<function={name}>`, and optionally `then`: what must follow (after
+blanks) for it to count. A shape answers at a position of the input with a match, with `MORE` (could match, if the
+input goes on) or with None, and its answer never changes when more input comes: that is what makes the parser's result
+independent of how the stream was cut. Every hole is bounded, so what a shape can hold back is bounded too.
+
+Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{id}` anything up to the next `<` ·
+`{junk}` the same, possibly nothing · `{q}` an optional quote · `{bool}` true or false · `{word}` a word · `{to}` a
+recipient · `{dots}` a number. Any other brace is literal.
+"""
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+BLANKS: Final = " \t\r\n"
+END: Final = ""
+"""In `then`: the end of the input may follow as well."""
+
+
+class More(enum.Enum):
+    """The answer of a shape that could still match."""
+
+    MORE = "more"
+
+
+MORE: Final = More.MORE
+Answer: TypeAlias = re.Match[str] | Literal[More.MORE] | None
+
+
+class _Hole(NamedTuple):
+    chars: str
+    least: int
+    most: int
+    captured: bool = True
+
+
+_HOLES: Final = {
+    "ws": _Hole(r"[ \t\r\n]", 0, 64, captured=False),
+    "name": _Hole(r"""[^\s<>"'`(){}\[\],;=|]""", 1, 256),
+    "key": _Hole(r"""[^<>"\r\n]""", 1, 256),
+    "id": _Hole(r"[^<]", 1, 256),
+    "junk": _Hole(r"[^<]", 0, 256, captured=False),
+    "q": _Hole(r"""["']""", 0, 1, captured=False),
+    "word": _Hole(r"[\w.-]", 1, 64),
+    "to": _Hole(r"[^\s<>|]", 1, 256),
+    "bool": _Hole(r"[truefalsTRUEFALS]", 4, 5),
+    "index": _Hole(r"[0-9]", 1, 8),
+    "suffix": _Hole(r"[:\w-]", 0, 32, captured=False),
+    "rest": _Hole(r"""[^<>|]""", 0, 64, captured=False),
+}
+_SPLIT: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
+
+
+class Shape:
+    """One marker, ready to be asked.
+
+    `text` is the notation; `then` holds the literals one of which must follow after blanks (`END` among them admits
+    the end of the input); `line_start` asks for nothing but blanks before it on its line.
+    """
+
+    __slots__ = ("_final", "_full", "_partial", "head", "line_start", "text", "then")
+
+    def __init__(self, text: str, then: Sequence[str] = (), *, line_start: bool = False) -> None:
+        self.text = text
+        self.then = tuple(then)
+        self.line_start = line_start
+        pieces = _SPLIT.split(text)
+        self.head = pieces[0]
+        """The literal text that the shape starts with, complete."""
+        if not self.head:
+            raise ValueError(f"a shape starts with literal text: {text!r}")
+        full = "".join(_hole(p) if i % 2 else re.escape(p) for i, p in enumerate(pieces))
+        follow = [re.escape(t) for t in self.then if t]
+        self._full = re.compile(full + (_follow(follow) if follow else ""))
+        self._final = re.compile(full + _follow([*follow, r"\Z"])) if END in self.then else self._full
+        self._partial = re.compile(_partial(pieces, [t for t in self.then if t]))
+
+    def __repr__(self) -> str:
+        return f"Shape({self.text!r})"
+
+    def at(self, text: str, position: int, final: bool) -> Answer:
+        """The answer at `position`; `final` says that no more input will come."""
+        found = (self._final if final else self._full).match(text, position)
+        if found is not None:
+            return found
+        return MORE if not final and self._partial.match(text, position) else None
+
+    def unfinished(self, text: str, position: int) -> bool:
+        """The input ends inside this shape, its head complete."""
+        return text.startswith(self.head, position) and self._partial.match(text, position) is not None
+
+
+def _hole(name: str) -> str:
+    hole = _HOLES[name]
+    body = f"{hole.chars}{{{hole.least},{hole.most}}}+"
+    return f"(?P<{name}>{body})" if hole.captured else body
+
+
+def _follow(alternatives: list[str]) -> str:
+    return rf"(?=[ \t\r\n]{{0,64}}(?:{'|'.join(alternatives)}))"
+
+
+def _prefixes(text: str) -> list[str]:
+    return [re.escape(text[:n]) for n in range(len(text) - 1, -1, -1)]
+
+
+def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
+    """A pattern for what the shape may look like when the input ends in the middle of it."""
+    rest = r"(?!)"
+    if then:
+        heads = dict.fromkeys(p for t in then for p in _prefixes(t))
+        rest = rf"[ \t\r\n]{{0,64}}+(?:{'|'.join(sorted(heads, key=len, reverse=True))})\Z"
+    for i in range(len(pieces) - 1, -1, -1):
+        piece = pieces[i]
+        if i % 2:
+            hole = _HOLES[piece]
+            rest = rf"(?:{hole.chars}{{0,{hole.most}}}+\Z|{hole.chars}{{{hole.least},{hole.most}}}+{rest})"
+        elif piece:
+            rest = rf"(?:{re.escape(piece)}{rest}|(?:{'|'.join(_prefixes(piece))})\Z)"
+    return rest
+
+
+T = TypeVar("T")
+
+
+class Found(NamedTuple, Generic[T]):
+    """A shape that matched, and what it stands for."""
+
+    means: T
+    match: re.Match[str]
+
+
+class Cut(NamedTuple):
+    """The input ended inside a shape whose head is there, `body` tells whether more than blanks follows the head."""
+
+    body: bool
+
+
+class Markers(Generic[T]):
+    """A set of shapes, each with a meaning; the first one that matches at a place wins.
+
+    `trigger` answers quickly and conservatively whether a piece of text may contain (the start of) a marker or ends in
+    blanks; None means that the text is plain from end to end.
+    """
+
+    __slots__ = ("_first", "_heads", "_prefixes", "_reach", "_shapes", "trigger")
+
+    def __init__(self, shapes: Iterable[tuple[Shape, T]]) -> None:
+        self._shapes = tuple(shapes)
+        heads = dict.fromkeys(shape.head for shape, _ in self._shapes)
+        first = "".join(sorted({re.escape(h[0]) for h in heads}))
+        self._first = re.compile(f"[{first}]" if first else r"(?!)")
+        self._heads = re.compile("|".join(re.escape(h) for h in heads) or r"(?!)")
+        self._prefixes = frozenset(h[:n] for h in heads for n in range(1, len(h)))
+        self._reach = max((len(h) for h in heads), default=1) - 1
+        self.trigger = re.compile(rf"[{first}]|[ \t\r\n]\Z" if first else r"[ \t\r\n]\Z").search
+
+    def find(self, text: str, position: int, final: bool) -> int:
+        """Where the first complete head, or the last text's incomplete one, begins; -1 if nowhere."""
+        found = self._heads.search(text, position)
+        if found is not None:
+            return found.start()
+        if not final:
+            for start in self._first.finditer(text, max(position, len(text) - self._reach)):
+                if text[start.start() :] in self._prefixes:
+                    return start.start()
+        return -1
+
+    def at(self, text: str, position: int, final: bool, line_start: bool = True) -> Found[T] | Cut | More | None:
+        """What stands at `position`; `line_start` tells whether it begins a line."""
+        for shape, means in self._shapes:
+            if shape.line_start and not line_start:
+                continue
+            answer = shape.at(text, position, final)
+            if answer is MORE:
+                return MORE
+            if answer is not None:
+                return Found(means, answer)
+            if final and shape.unfinished(text, position):
+                return Cut(bool(text[position + len(shape.head) :].strip(BLANKS)))
+        return None

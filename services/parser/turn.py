@@ -1,0 +1,145 @@
+"""One turn being parsed: its input, its blocks, its tools, and the public machine around them."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from schemas.events import BlockEvent, BlockKind, Delta, FinishReason
+from services.parser.coercion import Tools
+from services.parser.shapes import BLANKS
+from services.parser.tape import Blocks, Reading, Tape, escaped
+
+
+class Turn:
+    """What the readers of one turn share."""
+
+    __slots__ = ("_held", "_keep_indent", "blocks", "calls", "reasoning", "tape", "tools")
+
+    def __init__(self, tools: Tools, reasoning: bool, calls: bool) -> None:
+        self.tape = Tape()
+        self.blocks = Blocks()
+        self.tools = tools
+        self.calls = calls
+        """Whether call markers mean anything."""
+        self.reasoning = reasoning
+        """Whether the open or the next block is reasoning."""
+        self._held: list[str] = []
+        self._keep_indent = False
+
+    def prose(self, text: str) -> None:
+        """Adds to the reasoning or text block, opening it at the first character that is not blank.
+
+        Trailing blanks wait until more comes: they may turn out to stand before a marker or the end. Blank lines at the
+        front of a block are framing.
+        """
+        solid = text.rstrip(BLANKS)
+        held, blocks = self._held, self.blocks
+        if not solid:
+            held.append(text)
+            return
+        kind: BlockKind = "reasoning" if self.reasoning else "text"
+        if blocks.kind != kind:
+            solid = "".join(held) + solid
+            held.clear()
+            if not self._keep_indent:
+                solid = solid[solid.rfind("\n", 0, len(solid) - len(solid.lstrip(BLANKS))) + 1 :]
+            self._keep_indent = False
+            blocks.open(kind)
+        elif held:
+            for piece in held:
+                blocks.say(piece)
+            held.clear()
+        blocks.say(solid)
+        if text[-1] in BLANKS:
+            held.append(text[len(text.rstrip(BLANKS)) :])
+
+    def hold(self, text: str) -> None:
+        """Lets `text` wait like trailing blanks: a stop token that was handed over as text, say."""
+        if text:
+            self._held.append(text)
+
+    @property
+    def holding(self) -> bool:
+        """Something waits for more prose to come."""
+        return bool(self._held)
+
+    @property
+    def begun(self) -> bool:
+        """The block of the present kind is open."""
+        return self.blocks.kind == ("reasoning" if self.reasoning else "text")
+
+    @property
+    def line_start(self) -> bool:
+        """What comes next stands at the start of a line or block."""
+        return not self.begun or any("\n" in piece for piece in self._held)
+
+    def end_prose(self) -> None:
+        """Ends the open reasoning or text; what waited is dropped."""
+        self._held.clear()
+        if self.blocks.kind != "tool_use":
+            self.blocks.close()
+
+    def resume(self) -> None:
+        """Takes what was parsed so far as said by the prompt: only an open call remains of it."""
+        self._keep_indent = self.blocks.forget() is not None
+        self._held.clear()
+
+
+Program: TypeAlias = Callable[[Turn], Reading[None]]
+
+
+class TurnParser:
+    """Splits one generation into reasoning, text and tool_use blocks, in order, while it comes in.
+
+    The blocks do not depend on how the text is cut into `feed`s; what was returned is never taken back; it never raises
+    on what a model wrote. Use: `feed` any number of times, then `finish` once.
+    """
+
+    __slots__ = ("_blocks", "_program", "_tape", "_turn")
+
+    def __init__(self, program: Program, turn: Turn, prefix: str = "") -> None:
+        self._turn = turn
+        self._tape = turn.tape
+        self._blocks = turn.blocks
+        self._program = program(turn)
+        next(self._program, None)
+        if prefix:
+            self._read(prefix)
+            turn.resume()
+            self._tape.trigger = None
+
+    @property
+    def in_reasoning(self) -> bool:
+        """The open block, or the next one, is reasoning."""
+        return self._turn.reasoning
+
+    def feed(self, text: str) -> list[BlockEvent]:
+        """Takes the next piece of the generation and returns what became certain."""
+        tape = self._tape
+        trigger = tape.trigger
+        if trigger is not None and text and trigger(text) is None:
+            if tape.escape:
+                text = escaped(text)
+            blocks = self._blocks
+            length = blocks.length
+            blocks.length = length + len(text)
+            return [Delta(blocks.index, length, text)]
+        if not text:
+            return []
+        self._read(text)
+        return self._blocks.drain()
+
+    def finish(self, reason: FinishReason) -> list[BlockEvent]:
+        """Ends the generation: what was held back is decided, every block is closed.
+
+        With `FinishReason.STOP` a call whose body is whole counts as complete even if its closing marker is missing;
+        with any other reason it does not.
+        """
+        self._tape.final, self._tape.reason = True, reason
+        self._read("")
+        turn = self._turn
+        turn.end_prose()
+        return self._blocks.drain()
+
+    def _read(self, text: str) -> None:
+        self._tape.extend(text)
+        next(self._program, None)
