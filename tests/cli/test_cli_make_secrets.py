@@ -1,0 +1,56 @@
+"""Secrets are made once, for their owner only, and agree with each other."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from services.cli.main import main
+from services.runtime.config import read_secret
+
+
+@pytest.fixture
+def made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert main(["secrets", str(tmp_path / "secrets")]) == 0
+    said = capsys.readouterr()
+    for file in (tmp_path / "secrets").rglob("*.password"):
+        assert read_secret(str(file)) not in said.out + said.err
+    return tmp_path / "secrets"
+
+
+def files(directory: Path) -> dict[str, str]:
+    return {str(file.relative_to(directory)): file.read_text() for file in directory.rglob("*") if file.is_file()}
+
+
+def test_every_service_has_its_own(made: Path) -> None:
+    assert set(files(made)) == {
+        "frontend/nats.password",
+        "preprocessor/nats.password",
+        "preprocessor/seal.key",
+        "worker/nats.password",
+        "parser/nats.password",
+        "parser/seal.key",
+        "tap/nats.password",
+        "nats/passwords.conf",
+    }
+    assert (made / "parser/seal.key").read_text() == (made / "preprocessor/seal.key").read_text()
+    passwords = [text for name, text in files(made).items() if name.endswith(".password")]
+    assert len(set(passwords)) == 5
+    for password in passwords:
+        assert f'_PASSWORD: "{password.strip()}"' in (made / "nats/passwords.conf").read_text()
+
+
+def test_only_the_owner_reads_them(made: Path) -> None:
+    for path in made.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+def test_a_second_run_keeps_what_is_there_and_adds_what_is_missing(made: Path) -> None:
+    before = files(made)
+    (made / "worker/nats.password").unlink()
+    (made / "nats/passwords.conf").unlink()
+    main(["secrets", str(made)])
+    after = files(made)
+    assert after.keys() == before.keys()
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"worker/nats.password", "nats/passwords.conf"}

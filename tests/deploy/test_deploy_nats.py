@@ -1,0 +1,214 @@
+"""deploy/nats/nats.conf on a real server: every service may do what it must, and nothing of what is another's."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from schemas import subjects
+from services.cli.make_secrets import make_secrets
+from services.runtime.config import read_secret
+from tests.conftest import free_port
+
+CONF = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
+QUEUE = subjects.QUEUE_PREPROCESSOR
+MODEL = "acme/m"
+
+PUBLISHES = {
+    "frontend": [
+        subjects.turn(MODEL),
+        subjects.count(MODEL),
+        subjects.tokenize(MODEL),
+        subjects.detokenize(MODEL),
+        subjects.cancel(MODEL),
+        subjects.credit("parser", "p.1"),
+        subjects.replay("parser", "p.1"),
+        subjects.beat("frontend", "f.1"),
+    ],
+    "preprocessor": [
+        subjects.generate(MODEL, "w.1"),
+        subjects.events("f.1"),
+        subjects.beat("preprocessor", "pre.1"),
+    ],
+    "worker": [subjects.tokens("p.1"), subjects.kv(MODEL, "w.1"), subjects.beat("worker", "w.1")],
+    "parser": [
+        subjects.events("f.1"),
+        subjects.cancel(MODEL),
+        subjects.credit("worker", "w.1"),
+        subjects.replay("worker", "w.1"),
+        subjects.beat("parser", "p.1"),
+    ],
+    "tap": [],
+}
+"""What each service says, from the docstring of `schemas.subjects` and the code of its shell."""
+
+HEARS = {
+    "frontend": [(subjects.events("f.1"), ""), (subjects.beats(), ""), ("_INBOX_frontend.>", "")],
+    "preprocessor": [
+        (subjects.turn(MODEL), QUEUE),
+        (subjects.count(MODEL), QUEUE),
+        (subjects.tokenize(MODEL), QUEUE),
+        (subjects.detokenize(MODEL), QUEUE),
+        (subjects.cancel(MODEL), ""),
+        (subjects.kv(MODEL, "*"), ""),
+        (subjects.beats(), ""),
+        ("_INBOX_preprocessor.>", ""),
+    ],
+    "worker": [
+        (subjects.generate(MODEL, "w.1"), ""),
+        (subjects.cancel(MODEL), ""),
+        (subjects.credit("worker", "w.1"), ""),
+        (subjects.replay("worker", "w.1"), ""),
+        (subjects.beats(), ""),
+        ("_INBOX_worker.>", ""),
+    ],
+    "parser": [
+        (subjects.tokens("p.1"), ""),
+        (subjects.cancel(MODEL), ""),
+        (subjects.credit("parser", "p.1"), ""),
+        (subjects.replay("parser", "p.1"), ""),
+        (subjects.beats(), ""),
+        ("_INBOX_parser.>", ""),
+    ],
+    "tap": [(subjects.ALL, "")],
+}
+
+EVERY_PUBLISHED = sorted({subject for said in PUBLISHES.values() for subject in said} | {"_INBOX_frontend.x", "other"})
+EVERY_HEARD = sorted(
+    {heard for all_heard in HEARS.values() for heard in all_heard} | {(">", ""), (subjects.turn(MODEL), "")}
+)
+
+
+@pytest.fixture(scope="module")
+def server(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    directory = tmp_path_factory.mktemp("deploy")
+    shutil.copy(CONF, directory)
+    make_secrets(directory / "made")
+    shutil.copytree(directory / "made" / "nats", directory / "secrets")
+    port = free_port()
+    command = [
+        nats_binary,
+        "-c",
+        str(directory / CONF.name),
+        "-a",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-m",
+        str(free_port()),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Server is ready" in line:
+                break
+        yield f"nats://127.0.0.1:{port}", directory / "made"
+        process.kill()
+
+
+class User:
+    """A client of the bus, and the refusals that it got."""
+
+    def __init__(self, client: Client, refusals: list[str]) -> None:
+        self.client = client
+        self._refusals = refusals
+
+    async def refused(self) -> list[str]:
+        """What the server has refused since the last call."""
+        await self.client.flush()
+        await self.client.flush()  # a refusal is told in a task of its own
+        found, self._refusals[:] = self._refusals[:], []
+        return found
+
+
+@pytest.fixture
+async def user(server: tuple[str, Path], request: pytest.FixtureRequest) -> AsyncIterator[User]:
+    url, secrets = server
+    refusals: list[str] = []
+
+    async def refuse(error: Exception) -> None:
+        refusals.append(str(error))
+
+    name = request.param
+    client = await nats.connect(
+        url,
+        user=name,
+        password=read_secret(str(secrets / name / "nats.password")),
+        inbox_prefix=f"_INBOX_{name}",
+        error_cb=refuse,
+        allow_reconnect=False,
+    )
+    yield User(client, refusals)
+    await client.close()
+
+
+@pytest.mark.parametrize("user", PUBLISHES, indirect=True, ids=list(PUBLISHES))
+async def test_who_may_say_what(user: User, request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.params["user"]
+    allowed = []
+    for subject in EVERY_PUBLISHED:
+        await user.client.publish(subject, b"")
+        if not await user.refused():
+            allowed.append(subject)
+    assert allowed == sorted(PUBLISHES[name])
+
+
+@pytest.mark.parametrize("user", HEARS, indirect=True, ids=list(HEARS))
+async def test_who_may_hear_what(user: User, request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.params["user"]
+    allowed = []
+    for subject, queue in EVERY_HEARD:
+        subscription = await user.client.subscribe(subject, queue=queue)
+        if not await user.refused():
+            allowed.append((subject, queue))
+        await subscription.unsubscribe()
+    wanted = set(HEARS[name])
+    if name == "tap":
+        wanted |= {(s, q) for s, q in EVERY_HEARD if s.startswith(subjects.PREFIX)}
+    assert set(allowed) == wanted
+
+
+@pytest.mark.parametrize("user", ["preprocessor", "worker"], indirect=True)
+async def test_who_is_asked_may_answer_once(
+    user: User, server: tuple[str, Path], request: pytest.FixtureRequest
+) -> None:
+    asked, asker = (
+        (subjects.count(MODEL), "frontend")
+        if request.node.callspec.params["user"] == "preprocessor"
+        else (subjects.generate(MODEL, "w.1"), "preprocessor")
+    )
+    url, secrets = server
+    client = await nats.connect(
+        url,
+        user=asker,
+        password=read_secret(str(secrets / asker / "nats.password")),
+        inbox_prefix=f"_INBOX_{asker}",
+    )
+    subscription = await user.client.subscribe(asked, queue=QUEUE if asker == "frontend" else "")
+    await user.client.flush()
+    answer = asyncio.create_task(client.request(asked, b"?", timeout=5))
+    message = await subscription.next_msg(5)
+    await message.respond(b"!")
+    assert (await answer).data == b"!"
+    assert await user.refused() == []
+    await message.respond(b"again")
+    assert await user.refused() != []
+    await client.close()
+
+
+async def test_nobody_comes_in_without_a_password(server: tuple[str, Path]) -> None:
+    for wrong in ({}, {"user": "frontend", "password": "guess"}, {"user": "admin", "password": ""}):
+        with pytest.raises(nats.errors.Error):
+            await nats.connect(server[0], allow_reconnect=False, connect_timeout=2, **wrong)
+
+
+async def test_prompts_fit(server: tuple[str, Path]) -> None:
+    password = read_secret(str(server[1] / "tap" / "nats.password"))
+    client = await nats.connect(server[0], user="tap", password=password)
+    assert client.max_payload == 8 * 1024 * 1024
+    await client.close()
