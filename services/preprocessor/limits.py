@@ -1,0 +1,44 @@
+"""What fits the context window, in the words that make agent clients act.
+
+Claude Code compacts its history when a 400 reads `prompt is too long: N tokens > M maximum`, Codex and opencode when
+the code is `context_length_exceeded`. The other text that Claude Code knows, "input length and `max_tokens` exceed
+context limit", is never sent: it makes that client ask again with a smaller `max_tokens` and means nothing to others,
+while Claude Code asks for 32,000 to 128,000 tokens of whatever model it talks to. So `max_tokens` is an upper bound,
+cut to what the window leaves, and only a prompt that leaves no room for a useful answer is refused.
+"""
+
+from msgspec import Struct
+
+from schemas.errors import ContextOverflow
+
+USEFUL_ANSWER = 1024
+"""An answer cut off sooner serves nobody: better refuse while the client can still compact. In small windows less."""
+
+
+class OutputLimit(Struct, frozen=True):
+    """How much may be decoded."""
+
+    max_tokens: int
+    window_limited: bool
+    """The window, not the client, sets the limit: reaching it means that the context is full."""
+
+
+def limit_output(prompt_tokens: int, requested: int | None, window: int) -> OutputLimit:
+    """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt and output).
+
+    `requested` None: whatever the window leaves; 0: the prompt is only prefilled. Raises ContextOverflow where what is
+    left is less than the client asked for and less than a useful answer.
+    """
+    useful = min(USEFUL_ANSWER, window // 16)
+    needed = useful if requested is None else min(requested, useful)
+    left = window - prompt_tokens
+    if left < needed:
+        raise ContextOverflow(
+            f"prompt is too long: {prompt_tokens} tokens > {window - needed} maximum",
+            param="messages",
+            code="context_length_exceeded",
+            details={"prompt_tokens": prompt_tokens, "max_prompt_tokens": window - needed, "context_window": window},
+        )
+    if requested is None or requested > left:
+        return OutputLimit(left, True)
+    return OutputLimit(requested, False)

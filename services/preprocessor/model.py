@@ -1,0 +1,114 @@
+"""Everything that the preprocessor knows of its model, loaded once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from schemas.control import ModelCard
+from schemas.conversation import Sampling
+from services.parser import Family, families, family
+from services.preprocessor.detection import detect_family
+from services.preprocessor.probe import probe
+from services.preprocessor.template import ChatTemplate
+from services.preprocessor.tokens import PromptTokenizer
+from services.preprocessor.traits import TemplateTraits
+from services.runtime.config import PreprocessorConfig
+from services.worker.engines.model_files import find_file, read_facts, read_json
+
+
+@dataclass(frozen=True)
+class ModelSetup:
+    """One model, ready to make prompts. Immutable; shared by all threads."""
+
+    template: ChatTemplate
+    traits: TemplateTraits
+    tokenizer: PromptTokenizer
+    family: Family
+    max_model_len: int
+    """Context window in tokens, prompt and output together: the operator's word, else the files'."""
+    window_cap: int | None
+    """The operator's word alone: no worker's larger window counts."""
+    stop_ids: tuple[int, ...]
+    """Ids that end a turn."""
+    sampling: Sampling
+    """The model's own way to choose tokens, for what a client leaves open."""
+    template_kwargs: dict[str, Any]
+    """The operator's template variables."""
+    strip_preamble: bool
+    card: ModelCard
+
+    @classmethod
+    def load(cls, config: PreprocessorConfig) -> "ModelSetup":
+        """Reads tokenizer, template and configuration of a directory or hub id, and probes the template.
+
+        Raises OSError where files cannot be read, ValueError where they, or what the operator asks for, make no sense
+        (no template, an unknown family, no context window to be found).
+        """
+        facts = read_facts(config.model)
+        loaded = AutoTokenizer.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        template = ChatTemplate.of(loaded, override=config.chat_template)
+        traits = probe(template)
+        tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
+        found = _family(config, template, traits)
+        window = config.max_model_len or facts.window
+        if window is None:
+            raise ValueError(f"{config.model} does not say how long its context window is; set max_model_len")
+        return cls(
+            template=template,
+            traits=traits,
+            tokenizer=tokenizer,
+            family=found,
+            max_model_len=window,
+            window_cap=config.max_model_len,
+            stop_ids=_stop_ids(tokenizer, traits, found),
+            sampling=facts.sampling,
+            template_kwargs=config.template_kwargs,
+            strip_preamble=config.strip_anthropic_preamble,
+            card=_card(config, traits, found, window),
+        )
+
+    def window(self, worker: int | None) -> int:
+        """The window that holds, given the workers' own (None: not known yet). What the files say yields to it."""
+        if worker is None:
+            return self.max_model_len
+        return worker if self.window_cap is None else min(worker, self.window_cap)
+
+
+def _family(config: PreprocessorConfig, template: ChatTemplate, traits: TemplateTraits) -> Family:
+    """The operator's choice, else the one that reads the template's calls.
+
+    A tool-call parser's name goes before a family's; a reasoning parser's name decides where calls tell nothing.
+    """
+    named = config.tool_call_parser or (config.family if config.family != "auto" else None)
+    if named is not None:
+        return family(named)
+    document = read_json(config.model, "config.json") or {}
+    found = detect_family(template, traits, document.get("model_type"))
+    if found is not None:
+        return found
+    if traits.arguments is not None and config.reasoning_parser is None:
+        raise ValueError(f"no parser reads the tool calls of {config.model}; choose one of {', '.join(families())}")
+    return family(config.reasoning_parser or "hermes")
+
+
+def _stop_ids(tokenizer: PromptTokenizer, traits: TemplateTraits, found: Family) -> tuple[int, ...]:
+    """The model's end-of-sequence ids, the family's stop tokens, and the token with which the template ends a turn."""
+    ids = [*tokenizer.eos_ids, *(tokenizer.id_of(token) for token in found.stops), tokenizer.terminator(traits.closing)]
+    return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
+
+
+def _card(config: PreprocessorConfig, traits: TemplateTraits, found: Family, window: int) -> ModelCard:
+    folder = Path(config.model).expanduser()
+    name = config.served_model_name or (folder.resolve().name if folder.is_dir() else config.model)
+    file = find_file(config.model, "config.json")
+    return ModelCard(
+        name=name,
+        aliases=config.aliases,
+        max_model_len=window,
+        created=int(file.stat().st_mtime) if file is not None else 0,
+        family=found.name,
+        reasoning=traits.reasoning is not None,
+        tools=traits.tools,
+    )

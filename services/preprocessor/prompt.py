@@ -1,0 +1,171 @@
+"""A conversation to a prompt, in four stages: strip, render, encode, check. Pure and CPU-bound; made for a thread pool.
+
+Between render and encode stands a seam: `Encoder` gets all that is known of the rendered prompt and gives its ids, so
+that a store of earlier turns can put their own tokens in place of encoding the text again.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Sampling, ToolSpec
+from schemas.errors import Invalid
+from services.preprocessor.limits import OutputLimit, limit_output
+from services.preprocessor.messages import Adapted, Unseal, adapt
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.preamble import strip_preamble
+from services.preprocessor.template import Message, Tool
+from services.preprocessor.thinking import ThinkingDecision, decide, template_variables
+from services.preprocessor.wording import tool_definition, tool_name
+from services.worker.engines.model_files import with_defaults
+
+_TAIL_CHARS = 512
+_CONTINUE_MARK = "\ue000continues here\ue000"
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """All that a worker and a parser shard need of a prompt."""
+
+    ids: list[int]
+    text: str
+    in_reasoning: bool
+    """The prompt ends inside an open reasoning block."""
+    prefix: str
+    """The end of the prompt that is the opening of a forced call, and so belongs to the turn."""
+    tools: list[ToolSpec]
+    """The tools under the names and with the schemas that the model was told, deferred ones included."""
+    max_tokens: int
+    window_limited: bool
+    """Reaching `max_tokens` means that the context window is full."""
+    stop_ids: list[int]
+    sampling: Sampling
+    """The client's, with the model's defaults where it said nothing, and `max_tokens` set."""
+    stripped_lines: int
+    """Billing header lines that were removed."""
+
+
+class Rendered(Struct, frozen=True, kw_only=True):
+    """A prompt as text, and what it was made of."""
+
+    text: str
+    prefix: str
+    in_reasoning: bool
+    messages: list[Message]
+    tools: list[Tool]
+    variables: dict[str, Any]
+    thinking: ThinkingDecision
+
+
+Encoder: TypeAlias = Callable[[Rendered], list[int]]
+
+
+def assemble(
+    conversation: Conversation,
+    setup: ModelSetup,
+    *,
+    window: int | None = None,
+    limit: bool = True,
+    unseal: Unseal | None = None,
+    encode: Encoder | None = None,
+) -> Prompt:
+    """The prompt of a conversation.
+
+    `window`: the workers' context window in tokens, if one is known. `limit` False: only the prompt is wanted, to
+    count it or to show it, and no check is made. `unseal` opens sealed reasoning, `encode` replaces the tokenizer.
+
+    Raises Invalid where the conversation, a tool choice or a template variable cannot be served, ContextOverflow where
+    prompt and answer do not fit.
+    """
+    stripped, lines = strip_preamble(conversation) if setup.strip_preamble else (conversation, 0)
+    rendered = render(stripped, setup, unseal)
+    ids = encode(rendered) if encode is not None else setup.tokenizer.encode(rendered.text)
+    wanted = conversation.sampling.max_tokens
+    output = limit_output(len(ids), wanted, setup.window(window)) if limit else OutputLimit(wanted or 0, False)
+    return Prompt(
+        ids=ids,
+        text=rendered.text,
+        in_reasoning=rendered.in_reasoning,
+        prefix=rendered.prefix,
+        tools=[_as_told(tool) for tool in conversation.tools],
+        max_tokens=output.max_tokens,
+        window_limited=output.window_limited,
+        stop_ids=list(setup.stop_ids),
+        sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
+        stripped_lines=lines,
+    )
+
+
+def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None = None) -> Rendered:
+    """The prompt's text, up to where the model goes on. Raises Invalid."""
+    forced = _forced_call(conversation, setup)
+    thinking = decide(conversation)
+    variables = template_variables(
+        thinking, setup.traits, defaults=setup.template_kwargs, own=conversation.template_kwargs
+    )
+    adapted = adapt(conversation, setup.traits, setup.template, unseal=unseal, write_call=setup.family.write_call)
+    if adapted.continues:
+        text = _continued(adapted, setup, variables)
+    else:
+        text = setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
+    in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
+    if forced is not None:
+        if in_reasoning:
+            text, in_reasoning = text + _reasoning_end(setup), False
+        elif adapted.continues:
+            text += setup.traits.text_join
+        text += forced
+    return Rendered(
+        text=text,
+        prefix=forced or "",
+        in_reasoning=in_reasoning,
+        messages=adapted.messages,
+        tools=adapted.tools,
+        variables=variables,
+        thinking=thinking,
+    )
+
+
+def _forced_call(conversation: Conversation, setup: ModelSetup) -> str | None:
+    """How the model's turn must begin, or None where it is free."""
+    choice = conversation.tool_choice
+    if choice.mode not in ("any", "tool"):
+        return None
+    if not conversation.tools:
+        raise Invalid("tool_choice may only be specified while providing tools", param="tool_choice")
+    if choice.mode == "any":
+        return setup.family.call_prefix(None)
+    chosen = next((tool for tool in conversation.tools if tool.name == choice.name), None)
+    if chosen is None:
+        raise Invalid(f"tool_choice names a tool that is not among the tools: {choice.name}", param="tool_choice")
+    return setup.family.call_prefix(tool_name(chosen.name, chosen.namespace))
+
+
+def _reasoning_end(setup: ModelSetup) -> str:
+    """What closes an open reasoning block before a call."""
+    if setup.traits.marks[2]:
+        return setup.traits.marks[2]
+    return f"\n{setup.family.think[1]}\n\n" if setup.family.think else ""
+
+
+def _continued(adapted: Adapted, setup: ModelSetup, variables: dict[str, Any]) -> str:
+    """The prompt that ends in the assistant's own last text: the template's text up to the end of that."""
+    last = dict(adapted.messages[-1])
+    if isinstance(last["content"], str):
+        last["content"] += _CONTINUE_MARK
+    else:
+        *before, part = last["content"]
+        last["content"] = [*before, {**part, "text": part["text"] + _CONTINUE_MARK}]
+    text = setup.template.render(
+        [*adapted.messages[:-1], last], tools=adapted.tools, variables=variables, generation=False
+    )
+    before_mark, found, _ = text.rpartition(_CONTINUE_MARK)
+    if not found:
+        raise Invalid("this model's chat template cannot continue an assistant message", param="messages")
+    return before_mark
+
+
+def _as_told(tool: ToolSpec) -> ToolSpec:
+    told = tool_definition(tool)["function"]
+    return replace(tool, name=told["name"], schema=told["parameters"], namespace=None)

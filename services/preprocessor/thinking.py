@@ -1,0 +1,90 @@
+"""One decision on reasoning per request, and the template variables that carry it out.
+
+Who wins, lowest first: the model's own rule, the operator's `template_kwargs`, the API's thinking controls, the
+client's `chat_template_kwargs`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from schemas.conversation import Conversation
+from services.preprocessor.traits import TemplateTraits
+
+SWITCHES = ("enable_thinking", "thinking")
+EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+"""Levels of all three APIs, least first. `none` means off and is not a level."""
+_BUDGETS = ("thinking_budget", "reasoning_budget")
+KEEP_HISTORY: dict[str, Any] = {
+    "preserve_thinking": True,  # Qwen3.6, LFM2.5, Kimi K2.6, Gemma 4
+    "clear_thinking": False,  # GLM 4.7 to 5.3
+    "truncate_history_thinking": False,  # Nemotron 3
+    "think_render_option": "all",  # Solar
+}
+
+
+class ThinkingDecision(Struct, frozen=True):
+    """What a request comes to."""
+
+    enabled: bool | None
+    """None: the model's own rule."""
+    effort: str | None
+    budget_tokens: int | None
+    keep_history: bool
+    """Reasoning of earlier turns stays in the prompt also after a new user message, where the template lets it."""
+
+
+def decide(conversation: Conversation) -> ThinkingDecision:
+    """The API's controls and the kind of turn, resolved.
+
+    A forced call (`tool_choice` any or tool) leaves no room for reasoning: the call begins at once. Agent turns, those
+    with tools, keep the reasoning that explains their calls; ordinary turns follow the model.
+    """
+    thinking = conversation.thinking
+    enabled = {"default": None, "enabled": True, "adaptive": True, "disabled": False}[thinking.mode]
+    if thinking.effort == "none" and thinking.mode in ("default", "adaptive"):
+        enabled = False
+    if conversation.tool_choice.mode in ("any", "tool"):
+        enabled = False
+    return ThinkingDecision(
+        enabled=enabled,
+        effort=thinking.effort if enabled is not False and thinking.effort in EFFORTS else None,
+        budget_tokens=thinking.budget_tokens if enabled is not False else None,
+        keep_history=bool(conversation.tools),
+    )
+
+
+def template_variables(
+    decision: ThinkingDecision,
+    traits: TemplateTraits,
+    *,
+    defaults: Mapping[str, Any],
+    own: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The variables with which to render: `defaults` are the operator's, `own` the client's, who has the last word.
+
+    Only variables that the template reads are written; a level of effort that it does not know becomes the nearest.
+    """
+    variables: dict[str, Any] = {}
+    if decision.keep_history:
+        variables |= {name: value for name, value in KEEP_HISTORY.items() if name in traits.variables}
+    variables |= defaults
+    if decision.enabled is not None:
+        variables |= dict.fromkeys(traits.switches, decision.enabled)
+        if "thinking_mode" in traits.variables:  # MiniMax M3
+            variables["thinking_mode"] = "enabled" if decision.enabled else "disabled"
+    if decision.enabled is False:
+        variables |= {name: "none" for name, levels in traits.efforts.items() if "none" in levels}
+    if decision.effort is not None:
+        variables |= {name: _nearest(decision.effort, levels) for name, levels in traits.efforts.items() if levels}
+    if decision.budget_tokens is not None:
+        variables |= {name: decision.budget_tokens for name in _BUDGETS if name in traits.variables}
+    return {**variables, **own}
+
+
+def _nearest(effort: str, levels: tuple[str, ...]) -> str:
+    wanted = EFFORTS.index(effort)
+    known = [level for level in levels if level in EFFORTS]
+    return min(known, key=lambda level: (abs(EFFORTS.index(level) - wanted), -EFFORTS.index(level)), default=effort)

@@ -1,0 +1,63 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import ContextOverflow, ErrorKind
+from services.preprocessor.limits import USEFUL_ANSWER, OutputLimit, limit_output
+
+
+def test_what_the_client_asks_for_holds_where_it_fits() -> None:
+    assert limit_output(1000, 4096, 32_768) == OutputLimit(4096, False)
+    assert limit_output(28_672, 4096, 32_768) == OutputLimit(4096, False)
+
+
+@pytest.mark.parametrize("requested", [32_000, 128_000])
+def test_what_claude_code_asks_for_is_cut_to_the_window(requested: int) -> None:
+    assert limit_output(20_000, requested, 32_768) == OutputLimit(12_768, True)
+
+
+def test_no_request_takes_all_that_is_left() -> None:
+    assert limit_output(768, None, 32_768) == OutputLimit(32_000, True)
+
+
+def test_prefill_only_needs_no_room() -> None:
+    assert limit_output(32_768, 0, 32_768) == OutputLimit(0, False)
+
+
+def test_a_short_answer_fits_where_a_useful_one_does_not() -> None:
+    assert limit_output(32_700, 16, 32_768) == OutputLimit(16, False)
+    with pytest.raises(ContextOverflow):
+        limit_output(32_700, 32_000, 32_768)
+
+
+def test_a_small_window_is_usable() -> None:
+    assert limit_output(480, None, 512) == OutputLimit(32, True)
+
+
+def test_the_wording_makes_clients_compact() -> None:
+    with pytest.raises(ContextOverflow) as caught:
+        limit_output(190_000, 32_000, 131_072)
+    info = caught.value.info
+    assert info.kind is ErrorKind.CONTEXT_OVERFLOW
+    assert info.message == f"prompt is too long: 190000 tokens > {131_072 - USEFUL_ANSWER} maximum"
+    assert info.code == "context_length_exceeded"
+    assert info.details == {"prompt_tokens": 190_000, "max_prompt_tokens": 130_048, "context_window": 131_072}
+
+
+@given(st.integers(0, 300_000), st.none() | st.integers(0, 200_000), st.integers(1, 262_144))
+def test_never_more_than_the_window_and_never_a_maximum_above_the_prompt(
+    prompt: int, requested: int | None, window: int
+) -> None:
+    try:
+        limit = limit_output(prompt, requested, window)
+    except ContextOverflow as error:
+        found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error.info.message)
+        assert found is not None
+        assert int(found[1]) == prompt > int(found[2])
+        limit_output(int(found[2]), requested, window)  # a prompt of the maximum named is served
+    else:
+        assert 0 <= limit.max_tokens <= max(window - prompt, 0)
+        assert requested is None or limit.max_tokens <= requested
+        assert limit.window_limited == (requested is None or limit.max_tokens < requested)

@@ -1,0 +1,123 @@
+from typing import Any
+
+import pytest
+
+from schemas.conversation import Conversation, Text, Thinking, ToolChoice, ToolSpec, Turn
+from services.preprocessor.thinking import decide, template_variables
+from services.preprocessor.traits import TemplateTraits
+
+ALL_NAMES = TemplateTraits(
+    variables=frozenset(
+        {
+            "enable_thinking",
+            "thinking",
+            "thinking_mode",
+            "thinking_budget",
+            "reasoning_effort",
+            "preserve_thinking",
+            "clear_thinking",
+            "truncate_history_thinking",
+        }
+    ),
+    switches=("enable_thinking", "thinking"),
+    efforts={"reasoning_effort": ("none", "low", "medium", "high")},
+)
+
+
+def variables(
+    thinking: Thinking | None = None,
+    *,
+    traits: TemplateTraits = ALL_NAMES,
+    choice: str = "auto",
+    tools: bool = False,
+    defaults: dict[str, Any] | None = None,
+    own: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    conversation = Conversation(
+        "m",
+        [Turn("user", [Text("hi")])],
+        tools=[ToolSpec("t")] if tools else [],
+        thinking=thinking or Thinking(),
+        tool_choice=ToolChoice(choice),  # type: ignore[arg-type]
+    )
+    return template_variables(decide(conversation), traits, defaults=defaults or {}, own=own or {})
+
+
+def test_a_client_that_says_nothing_gets_the_models_own_rule() -> None:
+    assert variables() == {}
+
+
+@pytest.mark.parametrize("mode", ["enabled", "adaptive"])
+def test_on(mode: str) -> None:
+    assert variables(Thinking(mode)) == {  # type: ignore[arg-type]
+        "enable_thinking": True,
+        "thinking": True,
+        "thinking_mode": "enabled",
+    }
+
+
+def test_off_in_every_variable_that_the_template_reads() -> None:
+    assert variables(Thinking("disabled", effort="high")) == {
+        "enable_thinking": False,
+        "thinking": False,
+        "thinking_mode": "disabled",
+        "reasoning_effort": "none",
+    }
+
+
+def test_effort_none_is_off() -> None:
+    assert variables(Thinking(effort="none"))["enable_thinking"] is False
+
+
+@pytest.mark.parametrize(
+    ("effort", "level"),
+    [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "high"), ("max", "high")],
+)
+def test_effort_becomes_the_nearest_level_that_the_template_knows(effort: str, level: str) -> None:
+    assert variables(Thinking(effort=effort)) == {"reasoning_effort": level}
+
+
+def test_between_two_levels_the_greater_wins() -> None:
+    traits = TemplateTraits(
+        variables=frozenset({"reasoning_effort"}), efforts={"reasoning_effort": ("low", "medium", "xhigh")}
+    )
+    assert variables(Thinking(effort="high"), traits=traits) == {"reasoning_effort": "xhigh"}
+
+
+def test_an_unknown_effort_is_left_out() -> None:
+    assert variables(Thinking(effort="ludicrous")) == {}
+
+
+def test_budget() -> None:
+    assert variables(Thinking("enabled", budget_tokens=512))["thinking_budget"] == 512
+    assert "thinking_budget" not in variables(Thinking("disabled", budget_tokens=512))
+
+
+def test_agent_turns_keep_the_reasoning_of_earlier_turns() -> None:
+    keep = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
+    assert variables(tools=True) == keep
+    assert variables(tools=False) == {}
+
+
+@pytest.mark.parametrize("choice", ["any", "tool"])
+def test_a_forced_call_leaves_no_room_for_reasoning(choice: str) -> None:
+    assert variables(Thinking("enabled"), choice=choice)["enable_thinking"] is False
+
+
+def test_who_wins() -> None:
+    operator = {"enable_thinking": False, "preserve_thinking": False, "flavour": 1}
+    assert variables(tools=True, defaults=operator)["preserve_thinking"] is False
+    assert variables(defaults=operator) == operator
+    assert variables(Thinking("enabled"), defaults=operator)["enable_thinking"] is True
+    assert variables(Thinking("enabled"), defaults=operator, own={"enable_thinking": False, "x": 2}) == {
+        "enable_thinking": False,
+        "thinking": True,
+        "thinking_mode": "enabled",
+        "preserve_thinking": False,
+        "flavour": 1,
+        "x": 2,
+    }
+
+
+def test_nothing_is_written_that_the_template_does_not_read() -> None:
+    assert variables(Thinking("disabled", effort="low", budget_tokens=1), traits=TemplateTraits(), tools=True) == {}
