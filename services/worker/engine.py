@@ -41,7 +41,10 @@ class EngineInfo(Struct, frozen=True):
     """Capacity of the KV cache in tokens; None: not limited, or unknown."""
     eos_ids: list[int]
     features: frozenset[str]
-    """Of: sampling, seed, penalties, min_tokens, logprobs, guided, prefix_cache, kv_events, priority, salt."""
+    """Of: sampling, seed, min_p, penalties, min_tokens, logprobs (of the chosen token), top_logprobs (of others, too),
+    guided, prefix_cache, kv_events, priority, salt."""
+    vocab_size: int | None = None
+    """Every token id is below it; None: unknown."""
 
 
 class EngineRequest(Struct, frozen=True):
@@ -57,6 +60,9 @@ class EngineRequest(Struct, frozen=True):
     cache_salt: str | None = None
     """Only equal salts share KV blocks."""
     guided: OutputFormat | None = None
+    resumed: int = 0
+    """How many ids at the end of `token_ids` are output of an earlier attempt. For an engine that decodes they are
+    prompt like the rest; one that plays goes on behind them."""
 
 
 class Delta(Struct):

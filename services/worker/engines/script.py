@@ -1,0 +1,296 @@
+"""The script engine: stands for a model and needs none. It says what was written, token by token, at a set pace.
+
+All that an engine has besides a model is real here: slots and a queue, prefill that takes time for tokens which the
+prefix cache does not hold, one step for all turns that are due, and every way to end or to fail.
+
+Features: what is written is certain, so that no temperature, penalty or seed changes it and each token's log
+probability is 0; a form (`guided`) is kept by the agent, while a played script is said as it was written.
+"""
+
+import asyncio
+import heapq
+import os
+import time
+from collections.abc import AsyncGenerator
+from itertools import count
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from schemas.control import Load
+from schemas.errors import EngineFailed
+from schemas.events import FinishReason
+from services.parser import Family, families, family
+from services.runtime.config import WorkerConfig
+from services.worker.engine import Delta, EngineInfo, EngineRequest
+from services.worker.engines.model_files import find_file, read_facts, read_json
+from services.worker.engines.prefix_cache import PrefixCache
+from services.worker.engines.script_author import Author
+from services.worker.engines.script_player import Cue, Directive, Playback, Script, parse_file
+from services.worker.engines.ticker import NOW, Ticker, aligned, now_us
+from services.worker.engines.turns import OpenTurns, Turn
+
+BLOCK_TOKENS = 16
+DEFAULT_WINDOW = 131_072
+DEFAULT_KV_TOKENS = 4_194_304
+"""What the prefix cache remembers where no capacity is set: 100 bytes a block, so some 26 MB."""
+FEATURES = frozenset(
+    {
+        "sampling",
+        "seed",
+        "min_p",
+        "penalties",
+        "min_tokens",
+        "logprobs",
+        "guided",
+        "prefix_cache",
+        "priority",
+        "salt",
+    }
+)
+
+
+class _Stream:
+    """One turn that is being said."""
+
+    __slots__ = ("burst", "cached", "cue", "delay_us", "done", "keys", "mark", "playback", "pos", "request", "turn")
+
+    def __init__(self, turn: Turn, request: EngineRequest, playback: Playback, keys: list[int], delay_us: int) -> None:
+        self.turn = turn
+        self.request = request
+        self.playback = playback
+        self.keys = keys
+        self.delay_us = delay_us
+        self.burst = 1
+        self.mark = "-"
+        self.pos = 0
+        self.cue = 0
+        self.cached: int | None = None
+        """Given with the first delta, then None."""
+        self.done = False
+
+
+class ScriptEngine:
+    """`Engine` over written output."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._turns = OpenTurns("script")
+        self._ticker: Ticker[_Stream] = Ticker(self._step)
+        self._cache = PrefixCache(BLOCK_TOKENS, config.kv_tokens or DEFAULT_KV_TOKENS)
+        self._waiting: list[tuple[int, int, _Stream]] = []
+        self._order = count()
+        self._queued = 0
+        self._running: set[_Stream] = set()
+        self._kv_held = 0
+        self._prefill_free_us = 0
+        self._marks = -1
+        self._author: Author
+
+    async def start(self) -> EngineInfo:
+        """Loads the tokenizer and the scripts. Raises OSError or ValueError where they cannot be read."""
+        info = await asyncio.to_thread(self._load)
+        marks = (self._config.engine_args or {}).get("marks")
+        if marks:
+            self._marks = os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        return info
+
+    def _load(self) -> EngineInfo:
+        config = self._config
+        facts = read_facts(config.model)
+        path = find_file(config.model, "tokenizer.json")
+        if path is None:
+            raise FileNotFoundError(f"{config.model} has no tokenizer.json")
+        tokenizer = Tokenizer.from_file(str(path))
+        self._author = Author(
+            tokenizer,
+            facts.eos_ids,
+            _read_scripts(config.script_dir),
+            _family(config),
+            request_mode=config.script_mode == "request",
+        )
+        return EngineInfo(
+            name="script",
+            version="1",
+            max_model_len=config.max_model_len or facts.window or DEFAULT_WINDOW,
+            slots=config.slots,
+            block_tokens=BLOCK_TOKENS,
+            kv_tokens=config.kv_tokens,
+            eos_ids=facts.eos_ids,
+            features=FEATURES,
+            vocab_size=max(facts.vocab_size or 0, tokenizer.get_vocab_size(with_added_tokens=True)),
+        )
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Delta, None]:
+        """See `Engine.generate`."""
+        turn = self._turns.open(request.id)
+        stream: _Stream | None = None
+        try:
+            prepared = await self._prepare(turn, request)
+            if not turn.ended:  # else the engine has died or stopped meanwhile, and `get` says so
+                stream = prepared
+                self._queued += 1
+                heapq.heappush(self._waiting, (-request.priority, next(self._order), stream))
+                self._admit()
+            while True:
+                delta = await turn.get()
+                yield delta
+                if delta.finish is not None:
+                    return
+        finally:
+            self._turns.close(turn)
+            if stream is not None:
+                self._drop(stream)
+
+    async def _prepare(self, turn: Turn, request: EngineRequest) -> _Stream:
+        named = self._author.named(request)
+        directive, playback = named or (Directive("-"), await asyncio.to_thread(self._author.written, request))
+        delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
+        keys = self._cache.keys(request.token_ids, request.cache_salt)
+        stream = _Stream(turn, request, playback, keys, round(delay_ms * 1000))
+        stream.burst, stream.mark = directive.burst, directive.id
+        return stream
+
+    def load(self) -> Load:
+        """See `Engine.load`."""
+        capacity = self._config.kv_tokens or DEFAULT_KV_TOKENS
+        return Load(
+            running=len(self._running),
+            waiting=self._queued,
+            slots=self._config.slots,
+            queue_limit=self._config.queue_limit,
+            kv_used=min(1.0, self._kv_held / capacity),
+        )
+
+    def healthy(self) -> bool:
+        """See `Engine.healthy`."""
+        return self._turns.death is None
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Engine.stop`."""
+        self._ticker.stop()
+        self._turns.stop()
+        if self._marks >= 0:
+            os.close(self._marks)
+            self._marks = -1
+
+    def _admit(self) -> None:
+        """Gives free slots to those who wait: prefill now, first token when it is done."""
+        while self._waiting and len(self._running) < self._config.slots and not self._turns.over:
+            _, _, stream = heapq.heappop(self._waiting)
+            if stream.done:
+                continue
+            self._queued -= 1
+            self._running.add(stream)
+            prompt = len(stream.request.token_ids)
+            self._kv_held += prompt
+            # The last token is always computed: without it there is nothing to decode from.
+            held = self._cache.match(stream.keys[: (prompt - 1) // BLOCK_TOKENS])
+            stream.cached = held * BLOCK_TOKENS
+            self._ticker.add(stream, self._prefilled_at(prompt - stream.cached))
+
+    def _prefilled_at(self, tokens: int) -> int:
+        """When `tokens` more are computed; prompts are, one after the other."""
+        if not self._config.prefill_tokens_per_s:
+            return NOW
+        start = max(now_us(), self._prefill_free_us)
+        self._prefill_free_us = start + round(tokens * 1e6 / self._config.prefill_tokens_per_s)
+        return self._prefill_free_us
+
+    def _step(self, stream: _Stream) -> int | None:
+        """One engine step of one turn; returns when the next one is due."""
+        try:
+            return None if stream.done else self._say(stream)
+        except Exception as error:  # the ticker serves all turns: an error here must end them, not leave them hanging
+            self._die(f"{type(error).__name__}: {error}")
+            return None
+
+    def _say(self, stream: _Stream) -> int | None:
+        playback = stream.playback
+        if stream.pos == 0 and stream.cue == 0:
+            self._cache.insert(stream.keys)
+        ahead = len(playback.ids)
+        while stream.cue < len(playback.cues):
+            at, cue = playback.cues[stream.cue]
+            if at > stream.pos:
+                ahead = at
+                break
+            stream.cue += 1
+            if cue.kind in {"pause", "fail", "die", "silence"}:
+                return self._interrupt(stream, cue)
+            self._pace(stream, cue)
+        end = min(stream.pos + stream.burst, ahead)
+        ids = playback.ids[stream.pos : end]
+        stream.pos = end
+        self._kv_held += len(ids)
+        delta = Delta(ids, cached=stream.cached)
+        stream.cached = None
+        if stream.request.sampling.logprobs is not None:
+            delta.logprobs = [[(token, 0.0)] for token in ids]
+        if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
+            delta.finish, delta.stop_id = playback.finish, playback.stop_id
+            self._drop(stream)
+        stream.turn.put(delta)
+        return None if stream.done else aligned(now_us(), stream.delay_us) if stream.delay_us else NOW
+
+    def _interrupt(self, stream: _Stream, cue: Cue) -> int | None:
+        """A cue that no token follows in this step."""
+        if cue.kind == "pause":
+            return aligned(now_us() + round(cue.amount * 1000), stream.delay_us)
+        if cue.kind == "die":
+            self._die(cue.text or "it was told to")
+        elif cue.kind == "fail":
+            message = cue.text or "the script fails here"
+            self._drop(stream)
+            stream.turn.fail(lambda: EngineFailed(message))
+        return None  # `silence`: the turn keeps its slot until it is cancelled
+
+    def _pace(self, stream: _Stream, cue: Cue) -> None:
+        if cue.kind == "delay":
+            stream.delay_us = round(cue.amount * 1000)
+        elif cue.kind == "burst":
+            stream.burst = max(1, int(cue.amount))
+        elif self._marks >= 0:
+            # One write each, so that whoever reads the file sees whole lines.
+            os.write(self._marks, f"{stream.mark} {cue.text} {time.monotonic_ns()}\n".encode())
+
+    def _drop(self, stream: _Stream) -> None:
+        """The turn is over for the engine: its slot is free, its tokens stay in the cache."""
+        if stream.done:
+            return
+        stream.done = True
+        if stream in self._running:
+            self._running.discard(stream)
+            self._kv_held -= len(stream.request.token_ids) + stream.pos
+            if stream.pos:
+                rest = stream.request.token_ids[len(stream.keys) * BLOCK_TOKENS :] + stream.playback.ids[: stream.pos]
+                self._cache.insert(self._cache.extend(stream.keys, rest, stream.request.cache_salt))
+        else:
+            self._queued -= 1
+        self._admit()
+
+    def _die(self, reason: str) -> None:
+        self._ticker.stop()
+        self._turns.die(reason)
+
+
+def _read_scripts(folder: str | None) -> dict[str, Script]:
+    scripts: dict[str, Script] = {}
+    for path in sorted(Path(folder).iterdir()) if folder else []:
+        if path.is_file():
+            scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
+    return scripts
+
+
+def _family(config: WorkerConfig) -> Family:
+    """The configured family, or the one whose calls the model's chat template shows."""
+    if config.family != "auto":
+        return family(config.family)
+    template = find_file(config.model, "chat_template.jinja")
+    source = template.read_text(encoding="utf-8") if template is not None else ""
+    if not source:
+        source = str((read_json(config.model, "tokenizer_config.json") or {}).get("chat_template") or "")
+    return next(
+        (kind for kind in families().values() if kind.evidence and all(map(source.__contains__, kind.evidence))),
+        family("qwen3_coder"),
+    )

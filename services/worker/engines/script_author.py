@@ -1,0 +1,100 @@
+"""Where the script engine's words come from: a written script that the prompt names, one that the prompt brings, or the
+scripted agent. Holds the tokenizer; no IO of its own."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from tokenizers import Tokenizer
+
+from schemas.errors import Invalid
+from services.parser import Family
+from services.worker.engine import EngineRequest
+from services.worker.engines.agent import act
+from services.worker.engines.agent_prompt import read_prompt
+from services.worker.engines.script_player import (
+    PROSE,
+    Compiled,
+    Directive,
+    Playback,
+    Script,
+    compile_script,
+    find_directive,
+    parse_inline,
+    perform,
+)
+
+_TAIL = 160
+"""The play directive stands within so many tokens of the prompt's end; a long prompt is not decoded for it."""
+_COMPILED = 256
+_SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
+_DONE = "The request's script has no further turn."
+
+
+class Author:
+    """Decides what a request gets to hear. Thread-safe: `agent` is slow on long prompts and belongs in a thread."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        eos_ids: Sequence[int],
+        scripts: Mapping[str, Script],
+        family: Family,
+        *,
+        request_mode: bool,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._eos_ids = eos_ids
+        self._scripts = scripts
+        self._family = family
+        self._request_mode = request_mode
+        self._prose = self._encode(PROSE)
+        self._compiled = lru_cache(_COMPILED)(self._compile_named)
+
+    def named(self, request: EngineRequest) -> tuple[Directive, Playback] | None:
+        """The written script that the prompt's tail names; None if it names none. Quick.
+
+        Raises Invalid for a script that there is not.
+        """
+        if not self._scripts:
+            return None
+        end = len(request.token_ids) - request.resumed
+        directive = find_directive(self._decode(request.token_ids[max(0, end - _TAIL) : end]))
+        if directive is None:
+            return None
+        if directive.name not in self._scripts:
+            known = ", ".join(sorted(self._scripts))
+            raise Invalid(f"there is no script {directive.name!r}; there are: {known}", param="prompt")
+        return directive, self._perform(self._compiled(directive.name, directive.n), request)
+
+    def written(self, request: EngineRequest) -> Playback:
+        """What the prompt brings with it, in request mode, or what the agent has to say. Milliseconds on long prompts.
+
+        Raises Invalid for a directive that is not well formed.
+        """
+        prompt = self._decode(request.token_ids[: len(request.token_ids) - request.resumed])
+        said = self._brought(prompt) if self._request_mode else None
+        script: Script = parse_inline(said) if said is not None else [act(prompt, self._family, request.guided)]
+        return self._perform(compile_script(script, self._encode, self._prose), request)
+
+    def _brought(self, prompt: str) -> str | None:
+        """The n-th `[[say]]` of the last request, where n counts the assistant's turns since it."""
+        view = read_prompt(prompt)
+        said = _SAY.findall(view.request)
+        if not said:
+            return None
+        return str(said[view.answers]) if view.answers < len(said) else _DONE
+
+    def _compile_named(self, name: str, n: int) -> Compiled:
+        return compile_script(self._scripts[name], self._encode, self._prose, n)
+
+    def _perform(self, script: Compiled, request: EngineRequest) -> Playback:
+        return perform(script, request.sampling, request.stop_ids, self._eos_ids, self._prose, resumed=request.resumed)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text

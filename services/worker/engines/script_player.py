@@ -1,0 +1,217 @@
+"""Written model output and how it is played: scripts, their directives, and what a request makes of them. Pure.
+
+A script is a list of parts: text (special tokens included), tokens of plain prose, and cues that change the play at
+their place. Files hold either raw text or a JSON list of parts; a JSON object holds several scripts by name:
+
+    ["<think>\\nShort.\\n</think>\\n\\n", {"mark": "open"}, {"pause_ms": 200}, {"fill": 64}, {"fill": "n"}]
+
+A request in test mode writes the same with directives: `[[fill 64]]`, `[[pause 200]]`, `[[delay 5]]`, `[[burst 4]]`,
+`[[mark open]]`, `[[fail why]]`, `[[die why]]`, `[[silence]]`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain, cycle, repeat
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from schemas.conversation import Sampling
+from schemas.errors import Invalid
+from schemas.events import FinishReason
+
+CueKind: TypeAlias = Literal["pause", "delay", "burst", "mark", "fail", "die", "silence"]
+Encode: TypeAlias = Callable[[str], list[int]]
+
+PROSE = (
+    "Every engine waits for something. This one waits for nobody: it has its text before it starts, and all that is "
+    "left to it is to say the words one after the other, at an even pace, until there are enough of them. Nothing in "
+    "these sentences means anything to the reader, and nothing in them looks like the opening of a tool call. They "
+    "are here to be counted, and when they come to their end they begin again. "
+)
+"""What `fill` is made of."""
+
+
+class Fill(Struct, frozen=True):
+    """`tokens` tokens of prose; None: as many as the request's directive says."""
+
+    tokens: int | None = None
+
+
+class Cue(Struct, frozen=True):
+    """Something that happens before the next token. Times in milliseconds."""
+
+    kind: CueKind
+    amount: float = 0.0
+    text: str = ""
+
+
+Part: TypeAlias = str | Fill | Cue
+Script: TypeAlias = list[Part]
+
+
+class Directive(Struct, frozen=True):
+    """`[[play NAME n=512 delay=10 burst=1 id=x]]`: which script, and how."""
+
+    name: str
+    n: int = 16
+    delay_ms: float | None = None
+    burst: int = 1
+    id: str = "-"
+
+
+class Playback(Struct, frozen=True):
+    """What one request gets to hear: tokens, the cues between them in order of place, and how it ends."""
+
+    ids: list[int]
+    cues: list[tuple[int, Cue]]
+    finish: FinishReason
+    stop_id: int | None = None
+
+
+class Compiled(Struct, frozen=True):
+    """A script in tokens, its end token not among them."""
+
+    ids: list[int]
+    cues: list[tuple[int, Cue]]
+
+
+_PLAY = re.compile(r"\[\[play ([\w-]+)((?: \w+=[\w.\-]+)*)\]\]")
+_INLINE = re.compile(r"\[\[(fill|pause|delay|burst|mark|fail|die|silence)(?: ([^\]]*))?\]\]")
+
+
+def find_directive(text: str) -> Directive | None:
+    """The last play directive of `text`. Raises Invalid if it is not well formed."""
+    found = _PLAY.findall(text)
+    if not found:
+        return None
+    name, options = found[-1]
+    given = dict(option.split("=", 1) for option in options.split())
+    try:
+        return Directive(
+            name,
+            n=int(given.get("n", 16)),
+            delay_ms=float(given["delay"]) if "delay" in given else None,
+            burst=max(1, int(given.get("burst", 1))),
+            id=given.get("id", "-"),
+        )
+    except ValueError as error:
+        raise Invalid(f"play directive: {error}", param="prompt") from None
+
+
+def parse_file(name: str, text: str) -> dict[str, Script]:
+    """The scripts in one file, by name: a `.json` file's own names or the file's; anything else is raw output.
+
+    Raises ValueError, naming the file, if it is not well formed.
+    """
+    stem, _, suffix = name.rpartition(".")
+    if suffix != "json":
+        return {stem or name: [text]}
+    try:
+        document = json.loads(text)
+        if isinstance(document, list):
+            return {stem: [_part(item) for item in document]}
+        named = {key: value for key, value in document.items() if not key.startswith("_")}
+        return {key: [_part(item) for item in value] for key, value in named.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def parse_inline(text: str) -> Script:
+    """Text with directives in it, as a script. Raises Invalid for a directive whose value is no number."""
+    parts: Script = []
+    end = 0
+    for found in _INLINE.finditer(text):
+        parts.append(text[end : found.start()])
+        parts.append(_inline(found[1], (found[2] or "").strip()))
+        end = found.end()
+    parts.append(text[end:])
+    return [part for part in parts if part != ""]
+
+
+def compile_script(script: Script, encode: Encode, prose: Sequence[int], n: int = 16) -> Compiled:
+    """A script in tokens; `prose` is what `fill` repeats, `n` the length of `{"fill": "n"}`."""
+    ids: list[int] = []
+    cues: list[tuple[int, Cue]] = []
+    for part in script:
+        if isinstance(part, str):
+            ids += encode(part)
+        elif isinstance(part, Cue):
+            cues.append((len(ids), part))
+        else:
+            count = n if part.tokens is None else part.tokens
+            ids += [prose[i % len(prose)] for i in range(count)]
+    return Compiled(ids, cues)
+
+
+def perform(
+    script: Compiled,
+    sampling: Sampling,
+    stop_ids: Sequence[int],
+    eos_ids: Sequence[int],
+    prose: Sequence[int],
+    *,
+    resumed: int = 0,
+) -> Playback:
+    """What is heard of a script: up to `max_tokens` or the first stop id, from token `resumed` on.
+
+    The script's own end is an end token; where the request ignores those, or has not had `min_tokens` yet, prose
+    follows. `max_tokens` and `min_tokens` count from `resumed`.
+    """
+    stops = frozenset(stop_ids)
+    filler = [token for token in prose if token not in stops]
+    end = next((token for token in eos_ids if token in stops), None)
+    limit = sampling.max_tokens or 0
+    least = sampling.min_tokens or 0
+    ids: list[int] = []
+    more = iter(cycle(filler)) if filler else repeat(prose[0])
+    for token in chain(script.ids[resumed:], [end] if end is not None else [], more):
+        if len(ids) == limit:
+            break
+        if token not in stops:
+            ids.append(token)
+        elif len(ids) < least:
+            ids.append(next(more))
+        else:
+            return Playback(ids, _cues(script, resumed, len(ids)), FinishReason.STOP, token)
+    return Playback(ids, _cues(script, resumed, len(ids)), FinishReason.LENGTH)
+
+
+def _cues(script: Compiled, resumed: int, length: int) -> list[tuple[int, Cue]]:
+    """The cues that are still to come. Those that set the pace hold for good; the others happened before."""
+    kept = []
+    for at, cue in script.cues:
+        place = at - resumed
+        if place <= 0 < resumed:
+            if cue.kind in {"delay", "burst"}:
+                kept.append((0, cue))
+        elif place <= length:
+            kept.append((place, cue))
+    return kept
+
+
+def _part(item: Any) -> Part:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, dict) or len(item) != 1:
+        raise ValueError(f"a part is a text or an object with one key, not {item!r}")
+    ((key, value),) = item.items()
+    if key == "fill":
+        return Fill(None if value == "n" else int(value))
+    if key in {"pause_ms", "delay_ms"}:
+        return Cue("pause" if key == "pause_ms" else "delay", float(value))
+    if key == "burst":
+        return Cue("burst", int(value))
+    if key in {"mark", "fail", "die", "silence"}:
+        return Cue(key, text=str(value))
+    raise ValueError(f"unknown part {key!r}")
+
+
+def _inline(kind: str, value: str) -> Part:
+    if kind in {"mark", "fail", "die", "silence"}:
+        return Cue(kind, text=value)  # type: ignore[arg-type]
+    try:
+        return Fill(int(value)) if kind == "fill" else Cue(kind, float(value))  # type: ignore[arg-type]
+    except ValueError:
+        raise Invalid(f"[[{kind} {value}]] needs a number", param="prompt") from None

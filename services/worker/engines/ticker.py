@@ -1,0 +1,89 @@
+"""A clock for engine steps: everything that is due at one moment is stepped in one go."""
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+NOW = 0
+"""As the time of the next step: in the loop's next turn."""
+
+
+def now_us() -> int:
+    """Microseconds of the monotonic clock."""
+    return time.monotonic_ns() // 1000
+
+
+def aligned(after_us: int, period_us: int) -> int:
+    """The first multiple of `period_us` behind `after_us`: streams of one pace fall into step, whenever they began."""
+    return (after_us // period_us + 1) * period_us if period_us else after_us
+
+
+class Ticker(Generic[T]):
+    """Calls `step(item)` for each item when it is due; what it returns is when to step the item again.
+
+    One timer for all items, and none at all for those that are to go flat out: these are stepped once per turn of the
+    loop, so that the loop's other work runs between two steps.
+    """
+
+    def __init__(self, step: Callable[[T], int | None]) -> None:
+        self._step = step
+        self._flat: list[T] = []
+        self._due: dict[int, list[T]] = {}
+        self._times: list[int] = []
+        self._handle: asyncio.Handle | None = None
+        self._armed_for: int | None = None
+
+    def add(self, item: T, at_us: int = NOW) -> None:
+        """Step `item` at `at_us`."""
+        self._put(item, at_us)
+        self._arm()
+
+    def stop(self) -> None:
+        """Steps nothing any more."""
+        self._flat.clear()
+        self._due.clear()
+        self._times.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _put(self, item: T, at_us: int) -> None:
+        if at_us == NOW:
+            self._flat.append(item)
+        elif (bucket := self._due.get(at_us)) is not None:
+            bucket.append(item)
+        else:
+            self._due[at_us] = [item]
+            heapq.heappush(self._times, at_us)
+
+    def _arm(self) -> None:
+        wanted = NOW if self._flat else self._times[0] if self._times else None
+        if self._handle is not None:
+            if wanted is not None and self._armed_for is not None and self._armed_for <= wanted:
+                return
+            self._handle.cancel()
+            self._handle = None
+        if wanted is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._armed_for = wanted
+        if wanted == NOW:
+            self._handle = loop.call_soon(self._tick)
+        else:
+            self._handle = loop.call_later(max(0, wanted - now_us()) / 1e6, self._tick)
+
+    def _tick(self) -> None:
+        self._handle = None
+        items, self._flat = self._flat, []
+        now = now_us()
+        while self._times and self._times[0] <= now:
+            items += self._due.pop(heapq.heappop(self._times))
+        for item in items:
+            again = self._step(item)
+            if again is not None:
+                self._put(item, again)
+        self._arm()

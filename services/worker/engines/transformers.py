@@ -1,0 +1,323 @@
+"""The transformers engine: continuous batching with prefix sharing for any causal LM with full attention, CPU or GPU.
+
+The library runs the model on a thread of its own and calls back on the event loop, once per token and turn. It was
+built for batches, so that much of what a server takes for granted is done here; each place says what would happen
+else. What cannot be helped: each callback carries a copy of all tokens so far (at 4,000 tokens a stream's speed has
+dropped by a third), and hybrid models (Qwen3-Next, Nemotron-H) are refused by the library at the start.
+
+On a CPU that is shared, OpenMP threads that spin while they wait slow decoding down 10 to 30 times. Unless the
+environment says otherwise they are told to sleep; `OMP_NUM_THREADS=1` is the safe setting in containers.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from itertools import count
+from typing import Any
+
+from schemas.control import Load
+from schemas.conversation import Sampling
+from schemas.errors import EngineFailed
+from services.runtime.config import WorkerConfig
+from services.worker.engine import Delta, EngineInfo, EngineRequest
+from services.worker.engines.model_files import ModelFacts, read_facts, with_defaults
+from services.worker.engines.threads import in_daemon_thread
+from services.worker.engines.transformers_adapter import (
+    Progress,
+    batching_options,
+    cpu_kv_tokens,
+    parse_args,
+    row_arguments,
+)
+from services.worker.engines.turns import OpenTurns, Turn
+
+WATCH_INTERVAL_S = 0.25
+MAX_THREADS = 8
+
+
+class TransformersEngine:
+    """`Engine` over `ContinuousBatchingManager`."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._args = parse_args(config.engine_args)
+        self._turns = OpenTurns("transformers")
+        self._keys = count()
+        self._cached: dict[str, int] = {}
+        """Prompt tokens found in the cache, by the library's request id; written on the library's thread."""
+        self._held = 0
+        self._stopping = False
+        self._watcher: asyncio.Task[None] | None = None
+        self._manager: Any = None
+        self._facts: ModelFacts
+        self._info: EngineInfo
+
+    async def start(self) -> EngineInfo:
+        """Loads the model, starts the library's thread and decodes one token.
+
+        Raises EngineFailed, with the library's own words, if any of it fails.
+        """
+        # The library's thread is no daemon: an exception anywhere would leave a process that never ends. Threads
+        # inherit that from the thread that starts them, so it is started from one.
+        try:
+            self._info = await in_daemon_thread(self._load, "transformers-load")
+        except Exception as error:
+            raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
+        self._watcher = asyncio.create_task(self._watch())
+        try:
+            async for _ in self.generate(EngineRequest("start", [0], Sampling(max_tokens=1), [])):
+                pass
+        except EngineFailed:
+            await self.stop(1.0)
+            raise
+        return self._info
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Delta, None]:
+        """See `Engine.generate`."""
+        turn = self._turns.open(request.id)
+        progress = Progress(request)
+        # An id of its own for each try: the library hangs on a duplicate, and a late cancellation would hit its heir.
+        key = f"{request.id}#{next(self._keys)}"
+        self._held += len(request.token_ids)
+        try:
+            self._submit(key, turn, request, progress)
+            while True:
+                delta = await turn.get()
+                yield delta
+                if delta.finish is not None:
+                    return
+        finally:
+            self._turns.close(turn)
+            self._held -= len(request.token_ids) + progress.taken
+            self._release(key, cancel=not progress.finished)
+
+    def load(self) -> Load:
+        """See `Engine.load`."""
+        running = min(len(self._turns), self._config.slots)
+        capacity = self._info.kv_tokens or 0
+        return Load(
+            running=running,
+            waiting=len(self._turns) - running,
+            slots=self._config.slots,
+            queue_limit=self._config.queue_limit,
+            kv_used=min(1.0, self._held / capacity) if capacity else None,
+        )
+
+    def healthy(self) -> bool:
+        """See `Engine.healthy`."""
+        # Not `fatal_error`: it stays None after some of the library's deaths.
+        return self._turns.death is None and (self._stopping or self._manager is None or self._manager.is_running())
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Engine.stop`."""
+        self._stopping = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._turns.stop()
+        manager = self._manager
+        if manager is None:
+            return
+        # Hard: a soft stop decodes every open turn to its end first.
+        with contextlib.suppress(TimeoutError):
+            stop = in_daemon_thread(
+                lambda: manager.stop(block=True, timeout=grace_s, hard_stop=True), "transformers-stop"
+            )
+            await asyncio.wait_for(stop, grace_s)
+        gc.collect()
+
+    def _submit(self, key: str, turn: Turn, request: EngineRequest, progress: Progress) -> None:
+        arguments: dict[str, Any] = {}
+        if self._args.mode == "sampling":
+            arguments = row_arguments(with_defaults(request.sampling, self._facts.sampling))
+        # The handler first: outputs that come before it land in a shared queue, and the turn would hang.
+        self._manager.register_result_handler(key, self._callback(key, turn, progress))
+        added = self._manager.add_request(
+            request.token_ids,
+            request_id=key,
+            max_new_tokens=progress.max_new_tokens,
+            streaming=True,
+            eos_token_id=progress.eos_token_id,
+            **arguments,
+        )
+        if added is None:  # it takes nothing any more
+            self._turns.die("the generation thread has ended")
+
+    def _callback(self, key: str, turn: Turn, progress: Progress) -> Callable[[Any], None]:
+        def deliver(output: Any) -> None:
+            # Nothing may be raised here: all outputs of a step are delivered in one go, and the others would be lost.
+            try:
+                progress.finished = output.is_finished()
+                if output.error is not None:
+                    self._failed(turn, output.error)
+                elif not turn.ended:
+                    before = progress.taken
+                    cached = None if before else self._cached.pop(key, 0)
+                    delta = progress.take(output.generated_tokens, output.logprobs, cached)
+                    self._held += progress.taken - before
+                    turn.put(delta)
+            except Exception as error:
+                message = f"{type(error).__name__}: {error}"
+                turn.fail(lambda: EngineFailed(message))
+
+        return deliver
+
+    def _failed(self, turn: Turn, error: str) -> None:
+        """One request was refused, or the whole thread is on its way out: it fails its requests one by one first."""
+        status = self._manager.background_thread_status
+        if not self._manager.is_running() or status.local_status >= status.HARD_STOP:
+            self._turns.die(error)
+        else:
+            turn.fail(lambda: EngineFailed(f"transformers: {error}"))
+
+    def _release(self, key: str, *, cancel: bool) -> None:
+        """Nobody listens any more. A cancelled request gets no last output, so that its handler would stay for ever."""
+        self._cached.pop(key, None)
+        if cancel:
+            self._manager.cancel_request(key)
+            router = self._manager.output_router
+            with router._lock:
+                router.result_handlers.pop(key, None)
+
+    async def _watch(self) -> None:
+        """The thread may end without a word to anyone, or be stuck in a step."""
+        loop = asyncio.get_running_loop()
+        steps, since = -1, loop.time()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            if not self._manager.is_running():
+                self._turns.die("the generation thread has ended")
+                return
+            now_at = self._manager.current_batch
+            if now_at != steps or not self._turns:
+                steps, since = now_at, loop.time()
+            elif loop.time() - since > self._config.watchdog_s:
+                self._turns.die(f"no step in {self._config.watchdog_s:.0f} s")
+                return
+
+    # On the loading thread.
+
+    def _load(self) -> EngineInfo:
+        if "torch" not in sys.modules:
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when OpenMP is loaded
+        import torch
+        import transformers
+
+        if not sys.stderr.isatty():
+            transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        config = self._config
+        self._facts = read_facts(config.model)
+        device = _device(torch, config.device)
+        if device.type == "cpu":
+            torch.set_num_threads(self._args.threads or _cpu_threads())
+        model = self._model(torch, transformers, device)
+        window = config.max_model_len or self._facts.window or 4096
+        kv_tokens = config.kv_tokens
+        if kv_tokens is None and device.type == "cpu":
+            kv_tokens = cpu_kv_tokens(_kv_bytes_per_token(model), _free_memory(), window)
+        self._manager = self._make_manager(model, kv_tokens)
+        # Makes the cache and captures CUDA graphs here, where an exception reaches the caller.
+        self._manager.warmup()
+        cache = self._manager.batch_processor.cache
+        self._observe(cache)
+        self._manager.current_batch = 0
+        self._manager.start()
+        return self._describe(transformers.__version__, cache, model, window)
+
+    def _model(self, torch: Any, transformers: Any, device: Any) -> Any:
+        args, config = self._args, self._config
+        dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
+        options: dict[str, Any] = {"attn_implementation": args.attn_implementation, "dtype": dtype}
+        options["trust_remote_code"] = config.trust_remote_code
+        options |= args.model_kwargs
+        auto = transformers.AutoModelForCausalLM
+        if args.load_format == "dummy":
+            if args.seed is not None:
+                torch.manual_seed(args.seed)
+            own = transformers.AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+            if dtype == "auto":
+                options["dtype"] = getattr(own, "dtype", None) or torch.float32
+            return auto.from_config(own, **options).to(device).eval()
+        model = auto.from_pretrained(config.model, **options)
+        return (model if "device_map" in options else model.to(device)).eval()
+
+    def _make_manager(self, model: Any, kv_tokens: int | None) -> Any:
+        from transformers import GenerationConfig
+        from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+        on_cpu = model.device.type == "cpu"
+        known = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+        options = batching_options(
+            self._args, slots=self._config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, known=known
+        )
+        sampling = self._args.mode == "sampling"
+        # Neutral, so that the library makes no processors of its own; end tokens come with each request.
+        neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampling else {}
+        generation = GenerationConfig(  # type: ignore[no-untyped-call]
+            do_sample=sampling, eos_token_id=-1, **neutral
+        )
+        manager = model.init_continuous_batching(
+            generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**options)
+        )
+        if sampling:
+            from services.worker.engines.transformers_sampler import install
+
+            install(manager.logit_processor, eager=on_cpu)
+        return manager
+
+    def _observe(self, cache: Any) -> None:
+        """The library tells nobody how much of a prompt it found; its own search does."""
+        search = cache.search_prefix_match
+
+        def observed(request_id: str, prompt_ids: list[int]) -> int:
+            found: int = search(request_id, prompt_ids)
+            self._cached[request_id] = found
+            return found
+
+        cache.search_prefix_match = observed
+
+    def _describe(self, version: str, cache: Any, model: Any, window: int) -> EngineInfo:
+        config = self._manager.continuous_batching_config
+        page = getattr(config, "page_size", None) or config.block_size
+        capacity = (cache.num_blocks - 1) * page
+        shares = bool(cache.use_prefix_sharing)
+        features = {"sampling", "seed", "min_p"} if self._args.mode == "sampling" else {"logprobs"}
+        return EngineInfo(
+            name="transformers",
+            version=version,
+            max_model_len=min(window, capacity),
+            slots=self._config.slots,
+            block_tokens=page if shares else None,
+            kv_tokens=capacity,
+            eos_ids=self._facts.eos_ids,
+            features=frozenset(features | ({"prefix_cache"} if shares else set())),
+            vocab_size=model.get_input_embeddings().num_embeddings,
+        )
+
+
+def _device(torch: Any, name: str) -> Any:
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _cpu_threads() -> int:
+    """OMP_NUM_THREADS if set; else all cores but one, for the event loop and everything else needs one, too."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() else max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
+
+
+def _kv_bytes_per_token(model: Any) -> int:
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * width * model.dtype.itemsize)
+
+
+def _free_memory() -> int:
+    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

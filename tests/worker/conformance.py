@@ -1,0 +1,336 @@
+"""What every engine must do, whatever it is: the contract of `services.worker.engine` as tests.
+
+A subclass gives a `bench` fixture: a started engine and how to make it do things. Token ids are those of the bench.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import ContextOverflow, EngineFailed, Invalid
+from schemas.events import FinishReason
+from services.worker.admission import check
+from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
+
+WAIT_S = 20.0
+
+
+@dataclass
+class Bench:
+    """One started engine."""
+
+    engine: Engine
+    info: EngineInfo
+    endless: list[int]
+    """A prompt whose output has no end but max_tokens, for at least 2,000 tokens."""
+    kill: Callable[[], None]
+    """The engine dies, in its own way; with a turn open, so that it can be told."""
+    hold: Callable[[], None] | None = None
+    """No turn gets a token any more, until `resume`; turns that come now are not prefilled."""
+    resume: Callable[[], None] = lambda: None
+    slots: int = 4
+    requests: int = field(default=0)
+
+    def request(self, token_ids: list[int] | None = None, *, turn: str = "", **sampling: object) -> EngineRequest:
+        self.requests += 1
+        stop_ids = sampling.pop("stop_ids", [])
+        more = {name: sampling.pop(name) for name in ("cache_salt", "guided", "priority") if name in sampling}
+        options = {"max_tokens": 24, "temperature": 0.0, **sampling}
+        made = EngineRequest(
+            turn or f"turn-{self.requests}",
+            list(self.endless if token_ids is None else token_ids),
+            Sampling(**options),
+            list(stop_ids),
+            **more,
+        )
+        check(made, self.info)
+        return made
+
+    async def run(self, request: EngineRequest) -> list[Delta]:
+        async with asyncio.timeout(WAIT_S):
+            return [delta async for delta in self.engine.generate(request)]
+
+    async def ids(self, request: EngineRequest) -> list[int]:
+        return output(await self.run(request))
+
+    async def idle(self) -> None:
+        """Returns when nothing is open."""
+        async with asyncio.timeout(WAIT_S):
+            while self.engine.load().running or self.engine.load().waiting:
+                await asyncio.sleep(0.002)  # noqa: ASYNC110 - load is a number, not an event
+
+
+def output(deltas: list[Delta]) -> list[int]:
+    return [token for delta in deltas for token in delta.ids]
+
+
+def cached(deltas: list[Delta]) -> int | None:
+    return next((delta.cached for delta in deltas if delta.cached is not None), None)
+
+
+class Conformance:
+    """The suite. `bench` is a fixture of the subclass."""
+
+    async def test_one_terminal_delta_at_the_end(self, bench: Bench) -> None:
+        deltas = await bench.run(bench.request(max_tokens=24))
+        assert [delta.finish is not None for delta in deltas] == [False] * (len(deltas) - 1) + [True]
+        assert deltas[-1].finish is FinishReason.LENGTH
+        assert deltas[-1].stop_id is None
+        assert len(output(deltas)) == 24
+
+    async def test_tokens_come_while_it_decodes(self, bench: Bench) -> None:
+        deltas = await bench.run(bench.request(max_tokens=24))
+        assert len([delta for delta in deltas if delta.ids]) >= 12
+
+    async def test_the_same_prompt_gives_the_same_greedy_tokens(self, bench: Bench) -> None:
+        prompt = bench.endless
+        first = await bench.run(bench.request(prompt))
+        second = await bench.run(bench.request(prompt))
+        assert output(first) == output(second)
+        if bench.info.block_tokens is not None and len(prompt) > 2 * bench.info.block_tokens:
+            assert cached(first) == 0
+            assert cached(second) == (len(prompt) - 1) // bench.info.block_tokens * bench.info.block_tokens
+
+    async def test_a_second_turn_finds_the_first_in_the_cache(self, bench: Bench) -> None:
+        if bench.info.block_tokens is None:
+            pytest.skip("no prefix sharing")
+        ids = await bench.ids(bench.request(max_tokens=64))
+        whole = len(bench.endless) + len(ids)
+        again = await bench.run(bench.request(bench.endless + ids + bench.endless[:10], max_tokens=4))
+        found = cached(again)
+        assert found is not None
+        # The last output token has not been through the model when the turn ends.
+        assert (whole - 1) // bench.info.block_tokens * bench.info.block_tokens <= found <= whole
+
+    async def test_cached_is_told_once_for_every_turn(self, bench: Bench) -> None:
+        deltas = await bench.run(bench.request([*bench.endless[:40]]))
+        assert len([delta for delta in deltas if delta.cached is not None]) == 1
+
+    async def test_a_stop_id_ends_the_turn_and_is_not_among_the_ids(self, bench: Bench) -> None:
+        free = await bench.ids(bench.request(max_tokens=24))
+        stop = free[10]
+        deltas = await bench.run(bench.request(max_tokens=24, stop_ids=[stop]))
+        assert deltas[-1].finish is FinishReason.STOP
+        assert deltas[-1].stop_id == stop
+        assert output(deltas) == free[: free.index(stop)]
+
+    async def test_one_of_several_stop_ids(self, bench: Bench) -> None:
+        free = await bench.ids(bench.request(max_tokens=24))
+        others = [token for token in range(1, 400) if token not in free][:3]
+        deltas = await bench.run(bench.request(max_tokens=24, stop_ids=[*others, free[6]]))
+        assert deltas[-1].stop_id == free[6]
+
+    async def test_a_stop_id_as_the_very_last_token_is_a_stop(self, bench: Bench) -> None:
+        free = await bench.ids(bench.request(max_tokens=24))
+        last = next(i for i, token in enumerate(free) if i >= 3 and token not in free[:i])
+        deltas = await bench.run(bench.request(max_tokens=last + 1, stop_ids=[free[last]]))
+        assert (deltas[-1].finish, deltas[-1].stop_id) == (FinishReason.STOP, free[last])
+
+    async def test_max_tokens_0_prefills_and_ends(self, bench: Bench) -> None:
+        deltas = await bench.run(bench.request(max_tokens=0))
+        assert output(deltas) == []
+        assert deltas[-1].finish is FinishReason.LENGTH
+        assert cached(deltas) is not None
+
+    async def test_max_tokens_1(self, bench: Bench) -> None:
+        deltas = await bench.run(bench.request(max_tokens=1))
+        assert len(output(deltas)) == 1
+        assert deltas[-1].finish is FinishReason.LENGTH
+
+    async def test_a_turn_that_fills_the_window(self, bench: Bench) -> None:
+        room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
+        prompt = (bench.endless * (room // len(bench.endless) + 1))[: room - 8]
+        assert len(await bench.ids(bench.request(prompt, max_tokens=8))) == 8
+
+    async def test_ids_are_never_taken_back(self, bench: Bench) -> None:
+        kept: list[list[int]] = []
+        async for delta in bench.engine.generate(bench.request(max_tokens=16)):
+            kept.append(delta.ids)
+        before = [list(ids) for ids in kept]
+        await bench.run(bench.request(max_tokens=4))
+        assert kept == before
+
+    async def test_closing_while_it_decodes_stops_the_decoding(self, bench: Bench) -> None:
+        deltas = bench.engine.generate(bench.request(max_tokens=2000))
+        async with asyncio.timeout(WAIT_S):
+            assert await anext(deltas)
+            await anext(deltas)
+            await deltas.aclose()
+        await bench.idle()
+        assert len(await bench.ids(bench.request(max_tokens=8))) == 8
+
+    async def test_cancelling_the_task_stops_the_decoding(self, bench: Bench) -> None:
+        started = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in bench.engine.generate(bench.request(max_tokens=2000)):
+                started.set()
+
+        task = asyncio.create_task(read())
+        await asyncio.wait_for(started.wait(), WAIT_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await bench.idle()
+
+    async def test_cancelling_before_the_first_token(self, bench: Bench) -> None:
+        if bench.hold is None:
+            pytest.skip("this engine cannot be held")
+        bench.hold()
+        task = asyncio.create_task(bench.run(bench.request()))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            while not bench.engine.load().running:
+                await asyncio.sleep(0.002)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert bench.engine.load().running == 0
+        bench.resume()
+        assert len(await bench.ids(bench.request(max_tokens=8))) == 8
+
+    async def test_cancelling_in_the_queue(self, bench: Bench) -> None:
+        busy = [bench.engine.generate(bench.request(max_tokens=1500)) for _ in range(bench.slots)]
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*(anext(deltas) for deltas in busy))
+        queued = asyncio.create_task(bench.run(bench.request(max_tokens=4)))
+        async with asyncio.timeout(WAIT_S):
+            while not bench.engine.load().waiting:
+                await asyncio.sleep(0)
+        queued.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await queued
+        assert bench.engine.load().waiting == 0
+        for deltas in busy:
+            await deltas.aclose()
+        await bench.idle()
+        assert len(await bench.ids(bench.request(max_tokens=4))) == 4
+
+    async def test_a_burst_of_64(self, bench: Bench) -> None:
+        alone = await bench.ids(bench.request(max_tokens=16))
+        all_ids = await asyncio.gather(*(bench.ids(bench.request(max_tokens=16)) for _ in range(64)))
+        assert all(ids == alone for ids in all_ids)
+        assert bench.engine.load().running == 0
+
+    async def test_an_id_that_is_in_use(self, bench: Bench) -> None:
+        first = bench.engine.generate(bench.request(turn="same", max_tokens=2000))
+        await asyncio.wait_for(anext(first), WAIT_S)
+        with pytest.raises(Invalid):
+            await bench.run(bench.request(turn="same"))
+        assert (await asyncio.wait_for(anext(first), WAIT_S)).finish is None
+        await first.aclose()
+        assert len(await bench.ids(bench.request(turn="same", max_tokens=4))) == 4
+
+    async def test_what_cannot_be_decoded_is_refused(self, bench: Bench) -> None:
+        with pytest.raises(Invalid, match="empty"):
+            bench.request([])
+        with pytest.raises(ContextOverflow, match="prompt is too long"):
+            bench.request([1] * (bench.info.max_model_len + 1))
+        with pytest.raises(ContextOverflow, match="exceed context limit"):
+            bench.request([1] * 10, max_tokens=bench.info.max_model_len)
+        assert bench.info.vocab_size is not None
+        with pytest.raises(Invalid, match="outside the vocabulary"):
+            bench.request([1, bench.info.vocab_size])
+        assert len(await bench.ids(bench.request(max_tokens=4))) == 4
+
+    async def test_every_declared_feature_is_taken(self, bench: Bench) -> None:
+        asked: dict[str, dict[str, object]] = {
+            "sampling": {"temperature": 0.7, "top_p": 0.9, "top_k": 20},
+            "seed": {"temperature": 1.0, "seed": 7},
+            "min_p": {"temperature": 1.0, "min_p": 0.1},
+            "penalties": {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
+            "min_tokens": {"min_tokens": 4},
+            "logprobs": {"logprobs": 0},
+            "top_logprobs": {"logprobs": 2},
+            "guided": {"guided": OutputFormat("json_object")},
+            "salt": {"cache_salt": "tenant"},
+            "priority": {"priority": 3},
+        }
+        for feature, options in asked.items():
+            if feature in bench.info.features:
+                deltas = await bench.run(bench.request(max_tokens=6, **options))
+                assert deltas[-1].finish is not None, feature
+            elif feature != "priority":  # a hint
+                with pytest.raises(Invalid, match="not supported"):
+                    bench.request(**options)
+
+    async def test_logprobs_belong_to_the_ids(self, bench: Bench) -> None:
+        if "logprobs" not in bench.info.features:
+            pytest.skip("no log probabilities")
+        deltas = await bench.run(bench.request(max_tokens=8, logprobs=0))
+        for delta in deltas:
+            told = delta.logprobs or []
+            assert [pairs[0][0] for pairs in told] == delta.ids
+            assert all(len(pairs) == 1 and pairs[0][1] <= 0.0 for pairs in told)
+
+    async def test_min_tokens_holds_a_stop_back(self, bench: Bench) -> None:
+        if "min_tokens" not in bench.info.features:
+            pytest.skip("no min_tokens")
+        free = await bench.ids(bench.request(max_tokens=24))
+        deltas = await bench.run(bench.request(max_tokens=24, min_tokens=12, stop_ids=[free[2]]))
+        assert len(output(deltas)) >= 12
+
+    async def test_unequal_salts_share_nothing(self, bench: Bench) -> None:
+        if not {"salt", "prefix_cache"} <= bench.info.features:
+            pytest.skip("no salted cache")
+        await bench.run(bench.request(cache_salt="a"))
+        assert cached(await bench.run(bench.request(cache_salt="b"))) == 0
+        assert cached(await bench.run(bench.request(cache_salt="a"))) != 0
+
+    async def test_load_tells_who_runs_and_who_waits(self, bench: Bench) -> None:
+        assert (bench.engine.load().running, bench.engine.load().waiting) == (0, 0)
+        open_turns = [bench.engine.generate(bench.request(max_tokens=1500)) for _ in range(bench.slots + 2)]
+        readers = [asyncio.create_task(anext(deltas)) for deltas in open_turns]
+        async with asyncio.timeout(WAIT_S):
+            while bench.engine.load().waiting < 2:
+                await asyncio.sleep(0)
+        load = bench.engine.load()
+        assert (load.running, load.waiting, load.slots) == (bench.slots, 2, bench.slots)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.wait(readers)
+        for deltas in open_turns:
+            await deltas.aclose()
+        await bench.idle()
+
+    async def test_death_is_told_to_every_open_turn_and_for_good(self, bench: Bench) -> None:
+        open_turns = [bench.engine.generate(bench.request(max_tokens=2000)) for _ in range(3)]
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*(anext(deltas) for deltas in open_turns))
+        assert bench.engine.healthy()
+        bench.kill()
+
+        async def end(deltas: object) -> BaseException | None:
+            try:
+                async for _ in deltas:  # type: ignore[attr-defined]
+                    pass
+            except EngineFailed as error:
+                return error
+            return None
+
+        async with asyncio.timeout(WAIT_S):
+            ends = await asyncio.gather(*(end(deltas) for deltas in open_turns))
+        assert [type(error) for error in ends] == [EngineDied] * 3
+        assert len({id(error) for error in ends}) == 3
+        assert not bench.engine.healthy()
+        with pytest.raises(EngineDied):
+            await bench.run(bench.request())
+
+    async def test_stop_ends_open_turns_as_cancelled(self, bench: Bench) -> None:
+        deltas = bench.engine.generate(bench.request(max_tokens=2000))
+        await asyncio.wait_for(anext(deltas), WAIT_S)
+        rest = asyncio.create_task(_rest(deltas))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            await bench.engine.stop(5.0)
+            last = (await rest)[-1]
+        assert last.finish is FinishReason.CANCELLED
+        with pytest.raises(EngineFailed):
+            await bench.run(bench.request())
+
+
+async def _rest(deltas: object) -> list[Delta]:
+    return [delta async for delta in deltas]  # type: ignore[attr-defined]

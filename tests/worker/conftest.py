@@ -1,0 +1,55 @@
+"""What the engines' tests share: models to run, and the conformance suite's assertions rewritten."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.cli.demo_model import build_demo_model
+
+pytest.register_assert_rewrite("tests.worker.conformance")
+
+
+@pytest.fixture(scope="session")
+def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tokenizer, template and configuration; no weights."""
+    return build_demo_model(tmp_path_factory.mktemp("model") / "turnwire-demo")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3 of two layers with random weights, vocabulary 512, end tokens 5 and 7."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=4096,
+        eos_token_id=[5, 7],
+        tie_word_embeddings=False,
+    )
+    transformers.Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def fake_trtllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """The package `tensorrt_llm` in the variant of `request.param`; no LLM is left running."""
+    from tests.worker.fake_tensorrt_llm import modules
+
+    fake = modules(request.param)
+    for name, module in fake.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    root = fake["tensorrt_llm"]
+    yield root
+    if root.LLM.last is not None:
+        root.LLM.last.runtime.shutdown()
+        root.LLM.last = None

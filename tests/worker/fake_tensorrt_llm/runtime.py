@@ -1,0 +1,238 @@
+"""The running half of the fake: a thread that decodes, result objects that change in place, a KV cache that tells.
+
+It behaves as TensorRT-LLM is documented to, traps included: results are one mutable object, leaving the iterator stops
+nothing, statistics and events fail before the first request, and a killed 1.2 says nothing at all.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+VOCAB = 512
+BLOCK = 32
+STEP_S = 0.0005
+
+
+class RequestError(RuntimeError):
+    """This request alone failed."""
+
+
+class EngineDeadError(RuntimeError):
+    """Sticky: the engine is gone (main of 2026)."""
+
+
+@dataclass
+class Logprob:
+    logprob: float
+    rank: int | None = None
+
+
+@dataclass
+class CompletionOutput:
+    index: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass
+class Response:
+    tokens: list[int]
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    cached: int = 0
+    cut: int = 0
+
+
+class RequestOutput:
+    """Result, future and asynchronous iterator in one."""
+
+    def __init__(self, engine, prompt, sampling, salt, priority):
+        self.request_id = next(engine.ids)
+        self.prompt_token_ids = prompt
+        self.outputs = [CompletionOutput(logprobs=[] if sampling.logprobs else None)]
+        self.cached_tokens = 0
+        self.finished = False
+        self.sampling = sampling
+        self.salt = salt
+        self.priority = priority
+        self.aborts = 0
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._queue = asyncio.Queue()
+
+    def aborted(self):
+        return self.aborts > 0
+
+    def abort(self):
+        self.aborts += 1
+        self._engine.enqueue_abort(self)
+
+    def deliver(self, response):
+        try:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, response)
+        except RuntimeError:
+            pass
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if self.finished:
+            raise StopAsyncIteration
+        response = await self._queue.get()
+        if isinstance(response, Exception):
+            raise response
+        out = self.outputs[0]
+        out.token_ids.extend(response.tokens)
+        if out.logprobs is not None:
+            out.logprobs += [{token + 1: Logprob(-2.5, 2), token: Logprob(-0.5, 1)} for token in response.tokens]
+        if response.cut:
+            del out.token_ids[-response.cut :]
+        out.finish_reason, out.stop_reason = response.finish_reason, response.stop_reason
+        self.cached_tokens = response.cached
+        self.finished = response.finish_reason is not None
+        return self
+
+
+def next_token(tokens):
+    """The model: a function of all tokens before."""
+    return (sum(tokens[-7:]) * 31 + len(tokens) * 7 + 3) % VOCAB
+
+
+class Runtime:
+    """The worker behind the queues."""
+
+    def __init__(self, batch, *, silent_death, end_id_in_ids):
+        self.ids = itertools.count(1)
+        self.outputs = []
+        """Every result object ever made."""
+        self.waiting = deque()
+        self.running = {}
+        self.aborts = deque()
+        self.cache = set()
+        self.events = deque()
+        self.iterations = deque()
+        self.event_id = 0
+        self.first_request = False
+        self.iteration = 0
+        self.held = False
+        """True: decodes nothing, but lives."""
+        self.dead = False
+        self.down = False
+        self._batch = batch
+        self._silent_death = silent_death
+        self._end_id_in_ids = end_id_in_ids
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="fake-trtllm")
+        self._thread.start()
+
+    def submit(self, output):
+        with self._wake:
+            self.first_request = True
+            self.outputs.append(output)
+            self.waiting.append(output)
+            self._wake.notify()
+
+    def enqueue_abort(self, output):
+        with self._wake:
+            self.aborts.append(output)
+            self._wake.notify()
+
+    def kill(self, reason="MPI worker was killed"):
+        with self._wake:
+            self.dead = True
+            pending = [*self.running, *self.waiting]
+            self.running.clear()
+            self.waiting.clear()
+            self._wake.notify()
+        if not self._silent_death:
+            for output in pending:
+                output.deliver(EngineDeadError(reason))
+
+    def shutdown(self):
+        with self._wake:
+            self.down = True
+            self._wake.notify()
+        self._thread.join(5)
+
+    def _run(self):
+        while True:
+            with self._wake:
+                while not (self.down or self.dead or self.aborts or ((self.running or self.waiting) and not self.held)):
+                    self._wake.wait(0.05)
+                if self.down or self.dead:
+                    return
+                while self.aborts:
+                    self._abort(self.aborts.popleft())
+                if not self.held:
+                    while self.waiting and len(self.running) < self._batch:
+                        output = self.waiting.popleft()
+                        self.running[output] = list(output.prompt_token_ids)
+                    for output in list(self.running):
+                        self._step(output)
+                    self.iteration += 1
+                    stats = {"iter": self.iteration, "kvCacheStats": {"usedNumBlocks": len(self.running), "maxNumBlocks": 100}}
+                    self.iterations.append(stats)
+            time.sleep(STEP_S)
+
+    def _abort(self, output):
+        if self.running.pop(output, None) is not None or output in self.waiting:
+            if output in self.waiting:
+                self.waiting.remove(output)
+            output.deliver(Response([], "cancelled"))
+
+    def _step(self, output):
+        tokens, sampling = self.running[output], output.sampling
+        prompt = len(output.prompt_token_ids)
+        cached = 0
+        if len(tokens) == prompt:
+            cached = self._match(tokens, output.salt)
+            self._store(tokens, output.salt, 0)
+            output.cached_then = cached
+        token = next_token(tokens)
+        tokens.append(token)
+        made = len(tokens) - prompt
+        response = Response([token], cached=output.cached_then)
+        allowed = made > (sampling.min_tokens or 0)
+        if token == sampling.end_id and not sampling.ignore_eos and allowed:
+            response.finish_reason = "stop"
+            response.tokens = [token] if self._end_id_in_ids else []
+        elif token in (sampling.stop_token_ids or []) and allowed:
+            response.finish_reason, response.stop_reason = "stop", token
+            response.cut = 0 if sampling.include_stop_str_in_output else 1
+        elif made >= sampling.max_tokens:
+            response.finish_reason = "length"
+        self._store(tokens[:-1], output.salt, prompt)
+        if response.finish_reason:
+            del self.running[output]
+        output.deliver(response)
+
+    def _match(self, tokens, salt):
+        held = 0
+        while held + BLOCK < len(tokens) and (salt, tuple(tokens[: held + BLOCK])) in self.cache:
+            held += BLOCK
+        return held
+
+    def _store(self, tokens, salt, since):
+        for end in range((since // BLOCK) * BLOCK + BLOCK, len(tokens) + 1, BLOCK):
+            key = (salt, tuple(tokens[:end]))
+            if key not in self.cache:
+                self.cache.add(key)
+                parent = hash((salt, tuple(tokens[: end - BLOCK]))) if end > BLOCK else None
+                block = {
+                    "type": "stored_block",
+                    "block_hash": hash(key),
+                    "tokens": [
+                        {"type": "unique_token", "token_id": t, "token_extra_id": 0} for t in tokens[end - BLOCK : end]
+                    ],
+                    "cache_level": 0,
+                    "priority": 35,
+                }
+                data = {"type": "stored", "parent_hash": parent, "blocks": [block]}
+                self.events.append({"event_id": self.event_id, "window_size": 4096, "data": data})
+                self.event_id += 1
