@@ -44,7 +44,7 @@ def make_app(
     app.on_response_prepare.append(add_headers)
     metrics = FrontendMetrics(registry)
     if config.enable_anthropic_api:
-        app.router.add_post("/v1/messages", TurnRoute(messages, gateway, config, metrics, log))
+        app.router.add_post("/v1/messages", TurnRoute(messages, gateway, config, metrics, log).create)
     _add_text(app, TextRoutes(messages, gateway, config.max_body_bytes), anthropic=config.enable_anthropic_api)
     models = ModelRoutes(gateway)
     app.router.add_get("/v1/models", models.list)

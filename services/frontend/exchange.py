@@ -38,7 +38,11 @@ class Exchange:
 
     def headers(self) -> dict[str, str]:
         """What every response to this request carries."""
-        headers = {"request-id": self.request_id, "x-request-id": self.client_id or self.request_id}
+        headers = {
+            "server": "turnwire",
+            "request-id": self.request_id,
+            "x-request-id": self.client_id or self.request_id,
+        }
         if self.notes:
             headers["x-turnwire-dropped-tools"] = ",".join(self.notes)
         return headers
@@ -98,7 +102,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 def _reply(error: TurnwireError | web.HTTPException, exchange: Exchange, shape: ErrorShape) -> ErrorReply:
     if isinstance(error, TurnwireError):
-        exchange.outcome = exchange.outcome or error.info.kind
+        exchange.outcome = exchange.outcome or str(error.info.kind)
         reply = shape(error.info, exchange.request_id, None)
         if reply.status == 401:
             reply.headers["www-authenticate"] = "Bearer"

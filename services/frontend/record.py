@@ -69,8 +69,8 @@ class TurnRecord:
     def _end(self, event: Finish | Failed) -> None:
         failure = failure_of(event)
         if failure is not None:
-            self.outcome = failure.kind
+            self.outcome = str(failure.kind)
         if isinstance(event, Finish):
-            self.outcome = self.outcome or event.reason
+            self.outcome = self.outcome or str(event.reason)
             self.usage = event.usage
             self._metrics.used(self.model, event.usage)

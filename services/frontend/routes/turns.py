@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from structlog.typing import FilteringBoundLogger
 
 from schemas.conversation import Conversation
@@ -38,7 +38,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class TurnRoute:
-    """Serves one dialect's turns; an instance is an aiohttp handler."""
+    """Serves one dialect's turns."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class TurnRoute:
         self._log = log
         self._limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
 
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        """POST: one turn."""
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Handler: one turn."""
         exchange = request[EXCHANGE]
         record = TurnRecord(self._metrics, exchange.started, asyncio.get_running_loop().time)
         try:
             return await self._answer(request, exchange, record)
         except TurnwireError as error:
-            record.outcome = record.outcome or error.info.kind
+            record.outcome = record.outcome or str(error.info.kind)
             raise
         except (asyncio.CancelledError, ConnectionError):
             record.outcome = record.outcome or "hangup"
@@ -127,6 +127,8 @@ class TurnRoute:
         if refusal is not None:
             raise raised(refusal)
         response = web.StreamResponse(headers=STREAM_HEADERS)
+        if request.version >= HttpVersion11:
+            response.enable_chunked_encoding()
         await response.prepare(request)
         renderer = answer.ask.renderer(answer.reply)
 
@@ -135,12 +137,12 @@ class TurnRoute:
             answer.turn.cancel("slow_reader")
 
         def too_late() -> None:
-            answer.record.outcome = ErrorKind.TIMED_OUT
+            answer.record.outcome = str(ErrorKind.TIMED_OUT)
             answer.turn.cancel("timeout")
             writer.write(renderer.error(_late().info))
             writer.close()
 
-        writer = SseWriter(request, response, self._limits, self._dialect.keepalive, too_slow)
+        writer = SseWriter(request, response, self._limits, self._dialect.keepalive, on_slow=too_slow)
         writer.write(renderer.start(answer.turn.prepared))
         sink.attach(renderer, writer)
         timer = asyncio.get_running_loop().call_at(answer.deadline, too_late)

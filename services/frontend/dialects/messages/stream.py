@@ -51,6 +51,7 @@ class MessagesStream:
         "_open",
         "_pinged",
         "_reply",
+        "_said",
     )
 
     def __init__(self, reply: Reply, *, omit_thinking: bool = False, context_management: bool = False) -> None:
@@ -63,6 +64,7 @@ class MessagesStream:
         self._head = b""
         self._calls = 0
         self._pinged = False
+        self._said = False
         self._arguments: list[str] = []
 
     def start(self, prepared: Prepared) -> bytes:
@@ -107,6 +109,7 @@ class MessagesStream:
     def _start(self, event: BlockStart, out: list[bytes]) -> None:
         self._block = event
         self._open = False
+        self._said = False
         if event.kind == "tool_use":
             self._arguments.clear()
             self._announce(event, _tool_use(event, self._reply), out)
@@ -134,6 +137,7 @@ class MessagesStream:
             return
         if block.kind == "tool_use" and self._reply.dispatch:
             self._arguments.append(text)
+        self._said = True
         out.append(self._head + _encode(text) + _END)
 
     def _stop(self, event: BlockStop, out: list[bytes]) -> None:
@@ -143,6 +147,9 @@ class MessagesStream:
         if block.kind == "reasoning":
             head = _DELTA % (self._index, b"signature_delta", b"signature")
             out.append(head + _encode(event.seal or UNSEALED) + _END)
+        if block.kind == "tool_use" and not event.complete and not self._said:
+            # No arguments at all would be read as {} and run; the beginning of an object never is.
+            out.append(self._head + b'"{"' + _END)
         out.append(_event("content_block_stop", {"index": self._index}))
         if block.kind == "tool_use" and event.complete:
             self._calls += 1

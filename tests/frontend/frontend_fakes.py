@@ -1,0 +1,178 @@
+"""A pipeline in memory: plays written events into the sinks of the routes under test."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from schemas.control import ModelCard
+from schemas.conversation import Conversation
+from schemas.errors import NotFound, TurnwireError
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.frames import TextReply, pack_ids, unpack_ids
+from services.frontend.app import make_app, make_runner
+from services.frontend.turns import CancelReason, TurnSink
+from services.runtime.config import FrontendConfig
+
+MODEL = "acme/served-model"
+CARD = ModelCard(MODEL, aliases=["claude-alias"], max_model_len=131072, created=1700000000, reasoning=True, tools=True)
+USAGE = Usage(prompt=656, cached=600, output=74, reasoning=12)
+
+Step: TypeAlias = list[TurnEvent] | asyncio.Event
+"""What a turn does next: push these, or wait for that."""
+
+
+def reasoning(block: int, text: str, *, seal: str | None = "c2VhbA", pieces: int = 2) -> list[TurnEvent]:
+    return [BlockStart(block, "reasoning"), *deltas(block, text, pieces), BlockStop(block, length=len(text), seal=seal)]
+
+
+def text(block: int, said: str, *, pieces: int = 2) -> list[TurnEvent]:
+    return [BlockStart(block, "text"), *deltas(block, said, pieces), BlockStop(block, length=len(said))]
+
+
+def call(block: int, name: str, arguments: str, *, call_id: str, complete: bool = True) -> list[TurnEvent]:
+    start = BlockStart(block, "tool_use", name=name, call_id=call_id)
+    return [start, *deltas(block, arguments, 3), BlockStop(block, complete=complete, length=len(arguments))]
+
+
+def deltas(block: int, said: str, pieces: int) -> list[TurnEvent]:
+    size = max(1, -(-len(said) // pieces))
+    return [Delta(block, at, said[at : at + size]) for at in range(0, len(said), size)]
+
+
+def finish(blocks: int, reason: FinishReason = FinishReason.STOP, stop_string: str | None = None) -> Finish:
+    return Finish(reason, blocks, USAGE, stop_string)
+
+
+def hello() -> list[Step]:
+    return [[*text(0, "Hello there"), finish(1)]]
+
+
+class FakeTurn:
+    def __init__(self, turn_id: str, card: ModelCard, conversation: Conversation, sink: TurnSink) -> None:
+        self.id = turn_id
+        self.card = card
+        self.prepared = Prepared(656, 1024)
+        self.conversation = conversation
+        self.sink = sink
+        self.cancelled: list[CancelReason] = []
+        self.cancel_seen = asyncio.Event()
+        self.player: asyncio.Task[None] | None = None
+
+    def cancel(self, reason: CancelReason) -> None:
+        self.cancelled.append(reason)
+        self.cancel_seen.set()
+        if self.player is not None:
+            self.player.cancel()
+
+    async def play(self, steps: list[Step]) -> None:
+        for step in steps:
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+            else:
+                self.sink.push(step)
+
+
+class FakeGateway:
+    """Steps before `opened_after` are played while `open` is still awaited."""
+
+    def __init__(self, steps: Callable[[], list[Step]] = hello, cards: list[ModelCard] | None = None) -> None:
+        self.steps = steps
+        self.cards = [CARD] if cards is None else cards
+        self.opened_after = 0
+        self.refusal: TurnwireError | None = None
+        self.hold: asyncio.Event | None = None
+        self.opening = asyncio.Event()
+        self.open_cancelled = asyncio.Event()
+        self.turns: list[FakeTurn] = []
+        self.counted: list[Conversation] = []
+        self.tokenized: list[tuple[str, str | None, Conversation | None, bool]] = []
+        self.ready = True
+        self.any_model = False
+        self.traceparent: str | None = None
+
+    async def open(
+        self, conversation: Conversation, sink: TurnSink, *, turn_id: str, traceparent: str | None = None
+    ) -> FakeTurn:
+        self.opening.set()
+        self.traceparent = traceparent
+        if self.refusal is not None:
+            raise self.refusal
+        turn = FakeTurn(turn_id, self.resolve(conversation.model), conversation, sink)
+        self.turns.append(turn)
+        try:
+            if self.hold is not None:
+                await self.hold.wait()
+        except asyncio.CancelledError:
+            self.open_cancelled.set()
+            raise
+        steps = self.steps()
+        await turn.play(steps[: self.opened_after])
+        turn.player = asyncio.get_running_loop().create_task(turn.play(steps[self.opened_after :]))
+        return turn
+
+    async def count(self, conversation: Conversation) -> int:
+        self.counted.append(conversation)
+        return 4321
+
+    async def tokenize(
+        self, model: str, text: str | None, conversation: Conversation | None, add_special_tokens: bool
+    ) -> TextReply:
+        self.tokenized.append((model, text, conversation, add_special_tokens))
+        ids = [len(word) for word in (text or "a whole prompt").split()]
+        return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=131072)
+
+    async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
+        return TextReply(text=" ".join("x" * i for i in unpack_ids(pack_ids(token_ids))))
+
+    def models(self) -> list[ModelCard]:
+        return self.cards
+
+    def resolve(self, model: str) -> ModelCard:
+        for card in self.cards:
+            if self.any_model or model == card.name or model in card.aliases:
+                return card
+        raise NotFound(f"model: {model}")
+
+    def readiness(self) -> dict[str, Any]:
+        return {"ready": self.ready, "models": [card.name for card in self.cards]}
+
+    def live(self) -> bool:
+        return self.ready
+
+
+class Served:
+    """A running application."""
+
+    def __init__(
+        self, url: str, gateway: FakeGateway, registry: CollectorRegistry, lines: list[MutableMapping[str, Any]]
+    ) -> None:
+        self.url = url
+        self.gateway = gateway
+        self.registry = registry
+        self.lines = lines
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def serving(gateway: FakeGateway | None = None, config: FrontendConfig | None = None) -> AsyncIterator[Served]:
+    """The application on a real port, as `make_runner` runs it."""
+    gateway = gateway or FakeGateway()
+    registry = CollectorRegistry()
+    capture = structlog.testing.LogCapture()
+    log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
+    runner = make_runner(make_app(config or FrontendConfig(), gateway, registry, log), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield Served(f"http://127.0.0.1:{runner.addresses[0][1]}", gateway, registry, capture.entries)
+    finally:
+        await runner.cleanup()

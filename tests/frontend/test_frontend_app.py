@@ -1,0 +1,313 @@
+"""What surrounds every request: shapes of errors, ids, routes, the log line, the metrics."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse, ClientSession
+from frontend_fakes import CARD, MODEL, USAGE, FakeGateway, Step, call, finish, reasoning, serving, text
+
+from schemas.errors import (
+    ContextOverflow,
+    EngineFailed,
+    ErrorInfo,
+    ErrorKind,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    TimedOut,
+    TooLarge,
+    TurnwireError,
+    Unauthorized,
+    Unavailable,
+)
+from schemas.events import Failed
+from services.runtime.config import FrontendConfig
+
+ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
+STREAM = {**ASK, "stream": True}
+
+
+async def error_of(response: ClientResponse) -> tuple[int, str, str]:
+    document = await response.json()
+    assert document["type"] == "error"
+    assert document["request_id"] == response.headers["request-id"]
+    return response.status, document["error"]["type"], document["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (Invalid("bad"), 400, "invalid_request_error"),
+        (ContextOverflow("prompt is too long: 9 tokens > 8 maximum"), 400, "invalid_request_error"),
+        (Unauthorized("bad"), 401, "authentication_error"),
+        (Forbidden("bad"), 403, "permission_error"),
+        (NotFound("bad"), 404, "not_found_error"),
+        (TooLarge("bad"), 413, "request_too_large"),
+        (RateLimited("bad"), 429, "rate_limit_error"),
+        (Overloaded("bad"), 529, "overloaded_error"),
+        (Unavailable("bad"), 503, "overloaded_error"),
+        (TimedOut("bad"), 504, "timeout_error"),
+        (EngineFailed("bad"), 500, "api_error"),
+    ],
+)
+async def test_refusals_have_their_status(error: TurnwireError, status: int, kind: str, stream: bool) -> None:
+    gateway = FakeGateway()
+    gateway.refusal = error
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json=STREAM if stream else ASK)
+        assert await error_of(response) == (status, kind, error.info.message)
+        assert response.content_type == "application/json"
+    assert served.lines[-1]["outcome"] == error.info.kind
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_turn_that_fails_before_it_says_anything_still_has_a_status(stream: bool) -> None:
+    gateway = FakeGateway(lambda: [[Failed(ErrorInfo(ErrorKind.OVERLOADED, "busy"))]])
+    gateway.opened_after = 1
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json=STREAM if stream else ASK)
+        assert await error_of(response) == (529, "overloaded_error", "busy")
+    assert gateway.turns[0].cancelled == []
+
+
+async def test_events_before_the_turn_is_open_are_not_lost() -> None:
+    gateway = FakeGateway(lambda: [text(0, "early"), [*text(1, "late"), finish(2)]])
+    gateway.opened_after = 1
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        stream = await (await http.post("/v1/messages", json=STREAM)).text()
+        document = await (await http.post("/v1/messages", json=ASK)).json()
+    assert stream.index("message_start") < stream.index('"ear') < stream.index('"late"')
+    assert [block["text"] for block in document["content"]] == ["early", "late"]
+
+
+async def test_a_failure_in_a_document_is_a_status() -> None:
+    gateway = FakeGateway(lambda: [[*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]])
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        assert await error_of(await http.post("/v1/messages", json=ASK)) == (500, "api_error", "engine died")
+
+
+async def test_a_bug_is_one_clear_error_and_stays_in_the_log() -> None:
+    class Broken(FakeGateway):
+        async def count(self, conversation: object) -> int:
+            raise ZeroDivisionError("secret detail")
+
+    async with serving(Broken()) as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages/count_tokens", json=ASK)
+        assert await error_of(response) == (500, "api_error", "Internal server error")
+    assert any(line["log_level"] == "error" for line in served.lines)
+
+
+async def test_a_bug_in_a_renderer_ends_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    from services.frontend.dialects.messages.stream import MessagesStream
+
+    def broken(self: object, event: object, out: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(MessagesStream, "_stop", broken)
+    gate = asyncio.Event()
+    gateway = FakeGateway(lambda: [text(0, "so"), gate, [finish(1)]])
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        body = await (await http.post("/v1/messages", json=STREAM)).text()
+    assert body.count("event: error") == 1
+    assert '"api_error","message":"Internal server error"' in body
+    assert gateway.turns[0].cancelled == ["hangup"]
+    assert served.lines[-1]["outcome"] == "internal"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/v1/nothing", 404, "Not found"),
+        ("POST", "/v1/messages/batches", 404, "Not found"),
+        ("GET", "/v1/messages/batches/b1/results", 404, "Not found"),
+        ("GET", "/v1/messages", 405, "Method GET is not allowed here"),
+        ("DELETE", "/v1/models", 405, "Method DELETE is not allowed here"),
+        ("GET", "/v1/models/nobody", 404, "model: nobody"),
+    ],
+)
+async def test_unknown_paths(method: str, path: str, status: int, message: str) -> None:
+    kind = "not_found_error" if status == 404 else "invalid_request_error"
+    async with serving() as served, ClientSession(served.url) as http:
+        response = await http.request(method, path)
+        assert await error_of(response) == (status, kind, message)
+        if status == 405:
+            assert "Allow" in response.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/responses/r1", "/v1/completions"])
+async def test_paths_of_openais_apis_answer_in_their_shape(path: str) -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        response = await http.post(path, json={})
+        assert response.status == 404
+        error = {"message": "Not found", "type": "invalid_request_error", "param": None, "code": None}
+        assert await response.json() == {"error": error}
+
+
+async def test_shared_paths_answer_for_both() -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        error = (await (await http.get("/v1/models/nobody")).json())["error"]
+    assert error == {"type": "not_found_error", "message": "model: nobody", "param": None, "code": None}
+
+
+async def test_messages_can_be_turned_off() -> None:
+    async with (
+        serving(config=FrontendConfig(enable_anthropic_api=False)) as served,
+        ClientSession(served.url) as http,
+    ):
+        assert (await http.post("/v1/messages", json=ASK)).status == 404
+        assert (await http.post("/v1/messages/count_tokens", json=ASK)).status == 404
+        assert (await http.get("/v1/models")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "echoed"),
+    [("trace-1.2:3@x/y", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("a,b", False), ("", False)],
+)
+async def test_request_ids(given: str, echoed: bool) -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        for path in ("/live", "/v1/nothing"):
+            response = await http.get(path, headers={"X-Request-Id": given})
+            own = response.headers["request-id"]
+            assert re.fullmatch(r"req_[0-9a-f]{24}", own)
+            assert response.headers["x-request-id"] == (given if echoed else own)
+
+
+async def test_stream_headers_and_ids() -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})
+        assert response.status == 200
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers["x-accel-buffering"] == "no"
+        assert response.headers["x-request-id"] == "mine"
+        turn = response.headers["request-id"].removeprefix("req_")
+        assert f'"id":"msg_{turn}"' in await response.text()
+        assert served.gateway.turns[0].id == turn
+
+
+async def test_http_1_0_gets_its_stream_unchunked() -> None:
+    async with serving() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        body = json.dumps(STREAM).encode()
+        writer.write(b"POST /v1/messages HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        answer = (await reader.read()).decode()
+        writer.close()
+    head, _, stream = answer.partition("\r\n\r\n")
+    assert "chunked" not in head.lower()
+    assert stream.startswith("event: message_start\n")
+    assert stream.endswith('data: {"type":"message_stop"}\n\n')
+
+
+@pytest.mark.parametrize(
+    ("flag", "header", "sent"),
+    [(False, None, False), (False, "1", True), (False, "true", True), (True, None, True), (True, "0", False)],
+)
+async def test_dispatch_is_opt_in(flag: bool, header: str | None, sent: bool) -> None:
+    gateway = FakeGateway(lambda: [[*reasoning(0, "so"), *call(1, "look", '{"at": 1}', call_id="c1"), finish(2)]])
+    headers = {} if header is None else {"x-turnwire-tool-dispatch": header}
+    config = FrontendConfig(enable_streaming_tool_dispatch=flag)
+    async with serving(gateway, config) as served, ClientSession(served.url) as http:
+        stream = await (await http.post("/v1/messages", json=STREAM, headers=headers)).text()
+    assert stream.count("event: tool_call_dispatch") == sent
+
+
+async def test_left_out_tools_are_named() -> None:
+    tools = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "web_fetch_x\u00e9 y", "name": "f"}]
+    async with serving() as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json={**ASK, "tools": tools})
+        assert response.status == 200
+        assert response.headers["x-turnwire-dropped-tools"] == "web_search_20250305,web_fetch_xy"
+    assert served.lines[-1]["dropped_tools"] == ["web_search_20250305", "web_fetch_xy"]
+
+
+async def test_an_alias_reaches_the_model_and_comes_back_as_it_was_spelled() -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        document = await (await http.post("/v1/messages", json={**ASK, "model": "claude-alias"})).json()
+    assert document["model"] == "claude-alias"
+    assert served.gateway.turns[0].conversation.model == MODEL
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"])
+async def test_a_request_without_a_model(path: str) -> None:
+    ask = {key: value for key, value in ASK.items() if key != "model"}
+    async with serving() as served, ClientSession(served.url) as http:
+        assert await error_of(await http.post(path, json=ask)) == (
+            400,
+            "invalid_request_error",
+            "model: Field required",
+        )
+        served.gateway.any_model = True
+        assert (await http.post(path, json=ask)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("00-" + "a" * 32 + "-" + "b" * 16 + "-01", True), ("00-x", False), ("", False)],
+)
+async def test_traceparent_goes_along(given: str, kept: bool) -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        await http.post("/v1/messages", json=ASK, headers={"traceparent": given})
+    assert served.gateway.traceparent == (given if kept else None)
+
+
+async def test_log_line_and_metrics_of_a_turn() -> None:
+    steps: list[Step] = [reasoning(0, "so"), [*text(1, "hi"), finish(2)]]
+    async with serving(FakeGateway(lambda: steps)) as served, ClientSession(served.url) as http:
+        await (await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})).text()
+        await (await http.post("/v1/messages", json={**ASK, "model": "nobody"})).text()
+    turn, unknown = [line for line in served.lines if line["event"] == "request"]
+    assert turn["outcome"] == "stop"
+    assert turn["client_request"] == "mine"
+    assert turn["model"] == MODEL
+    assert (turn["prompt_tokens"], turn["cached_tokens"], turn["output_tokens"], turn["reasoning_tokens"]) == (
+        USAGE.prompt,
+        USAGE.cached,
+        USAGE.output,
+        USAGE.reasoning,
+    )
+    assert 0 <= turn["ttft"] <= turn["seconds"]
+    assert (unknown["status"], unknown["outcome"]) == (404, "not_found")
+
+    def value(name: str, **labels: str) -> float | None:
+        return served.registry.get_sample_value(name, labels)
+
+    assert value("turnwire_requests_total", model=MODEL, dialect="messages", outcome="stop") == 1
+    assert value("turnwire_requests_total", model="", dialect="messages", outcome="not_found") == 1
+    assert value("turnwire_requests_running", model=MODEL) == 0
+    assert value("turnwire_time_to_first_token_seconds_count", model=MODEL) == 1
+    assert value("turnwire_inter_token_latency_seconds_count", model=MODEL) == 1
+    assert value("turnwire_inter_token_latency_seconds_bucket", model=MODEL, le="+Inf") == 1
+    assert value("turnwire_e2e_request_latency_seconds_count", model=MODEL) == 1
+    assert value("turnwire_prompt_tokens_total", model=MODEL) == USAGE.prompt
+    assert value("turnwire_generation_tokens_total", model=MODEL) == USAGE.output
+    assert value("turnwire_prefix_cache_queries_tokens_total", model=MODEL) == USAGE.prompt
+    assert value("turnwire_prefix_cache_hits_tokens_total", model=MODEL) == USAGE.cached
+
+
+@pytest.mark.parametrize(("path", "status"), [("/live", 503), ("/ready", 503), ("/health", 503), ("/metrics", 200)])
+async def test_probes(path: str, status: int) -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        assert (await http.get(path)).status == 200
+        served.gateway.ready = False
+        assert (await http.get(path)).status == status
+
+
+async def test_health_says_what_is_there() -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        assert await (await http.get("/health")).json() == {"ready": True, "models": [CARD.name]}
+        assert "turnwire_requests_running" in await (await http.get("/metrics")).text()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("HEAD", "/api/hello"), ("HEAD", "/"), ("GET", "/"), ("GET", "/api/hello"), ("GET", "/version")],
+)
+async def test_what_a_client_touches_first(method: str, path: str) -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        assert (await http.request(method, path)).status == 200

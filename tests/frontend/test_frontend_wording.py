@@ -1,0 +1,143 @@
+"""Malformed requests in the words of the native API, and JSON that is none."""
+
+import json
+from typing import Any
+
+import pytest
+
+from schemas.errors import Invalid
+from services.frontend.dialects.decode import mend_surrogates
+from services.frontend.dialects.messages.request import parse
+
+
+def refused(body: bytes) -> str:
+    with pytest.raises(Invalid) as caught:
+        parse(body, {})
+    return caught.value.info.message
+
+
+def with_block(block: Any) -> dict[str, Any]:
+    return {"max_tokens": 9, "messages": [{"role": "user", "content": [block]}]}
+
+
+@pytest.mark.parametrize(
+    ("request_body", "message"),
+    [
+        ({}, "messages: Field required"),
+        ([], "The request body must be a JSON object."),
+        ("x", "The request body must be a JSON object."),
+        (None, "The request body must be a JSON object."),
+        ({"messages": "x"}, "messages: Input should be a valid list"),
+        ({"messages": [5]}, "messages.0: Input should be a valid dictionary"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role: Field required"),
+        (
+            {"messages": [{"role": "developer", "content": "x"}]},
+            "messages.0.role: Input should be 'user', 'assistant' or 'system'",
+        ),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: Input should be a valid string or list"),
+        (with_block("x"), "messages.0.content.0: Input should be a valid dictionary"),
+        (with_block({"text": "x"}), "messages.0.content.0: Unable to extract tag using discriminator 'type'"),
+        (with_block({"type": "text"}), "messages.0.content.0.text.text: Field required"),
+        (with_block({"type": "text", "text": 1}), "messages.0.content.0.text.text: Input should be a valid string"),
+        (
+            with_block({"type": "tool_use", "id": "a", "input": {}}),
+            "messages.0.content.0.tool_use.name: Field required",
+        ),
+        (
+            with_block({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text"}]}),
+            "messages.0.content.0.tool_result.content.0.text.text: Field required",
+        ),
+        (
+            with_block({"type": "image", "source": {"type": "base64"}}),
+            "messages.0.content.0.image.source.base64.data: Field required",
+        ),
+        ({"messages": [], "max_tokens": "9"}, "max_tokens: Input should be a valid integer"),
+        ({"messages": [], "stream": "yes"}, "stream: Input should be a valid boolean"),
+        ({"messages": [], "temperature": "hot"}, "temperature: Input should be a valid number"),
+        ({"messages": [], "system": 5}, "system: Input should be a valid string or list"),
+        ({"messages": [], "tools": [{"input_schema": []}]}, "tools.0.input_schema: Input should be a valid dictionary"),
+        (
+            {"messages": [], "output_config": {"effort": "huge"}},
+            "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
+        ),
+    ],
+)
+def test_wording(request_body: Any, message: str) -> None:
+    assert refused(json.dumps(request_body).encode()) == message
+
+
+def test_unknown_block_type_names_those_that_are_known() -> None:
+    message = refused(json.dumps(with_block({"type": "hologram", "data": 1})).encode())
+    assert message.startswith(
+        "messages.0.content.0: Input tag 'hologram' found using 'type' does not match any of the expected tags: 'text'"
+    )
+    assert "'tool_result'" in message
+
+
+def test_unknown_block_type_inside_a_result() -> None:
+    inner = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "thinking", "thinking": ""}]}
+    message = refused(json.dumps(with_block(inner)).encode())
+    assert message == (
+        "messages.0.content.0.content.0: Input tag 'thinking' found using 'type' does not match any of the expected "
+        "tags: 'text', 'image', 'document', 'search_result', 'tool_reference', 'browser_state'"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"not json",
+        b'{"messages": []} x',
+        b'{"messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"max_tokens": 1, "messages": [{"role": "assistant", "content": '
+        b'[{"type": "tool_use", "id": "a", "name": "b", "input": {"c": "\xff"}}]}]}',
+        b'{"messages": NaN}',
+        b'\xef\xbb\xbf{"messages": []}',
+    ],
+)
+def test_what_is_no_json(body: bytes) -> None:
+    assert refused(body).startswith("The request body is not valid JSON: ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"unknown": ' + b"[" * 100_000,
+        b'{"tools": [{"input_schema": ' + b'{"a":' * 100_000,
+        b'{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": ' + b"[" * 100_000,
+    ],
+)
+def test_bottomless_nesting_is_refused(body: bytes) -> None:
+    assert refused(body) == "The request body is nested too deeply."
+
+
+def test_wording_survives_what_follows_being_no_json() -> None:
+    assert refused(b'{"max_tokens": "x", ') == "max_tokens: Input should be a valid integer"
+
+
+@pytest.mark.parametrize(
+    ("given", "mended"),
+    [
+        (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
+        (rb'"\uD83D\uDE00 ok"', rb'"\uD83D\uDE00 ok"'),
+        (rb'"cut \ud83d"', rb'"cut \ufffd"'),
+        (rb'"\ude00 cut"', rb'"\ufffd cut"'),
+        (rb'"\ud83d\ud83d\ude00"', rb'"\ufffd\ud83d\ude00"'),
+        (rb'"\u0041\ude00"', rb'"\u0041\ufffd"'),
+        (rb'"\ude00\ude00"', rb'"\ufffd\ufffd"'),
+        (rb'"\ud83d\n"', rb'"\ufffd\n"'),
+        (rb'"C:\\ud83d"', rb'"C:\\ud83d"'),
+        (rb'"\\\ud83d"', rb'"\\\ufffd"'),
+        (rb'"\\\\ud83d"', rb'"\\\\ud83d"'),
+    ],
+)
+def test_half_a_surrogate_pair_is_mended(given: bytes, mended: bytes) -> None:
+    assert mend_surrogates(given) == mended
+
+
+def test_a_tool_result_cut_inside_an_emoji_is_served() -> None:
+    body = rb'{"max_tokens": 9, "messages": [{"role": "user", "content": "cut \ud83d"}]}'
+    (turn,) = parse(body, {}).conversation.turns
+    assert turn.parts[0].text == "cut \ufffd"  # type: ignore[union-attr]
