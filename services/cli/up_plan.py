@@ -73,24 +73,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, str]) -> Plan:
     """Checks every stage's configuration and decides what to start. Raises ConfigError with all problems."""
-    up = load(UpConfig, given, env, file)
+    up: Loaded[UpConfig] = _load_all(given, file, env, {"model": "-"})["up"]
     state_dir = Path(up.config.state_dir).expanduser() if up.config.state_dir else default_state_dir(env)
     ours: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
-    model = load(WorkerConfig, given, env, file, defaults=ours)
-    demo = model.origins["model"] == "default"
-    if demo and model.config.engine != "script":
-        raise ConfigError([f"--engine {model.config.engine} needs a --model: the demo model has no weights"])
+    stages = _load_all(given, file, env, ours)
+    worker: Loaded[WorkerConfig] = stages["worker"]
+    demo = worker.origins["model"] == "default"
+    if demo and worker.config.engine != "script":
+        raise ConfigError([f"--engine {worker.config.engine} needs a --model: the demo model has no weights"])
     if demo:
         ours["served_model_name"] = DEMO_MODEL
-    stages: dict[str, Loaded[Any]] = {}
-    problems: dict[str, None] = {}
-    for stage, config in STAGES.items():
-        try:
-            stages[stage] = load(config, given, env, file, defaults=ours)
-        except ConfigError as error:
-            problems |= dict.fromkeys(error.problems)
-    if problems:
-        raise ConfigError(list(problems))
+        stages = _load_all(given, file, env, ours)
     return Plan(
         up=up.config,
         frontend=stages["frontend"].config,
@@ -99,8 +92,24 @@ def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, st
         demo=demo,
         embedded_nats=stages["frontend"].origins["nats_url"] == "default",
         state_dir=state_dir,
-        flags={stage: _flags(loaded, given, file, ours) for stage, loaded in stages.items()},
+        flags={stage: _flags(stages[stage], given, file, ours) for stage in STAGES},
     )
+
+
+def _load_all(
+    given: Mapping[str, Given], file: str | None, env: Mapping[str, str], ours: Mapping[str, Any]
+) -> dict[str, Loaded[Any]]:
+    loaded: dict[str, Loaded[Any]] = {}
+    problems: dict[str, None] = {}
+    tables: dict[str, type[Struct]] = {**STAGES, "up": UpConfig}
+    for name, config in tables.items():
+        try:
+            loaded[name] = load(config, given, env, file, defaults=ours)
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise ConfigError(list(problems))
+    return loaded
 
 
 def _flags(loaded: Loaded[Any], given: Mapping[str, Given], file: str | None, ours: Mapping[str, Any]) -> list[str]:

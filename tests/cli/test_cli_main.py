@@ -1,0 +1,123 @@
+"""The command line as a whole: which commands there are, and what the small ones do."""
+
+import asyncio
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.cli import health
+from services.cli.main import COMMANDS, main
+from services.runtime.telemetry import HealthServer
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert callable(importlib.import_module(COMMANDS[command][0]).main)
+    try:
+        status = main([command, "--help"])
+    except SystemExit as end:
+        status = int(str(end.code))
+    assert status == 0
+    assert f"turnwire {command}" in capsys.readouterr().out
+
+
+def test_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown and text in shown for command, (_, text) in COMMANDS.items())
+    assert main([]) == 2
+    assert capsys.readouterr() == ("", shown)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip().count(".") == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["serv"], 'no command serv; did you mean "serve"?'),
+        (["serve"], "which stage? one of frontend, preprocessor, worker, parser"),
+        (["serve", "praser"], 'did you mean "parser"?'),
+        (["config", "nobody"], "invalid choice: 'nobody'"),
+        (["up", "--prot", "1"], 'unknown argument --prot; did you mean "--port"?'),
+        (["serve", "worker", "--engine", "x"], "--engine: 'x' is not one of script, transformers, trtllm"),
+        (["health", "worker", "--model", "m"], "no port to ask: give the worker a --metrics-port"),
+    ],
+)
+def test_wrong_usage_has_status_2(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(argv)
+    except SystemExit as end:
+        status = int(str(end.code))
+    assert status == 2
+    assert said in capsys.readouterr().err
+
+
+def test_config_shows_every_value_with_its_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.toml").write_text("log_level = 'debug'\n")
+    monkeypatch.setenv("TURNWIRE_CONFIG", str(tmp_path / "t.toml"))
+    monkeypatch.setenv("TURNWIRE_WORKER_SLOTS", "4")
+    assert main(["config", "--json", "--http-port", "9000"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown) == {"frontend", "preprocessor", "worker", "parser", "up"}
+    assert shown["frontend"]["port"] == {"value": "9000", "origin": "--http-port"}
+    assert shown["worker"]["slots"] == {"value": "4", "origin": "TURNWIRE_WORKER_SLOTS"}
+    assert shown["parser"]["log_level"] == {"value": "debug", "origin": f"{tmp_path / 't.toml'} log_level"}
+    assert shown["worker"]["bus.nats_url"] == {"value": "nats://127.0.0.1:4222", "origin": "default"}
+    assert main(["config", "frontend"]) == 0
+    table = capsys.readouterr().out
+    assert "accept_timeout_s" in table
+    assert "slots" not in table
+
+
+def test_config_names_a_problem_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TURNWIRE_DEAD_AFTER_S", "soon")
+    with pytest.raises(SystemExit) as end:
+        main(["config"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == ("turnwire config: TURNWIRE_DEAD_AFTER_S: 'soon' is not a number above 0\n")
+
+
+async def test_health_asks_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    reasons: list[str | None] = [None, "draining"]
+    server = HealthServer(CollectorRegistry(), lambda: reasons.pop(0))
+    monkeypatch.setenv("TURNWIRE_MODEL", "m")
+    monkeypatch.setenv("TURNWIRE_METRICS_HOST", "0.0.0.0")
+    monkeypatch.setenv("TURNWIRE_METRICS_PORT", str(await server.start("127.0.0.1", 0)))
+    assert await asyncio.to_thread(main, ["health", "parser"]) == 0
+    assert await asyncio.to_thread(main, ["health", "parser", "--ready"]) == 0
+    assert await asyncio.to_thread(main, ["health", "parser", "--ready"]) == 1
+    assert "503" in capsys.readouterr().err
+    await server.stop()
+    assert await asyncio.to_thread(main, ["health", "parser"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")],
+)
+def test_where_a_listener_is_reached(host: str, expected: str) -> None:
+    assert health.reachable(host) == expected
+
+
+def test_health_is_quick_to_import() -> None:
+    code = (
+        "import sys, services.cli.health; print([m for m in ('rich', 'aiohttp', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_demo_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo-model", str(tmp_path / "demo")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "demo")
+    assert (tmp_path / "demo" / "tokenizer.json").is_file()

@@ -1,0 +1,220 @@
+"""What `up` would start, decided from flags, environment and file alone; and how it shows itself."""
+
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from services.cli import logview
+from services.cli.up import reason_of, write_whole
+from services.cli.up_plan import (
+    DEMO_MODEL,
+    Plan,
+    default_state_dir,
+    make_plan,
+    parse,
+    prepare_state,
+    reserve_ports,
+    specs,
+)
+from services.cli.up_screen import Screen, instructions
+from services.runtime.config import FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config_flags import from_command_line
+from services.runtime.config_sources import ConfigError
+
+
+def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/state")) -> Plan:
+    given = parse([f"--state-dir={state}", *argv]).given
+    return make_plan(given, None, env or {})
+
+
+def child(made: Plan, stage: str, config: type[Struct], env: dict[str, str] | None = None, number: int = 0) -> Struct:
+    """The configuration that a child makes of its command line and environment."""
+    of_stage = [spec for spec in specs(made, "nats://n:1", [81, 82, 83], {}) if spec.name.startswith(stage)]
+    return from_command_line(config, stage, of_stage[number].command[3:], env or {}).config
+
+
+def test_the_demo_needs_nothing() -> None:
+    made = plan()
+    assert (made.demo, made.embedded_nats, made.model) == (True, True, DEMO_MODEL)
+    worker = child(made, "worker", WorkerConfig)
+    assert isinstance(worker, WorkerConfig)
+    assert (worker.model, worker.served_model_name, worker.engine) == ("/state/demo-model", DEMO_MODEL, "script")
+    assert (worker.id, worker.bus.nats_url, worker.log_format) == ("worker-1", "nats://n:1", "json")
+    frontend = child(made, "frontend", FrontendConfig)
+    assert isinstance(frontend, FrontendConfig)
+    assert (frontend.port, frontend.id) == (81, "frontend-1")
+
+
+def test_preprocessor_and_parser_seal_with_the_same_key() -> None:
+    made = plan()
+    preprocessor, parser = child(made, "preprocessor", PreprocessorConfig), child(made, "parser", ParserConfig)
+    assert isinstance(preprocessor, PreprocessorConfig)
+    assert isinstance(parser, ParserConfig)
+    assert preprocessor.seal_key_file == parser.seal_key_file == "/state/seal.key"
+    own = child(plan("--seal-key-file", "/k"), "parser", ParserConfig)
+    assert isinstance(own, ParserConfig)
+    assert own.seal_key_file == "/k"
+
+
+def test_a_model_of_ones_own_is_served_under_its_own_name() -> None:
+    made = plan(
+        "--model", "acme/m", "--engine", "transformers", "--tool-call-parser", "hermes", "--max-model-len", "32k"
+    )
+    assert (made.demo, made.model) == (False, "acme/m")
+    preprocessor = child(made, "preprocessor", PreprocessorConfig)
+    assert isinstance(preprocessor, PreprocessorConfig)
+    assert (preprocessor.model, preprocessor.served_model_name) == ("acme/m", None)
+    assert (preprocessor.tool_call_parser, preprocessor.max_model_len) == ("hermes", 32_000)
+
+
+def test_the_environment_reaches_the_children_by_itself() -> None:
+    env = {"TURNWIRE_MODEL": "acme/m", "TURNWIRE_NATS_URL": "nats://bus:4222", "TURNWIRE_WORKER_SLOTS": "3"}
+    made = plan(env=env)
+    assert (made.demo, made.embedded_nats, made.model) == (False, False, "acme/m")
+    (worker,) = [spec for spec in specs(made, None, [81], {}) if spec.name == "worker-1"]
+    config = from_command_line(WorkerConfig, "worker", worker.command[3:], env).config
+    assert (config.model, config.bus.nats_url, config.slots) == ("acme/m", "nats://bus:4222", 3)
+
+
+def test_counts_and_order() -> None:
+    made = plan("--workers", "2", "--parsers", "3", "--frontends", "2")
+    assert [spec.name for spec in specs(made, None, [81, 82], {})] == [
+        *("worker-1", "worker-2", "parser-1", "parser-2", "parser-3"),
+        *("preprocessor-1", "frontend-1", "frontend-2"),
+    ]
+    second = child(made, "frontend", FrontendConfig, number=1)
+    assert isinstance(second, FrontendConfig)
+    assert second.port == 82
+
+
+def test_threads_of_cpu_engines_are_limited() -> None:
+    assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(plan(), None, [81], {})} == {"1"}
+    gpu = plan("--engine", "trtllm", "--model", "m")
+    assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(gpu, None, [81], {})} == {None}
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--engine", "transformers"], "--engine transformers needs a --model"),
+        (["--workers", "0"], "--workers: '0' is not a whole number from 1"),
+        (["--port", "x", "--slots", "y"], "--port: 'x' is not a whole number from 0 to 65535"),
+    ],
+)
+def test_wrong_settings_are_found_before_anything_starts(argv: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(*argv)
+    assert any(problem in one for one in caught.value.problems)
+
+
+def test_state_is_made_once_and_the_key_is_private(tmp_path: Path) -> None:
+    made = plan(state=tmp_path / "state")
+    prepare_state(made)
+    key = (tmp_path / "state" / "seal.key").read_text()
+    assert stat.S_IMODE((tmp_path / "state" / "seal.key").stat().st_mode) == 0o600
+    assert (tmp_path / "state" / "demo-model" / "tokenizer.json").is_file()
+    prepare_state(made)
+    assert (tmp_path / "state" / "seal.key").read_text() == key
+    assert len(key.strip()) == 64
+
+
+def test_where_state_is_kept() -> None:
+    assert default_state_dir({"XDG_STATE_HOME": "/x"}) == Path("/x/turnwire")
+    assert default_state_dir({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/turnwire"
+
+
+def test_ports() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"):
+            reserve_ports("127.0.0.1", port, 1)
+    found = reserve_ports("127.0.0.1", 0, 3)
+    assert len(set(found)) == 3
+    assert reserve_ports("127.0.0.1", found[0], 2)[0] == found[0]
+    with pytest.raises(OSError, match="cannot be used"):
+        reserve_ports("203.0.113.1", 0, 1)
+
+
+def test_instructions_are_what_a_newcomer_types() -> None:
+    text = instructions(plan(), ["http://127.0.0.1:81"], "nats://n:1", 32768, 3.21)
+    for line in (
+        "turnwire-demo is served at http://127.0.0.1:81  (ready after 3.2 s)",
+        "  export ANTHROPIC_BASE_URL=http://127.0.0.1:81",
+        "  export ANTHROPIC_AUTH_TOKEN=any",
+        "  export ANTHROPIC_MODEL=turnwire-demo",
+        "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768",
+        "Watch the turns go by:  turnwire tap --nats-url nats://n:1",
+    ):
+        assert line in text.splitlines()
+    own = instructions(plan("--model", "a b", "--api-keys-file", "/keys"), ["http://h:1"], "nats://n:1", 0, 1)
+    assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
+    assert "<a key of /keys>" in own
+    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in own
+    assert "demo" not in own
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"ready":false,"bus":false,"stages":{}}', "the frontend is connecting to the bus"),
+        (b'{"bus":true,"stages":{"worker":[],"parser":[{}],"preprocessor":[]}}', "waiting for worker and preprocessor"),
+        (b'{"bus":true,"stages":{"worker":[{}]}}', "not ready yet"),
+        (b"not json", "not ready yet"),
+        (b"[]", "not ready yet"),
+    ],
+)
+def test_what_is_still_missing(body: bytes, reason: str) -> None:
+    assert reason_of(body) == reason
+
+
+def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
+    write_whole(tmp_path / "new" / "ready.json", b"{}\n")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["ready.json"]
+    assert (tmp_path / "new" / "ready.json").read_bytes() == b"{}\n"
+
+
+JSON_LINE = '{"time":"2026-01-01T00:00:00Z","level":"warning","event":"bus.error","stage":"worker","process":"w","n":1}'
+
+
+def test_log_lines_for_people() -> None:
+    assert logview.for_people("worker-1", JSON_LINE).plain.split() == ["worker-1", "bus.error", "n=1"]
+    assert logview.for_people("worker-1", "plain {text}").plain == "worker-1       plain {text}"
+    assert logview.for_people("worker-1", '{"no": "event"}').plain.endswith('{"no": "event"}')
+    failed = '{"level":"error","event":"x","exception":"Traceback\\nValueError"}'
+    assert logview.for_people("worker-1", failed).plain.endswith("\nTraceback\nValueError")
+
+
+def test_log_lines_for_programs() -> None:
+    assert logview.for_programs("worker-1", JSON_LINE) == JSON_LINE
+    assert logview.for_programs("worker-1", "{broken") == "worker-1 | {broken"
+
+
+def test_long_values_keep_both_ends() -> None:
+    shown = logview.short("a" * 200 + "z")
+    assert len(shown) <= 122
+    assert shown.startswith("aaa")
+    assert shown.endswith("az")
+    assert logview.short({"a": 1}) == '{"a":1}'
+
+
+def test_the_screen_keeps_the_small_talk_of_nats_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen("info")
+    screen.child("nats", "[7] [INF] Starting nats-server")
+    screen.child("nats", "[7] [ERR] Cannot bind")
+    screen.say("hello")
+    with screen.progress("starting") as progress:
+        for reason in ("waiting for worker", "waiting for worker", "not ready yet"):
+            progress(reason)
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[:2] == ["nats | [7] [ERR] Cannot bind", "turnwire up: hello"]
+    assert [line.split(" (")[0] for line in shown[2:]] == [
+        "turnwire up: starting: waiting for worker",
+        "turnwire up: starting: not ready yet",
+    ]
+    Screen("debug").child("nats", "[7] [INF] Starting nats-server")
+    assert "Starting nats-server" in capsys.readouterr().err
