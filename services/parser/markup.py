@@ -3,7 +3,8 @@
     reasoning </think> text <call> … </call> text <think> reasoning </think> <call> … </call>
 
 Reasoning opens at a block boundary only: at the start, or with nothing but blanks since the last call or block ended. A
-well-formed call ends open reasoning. A marker that its grammar does not follow is text.
+well-formed call ends open reasoning, whose own closer may then still come. A marker that its grammar does not follow is
+text.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from functools import cached_property
 from re import Match
 from typing import Protocol, TypeAlias
 
-from services.parser.shapes import MORE, Cut, Found, Markers, More, Shape
+from services.parser.prose import prose
+from services.parser.shapes import Markers, Shape
 from services.parser.tape import Reading
 from services.parser.turn import Turn
 
@@ -34,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Think:
-    """The markers around reasoning."""
+    """The markers around reasoning, as shapes."""
 
     opener: str
     closer: str
@@ -52,7 +54,7 @@ class Mark(Enum):
 
 
 Meaning: TypeAlias = "Mark | Call"
-Hit: TypeAlias = "Found[Meaning] | None"
+Sets: TypeAlias = tuple[Markers[Meaning], Markers[Meaning], Markers[Meaning], Markers[Meaning]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +65,28 @@ class Markup:
     the model's stop tokens, dropped where nothing follows them.
     """
 
-    think: Think | None = None
+    think: tuple[Think, ...] = ()
     calls: tuple[Call, ...] = ()
     tails: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     frames: tuple[tuple[str, str], ...] = ()
     framed: bool = False
     """Text closers count without their openers."""
+    consumed: str = ""
+    """For reasoning that is to stay in the text: the opener that the prompt has taken from it."""
 
     def __call__(self, turn: Turn) -> Reading[None]:
         """Reads a turn."""
         owed = False
         framed = self.framed
-        if turn.reasoning and self.think is None:
+        if turn.reasoning and not self.think:
             turn.reasoning = False
+            if self.consumed:
+                turn.prose(self.consumed)
         while True:
             sets = self._sets(turn.calls, owed, framed)
-            hit = yield from self._prose(turn, *(sets[0:2] if turn.reasoning else sets[2:4]))
+            boundary, running = sets[0:2] if turn.reasoning else sets[2:4]
+            hit = yield from prose(turn, boundary, running, Mark.STOP)
             if hit is None:
                 return
             means = hit.means
@@ -101,73 +108,22 @@ class Markup:
             elif means is Mark.UNFRAME:
                 framed = self.framed
 
-    def _prose(self, turn: Turn, boundary: "Markers[Meaning]", running: "Markers[Meaning]") -> Reading[Hit]:
-        """Reads reasoning or text up to the marker that ends it; None at the end of the input."""
-        tape = turn.tape
-        while True:
-            if turn.begun:
-                answer = self._run(turn, running)
-            else:
-                turn.hold((yield from tape.blanks()))
-                answer = boundary.at(tape.text, tape.position, tape.final) or None
-            if isinstance(answer, Found):
-                tape.position = answer.match.end()
-                if answer.means is not Mark.STOP:
-                    return answer
-                turn.hold(answer.match[0])
-            elif isinstance(answer, Cut) and (answer.body or not tape.stopped):
-                tape.position = len(tape.text)
-                return None
-            elif answer is MORE:
-                yield
-            elif tape.position < len(tape.text):
-                turn.prose(tape.text[tape.position])
-                tape.position += 1
-            elif tape.final:
-                return None
-            else:
-                if turn.begun and not turn.holding:
-                    tape.trigger, tape.escape = running.trigger, False
-                yield
-                tape.trigger = None
-
-    def _run(self, turn: Turn, markers: "Markers[Meaning]") -> "Found[Meaning] | Cut | More | None":
-        """Passes prose on up to a marker; None if there is none, or only what looked like one, where the tape stands."""
-        tape = turn.tape
-        text = tape.text
-        look = tape.position
-        while True:
-            at = markers.find(text, look, tape.final)
-            stop = len(text) if at < 0 else at
-            if stop > tape.position:
-                turn.prose(text[tape.position : stop])
-                tape.position = stop
-            if at < 0:
-                return None
-            answer = markers.at(text, at, tape.final, turn.line_start)
-            if answer is not None:
-                return answer
-            look = at + 1
-
-    def _sets(self, calls: bool, owed: bool, framed: bool) -> "tuple[Markers[Meaning], ...]":
+    def _sets(self, calls: bool, owed: bool, framed: bool) -> "Sets":
         key = (calls, owed, framed)
         return self._built.get(key) or self._built.setdefault(key, self._build(*key))
 
     @cached_property
-    def _built(self) -> "dict[tuple[bool, bool, bool], tuple[Markers[Meaning], ...]]":
+    def _built(self) -> "dict[tuple[bool, bool, bool], Sets]":
         return {}
 
-    def _build(self, calls: bool, owed: bool, framed: bool) -> "tuple[Markers[Meaning], ...]":
+    def _build(self, calls: bool, owed: bool, framed: bool) -> "Sets":
         """The markers at the boundary of reasoning, in it, at the boundary of text, in it."""
         always: list[tuple[Shape, Meaning]] = [(call.opener, call) for call in self.calls if calls]
         always += [(Shape(stop), Mark.STOP) for stop in self.stops]
         unframe: list[tuple[Shape, Meaning]] = [(Shape(closer), Mark.UNFRAME) for _, closer in self.frames]
         frame: list[tuple[Shape, Meaning]] = [(Shape(opener), Mark.FRAME) for opener, _ in self.frames]
-        think: list[tuple[Shape, Meaning]] = []
-        answer: list[tuple[Shape, Meaning]] = []
-        if self.think is not None:
-            think = [(Shape(self.think.opener), Mark.THINK)]
-            answer = [(Shape(self.think.closer), Mark.ANSWER)]
+        think: list[tuple[Shape, Meaning]] = [(Shape(pair.opener), Mark.THINK) for pair in self.think]
+        answer: list[tuple[Shape, Meaning]] = [(Shape(pair.closer), Mark.ANSWER) for pair in self.think]
         leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
         tails: list[tuple[Shape, Meaning]] = [(Shape(tail), Mark.PASS) for tail in self.tails]
         again = [(shape, Mark.PASS) for shape, _ in think]

@@ -5,9 +5,9 @@ blanks) for it to count. A shape answers at a position of the input with a match
 input goes on) or with None, and its answer never changes when more input comes: that is what makes the parser's result
 independent of how the stream was cut. Every hole is bounded, so what a shape can hold back is bounded too.
 
-Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{id}` anything up to the next `<` ·
-`{junk}` the same, possibly nothing · `{q}` an optional quote · `{bool}` true or false · `{word}` a word · `{to}` a
-recipient · `{dots}` a number. Any other brace is literal.
+Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{id}` and `{junk}` anything up to the next
+`<`, the latter maybe nothing · `{to}` a recipient · `{word}` a word · `{bool}` true or false · `{q}` an optional quote ·
+`{suffix}` what a tokenizer may add to its markers' names. Any other brace is literal.
 """
 
 import enum
@@ -40,16 +40,14 @@ class _Hole(NamedTuple):
 _HOLES: Final = {
     "ws": _Hole(r"[ \t\r\n]", 0, 64, captured=False),
     "name": _Hole(r"""[^\s<>"'`(){}\[\],;=|]""", 1, 256),
-    "key": _Hole(r"""[^<>"\r\n]""", 1, 256),
+    "key": _Hole(r"""[^<>"'\r\n]""", 1, 256),
     "id": _Hole(r"[^<]", 1, 256),
     "junk": _Hole(r"[^<]", 0, 256, captured=False),
-    "q": _Hole(r"""["']""", 0, 1, captured=False),
-    "word": _Hole(r"[\w.-]", 1, 64),
     "to": _Hole(r"[^\s<>|]", 1, 256),
+    "word": _Hole(r"[\w.-]", 1, 64),
     "bool": _Hole(r"[truefalsTRUEFALS]", 4, 5),
-    "index": _Hole(r"[0-9]", 1, 8),
+    "q": _Hole(r"""["']""", 0, 1, captured=False),
     "suffix": _Hole(r"[:\w-]", 0, 32, captured=False),
-    "rest": _Hole(r"""[^<>|]""", 0, 64, captured=False),
 }
 _SPLIT: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
 
@@ -69,9 +67,7 @@ class Shape:
         self.line_start = line_start
         pieces = _SPLIT.split(text)
         self.head = pieces[0]
-        """The literal text that the shape starts with, complete."""
-        if not self.head:
-            raise ValueError(f"a shape starts with literal text: {text!r}")
+        """The literal text that the shape starts with, complete; a shape that is searched for must have one."""
         full = "".join(_hole(p) if i % 2 else re.escape(p) for i, p in enumerate(pieces))
         follow = [re.escape(t) for t in self.then if t]
         self._full = re.compile(full + (_follow(follow) if follow else ""))
@@ -150,6 +146,8 @@ class Markers(Generic[T]):
 
     def __init__(self, shapes: Iterable[tuple[Shape, T]]) -> None:
         self._shapes = tuple(shapes)
+        if not all(shape.head for shape, _ in self._shapes):
+            raise ValueError(f"a marker starts with literal text: {self._shapes}")
         heads = dict.fromkeys(shape.head for shape, _ in self._shapes)
         first = "".join(sorted({re.escape(h[0]) for h in heads}))
         self._first = re.compile(f"[{first}]" if first else r"(?!)")

@@ -11,9 +11,10 @@ from re import Match, compile
 from typing import TypeAlias, TypeVar
 
 from schemas.events import BlockEvent, BlockKind, BlockStart, BlockStop, Delta, FinishReason
-from services.parser.shapes import MORE, Shape
+from services.parser.shapes import MORE, Cut, Found, Markers, Shape
 
 R = TypeVar("R")
+T = TypeVar("T")
 _BLANKS = compile(r"[ \t\r\n]*+").match
 Reading: TypeAlias = Generator[None, None, R]
 Say: TypeAlias = Callable[[str], None]
@@ -106,6 +107,25 @@ class Tape:
             else:
                 return None
             yield
+
+    def seek(self, markers: Markers[T]) -> Reading[Found[T] | None]:
+        """Passes over everything up to one of `markers` and stops in front of it; None at the end of the input, or
+        where a marker is cut off by it."""
+        while True:
+            at = markers.find(self.text, self.position, self.final)
+            found = markers.at(self.text, at, self.final) if at >= 0 else MORE
+            if at >= 0:
+                self.position = at
+            elif not self.final or not self.text[self.position :].strip():
+                self.position = len(self.text)
+            if isinstance(found, Found):
+                return found
+            if isinstance(found, Cut) or (found is MORE and self.final):
+                return None
+            if found is MORE:
+                yield
+            else:
+                self.position += 1
 
 
 class Blocks:

@@ -105,7 +105,7 @@ class TurnParser:
         if prefix:
             self._read(prefix)
             turn.resume()
-            self._tape.trigger = None
+        self._tape.trigger = None  # what is written so far leaves with the first feed
 
     @property
     def in_reasoning(self) -> bool:

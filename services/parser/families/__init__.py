@@ -1,7 +1,6 @@
 """One file per family: the raw form quoted, the grammar as data, what is special about it."""
 
-from services.parser.families import hermes, nemotron_v3, qwen3_coder
-from services.parser.family import Family
+from importlib import import_module
+from pkgutil import iter_modules
 
-ALL: tuple[Family, ...] = (qwen3_coder.FAMILY, nemotron_v3.FAMILY, hermes.FAMILY)
-"""Most used first."""
+ALL = tuple(m.FAMILY for m in (import_module(f"{__name__}.{i.name}") for i in iter_modules(__path__)) if hasattr(m, "FAMILY"))

@@ -5,20 +5,20 @@ r"""Hermes, Qwen2.5, Qwen3 (JSON calls), QwQ.
 Special: arguments may be missing, or be a string that holds the object. A closer inside a JSON string is payload.
 """
 
-from services.parser.families.grammars import CHATML_STOPS, THINK, THINK_STYLE, tagged_json
+from services.parser.families.grammars import CHATML_STOPS, THINK, FRAMED_THINK, tagged_json
 from services.parser.family import Family
 from services.parser.writing import Style
 
 STYLE = Style(
     call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>',
-    reasoning=THINK_STYLE,
+    reasoning=FRAMED_THINK,
 )
 
 FAMILY = Family(
     name="hermes",
     models="Hermes 2 and 3, Qwen2.5, Qwen3, QwQ",
     tool_parsers=("hermes", "qwen", "qwen25", "qwen3", "qwen3_json"),
-    grammar=tagged_json("tool_call"),
+    grammar=tagged_json("<tool_call>", closer="</tool_call>"),
     style=STYLE,
     think=THINK,
     markers=("<tool_call>", "</tool_call>", "<think>", "</think>"),

@@ -14,7 +14,7 @@ FAMILY = Family(
     models="Nemotron 3 Nano, Super, Ultra",
     tool_parsers=("nemotron_v3", "nemotron-v3"),
     reasoning_parsers=("nemotron3", "nemotron_3", "nano-v3"),
-    grammar=function_tags(),
+    grammar=function_tags(frame=True),
     style=STYLE,
     think=THINK,
     prompt_opens_reasoning=True,

@@ -6,14 +6,14 @@ Special: a line break on each side of a value is the template's; further functio
 be missing, and a value may lack its closer. Thinking models' prompts end in `<think>\n`; Qwen3 hybrids open it themselves.
 """
 
-from services.parser.families.grammars import CHATML_STOPS, THINK, THINK_STYLE, function_tags
+from services.parser.families.grammars import CHATML_STOPS, THINK, FRAMED_THINK, function_tags
 from services.parser.family import Family
 from services.parser.writing import Style, Tags
 
 STYLE = Style(
     call="<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>",
     arguments=Tags("<parameter={key}>\n{value}\n</parameter>\n"),
-    reasoning=THINK_STYLE,
+    reasoning=FRAMED_THINK,
 )
 
 FAMILY = Family(
@@ -21,7 +21,7 @@ FAMILY = Family(
     models="Qwen3-Coder, Qwen3-Next, Qwen3.5, 3.6, 3.8",
     tool_parsers=("qwen3_coder", "qwen3_xml", "nanbeige"),
     reasoning_parsers=("qwen3", "qwen3_5", "qwen3-thinking"),
-    grammar=function_tags(),
+    grammar=function_tags(frame=True),
     style=STYLE,
     think=THINK,
     prompt_opens_reasoning=True,

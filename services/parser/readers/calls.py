@@ -13,12 +13,13 @@ from re import Match, compile
 from typing import Final
 
 from services.parser.readers.values import JSON, Values
-from services.parser.shapes import MORE, Found, Markers, Shape
+from services.parser.shapes import MORE, Markers, Shape
 from services.parser.tape import Reading, Tape
 from services.parser.turn import Turn
 
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
+_BRACKET: Final = compile(r"[\[{]|\Z").search
 _OBJECT: Final = Shape("{", then=('"', "}", "'"))
 
 
@@ -36,8 +37,8 @@ class JsonCalls:
     """The grammar of such a body.
 
     `closes` end a call that is not in a list; without them the JSON's own end does. `names`, `arguments`, `ids` are the
-    keys that matter. If `strict`, there is no marker to trust: another key, or a name without arguments that no tool
-    has, shows that it is no call.
+    keys that matter. If `strict`, the JSON itself is the marker, and there is none to trust: another key, or a name
+    without arguments that no tool has, shows that it is no call.
     """
 
     form: Form = Form.OBJECT
@@ -64,18 +65,21 @@ class JsonCalls:
 class _Calls:
     """The calls behind one marker."""
 
-    __slots__ = ("_any", "_pending", "call_id", "grammar", "head", "name", "opener", "turn")
+    __slots__ = ("_any", "_lead", "_pending", "call_id", "grammar", "head", "name", "opener", "turn")
 
     def __init__(self, grammar: JsonCalls, turn: Turn, opener: Match[str], head: str) -> None:
         self.grammar, self.turn, self.opener, self.head = grammar, turn, opener, head
         self.name: str | None = None
         self.call_id: str | None = None
+        self._lead = opener[0][: _bracket(opener[0])] if grammar.strict else opener[0]
         self._pending: str | None = None
         self._any = False
 
     def read(self) -> Reading[str | None]:
         """Reads all; see `markup.Body`."""
         tape, grammar = self.turn.tape, self.grammar
+        if grammar.strict:
+            tape.position = self.opener.start() + len(self._lead)
         tape.keep()
         yield from tape.blanks()
         if grammar.form is Form.ARGUMENTS:
@@ -283,7 +287,7 @@ class _Calls:
     def _failed(self) -> Reading[str | None]:
         """A body that ended badly or not at all."""
         turn, tape = self.turn, self.turn.tape
-        text = self.opener[0] + tape.release()
+        text = self._lead + tape.release()
         if turn.blocks.kind != "tool_use":
             if tape.final:
                 return text if tape.stopped and self.grammar.strict and not self._any else None
@@ -293,23 +297,14 @@ class _Calls:
                 self._open("")
         turn.blocks.close(False)
         if self.grammar.closers:
-            yield from self._resume()
+            yield from tape.seek(Markers([(shape, None) for shape in (*self.grammar.closers, Shape(self.head))]))
         return None
 
-    def _resume(self) -> Reading[None]:
-        """Passes over the rest of a broken body, up to its closing marker or the next opening one."""
-        tape = self.turn.tape
-        markers = Markers([(shape, True) for shape in (*self.grammar.closers, Shape(self.head))])
-        while True:
-            at = markers.find(tape.text, tape.position, tape.final)
-            tape.position = len(tape.text) if at < 0 else at
-            found = markers.at(tape.text, at, tape.final) if at >= 0 else MORE
-            if isinstance(found, Found) or (found is MORE and tape.final):
-                return
-            if found is MORE:
-                yield
-            else:
-                tape.position += 1
+
+def _bracket(text: str) -> int:
+    """Where the JSON in a marker begins that is its own."""
+    found = _BRACKET(text)
+    return found.start() if found else len(text)
 
 
 def _nowhere(_: str) -> None:

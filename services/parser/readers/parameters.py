@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from services.parser.coercion import NULLABLE_STRING, STRING, coerced
 from services.parser.readers.values import JSON, literal
-from services.parser.shapes import END, MORE, Cut, Found, Markers, Shape
+from services.parser.shapes import END, MORE, Found, Markers, Shape
 from services.parser.tape import Reading, Say, Trigger, escaped, quoted
 from services.parser.turn import Turn
 
@@ -122,6 +122,7 @@ class Tag(Enum):
     OPEN = "opens a parameter"
     CLOSE = "closes it"
     END = "closes the call"
+    JSON = "holds all arguments as JSON"
     BEYOND = "belongs to what comes after the call"
 
 
@@ -135,12 +136,12 @@ class Parameters:
     """
 
     opens: tuple[str, ...]
-    closes: str
+    closes: tuple[str, ...]
     ends: tuple[str, ...]
     beyond: tuple[str, ...] = ()
     frame: bool = False
-    json: bool = False
-    """The arguments may stand there as one JSON object instead."""
+    json: tuple[str, ...] = ()
+    """What opens arguments that are given as one JSON object instead; its brace if nothing does."""
     unwrap: tuple[str, ...] = ()
     """A sole parameter of this name that no schema knows holds all arguments."""
     unescape: Callable[[str], str] = str
@@ -151,34 +152,48 @@ class Parameters:
     @property
     def follows(self) -> tuple[str, ...]:
         """What must come after the opening tag for it to be one."""
-        return (*(Shape(o).head for o in self.opens), *self.ends, *self.beyond, *(("{",) if self.json else ()))
+        return tuple(dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)))
 
     def read(self, turn: Turn, opener: Match[str], head: str) -> Reading[str | None]:
         """Reads the call."""
         name = turn.tools.named(self.unescape(opener["name"]), self.rename)
+        turn.end_prose()
         turn.blocks.open("tool_use", name)
         whole = yield from _Arguments(self, turn, name).read()
         turn.blocks.close(whole)
         return None
 
     @cached_property
+    def front(self) -> Markers[Tag]:
+        """Tags before the first value."""
+        return self._tags((self.opens, Tag.OPEN), (self.ends, Tag.END), (self.json, Tag.JSON), (self.beyond, Tag.BEYOND))
+
+    @cached_property
     def between(self) -> Markers[Tag]:
-        """Tags between values."""
-        shapes = [(Shape(o), Tag.OPEN) for o in self.opens] + [(Shape(e), Tag.END) for e in self.ends]
-        return Markers([*shapes, *((Shape(b), Tag.BEYOND) for b in self.beyond)])
+        """Tags after a value."""
+        return self._tags((self.opens, Tag.OPEN), (self.ends, Tag.END), (self.beyond, Tag.BEYOND))
+
+    @staticmethod
+    def _tags(*groups: tuple[tuple[str, ...], Tag]) -> Markers[Tag]:
+        return Markers([(Shape(text), tag) for texts, tag in groups for text in texts])
 
     @cached_property
     def inside(self) -> Markers[Tag]:
         """Tags that may end a value."""
-        heads = tuple(dict.fromkeys(Shape(o).head for o in self.opens))
-        close = Shape(self.closes, then=(*heads, *self.ends, *self.beyond, END))
-        ends = [(Shape(e, then=(*self.beyond, END)), Tag.END) for e in self.ends]
-        return Markers([(close, Tag.CLOSE), *((Shape(o), Tag.OPEN) for o in self.opens), *ends])
+        after = (*dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond)), END)
+        beyond = (*(Shape(b).head for b in self.beyond), END)
+        return Markers(
+            [
+                *((Shape(c, then=after), Tag.CLOSE) for c in self.closes),
+                *((Shape(o), Tag.OPEN) for o in self.opens),
+                *((Shape(e, then=beyond), Tag.END) for e in self.ends),
+            ]
+        )
 
     @cached_property
     def trigger(self) -> Trigger:
         """Finds what may not pass a value unseen."""
-        first = "".join(sorted({escape(t[0]) for t in (*self.opens, self.closes, *self.ends)}))
+        first = "".join(sorted({escape(t[0]) for t in (*self.opens, *self.closes, *self.ends)}))
         return compile(rf"[{first}]|\n\Z" if self.frame else rf"[{first}]").search
 
 
@@ -196,17 +211,14 @@ class _Arguments:
 
     def read(self) -> Reading[bool]:
         """Reads to the call's end; True if it is whole."""
-        tape, say = self.turn.tape, self.turn.blocks.say
-        if self.grammar.json:
-            yield from tape.blanks()
-            if (yield from tape.peek()) == "{":
-                return (yield from self._json())
         found = yield from self._next()
+        if found is not None and found.means is Tag.JSON:
+            return (yield from self._json(found.match))
         while found is not None and found.means is Tag.OPEN:
             found = yield from self._parameter(found.match)
         if found is None and not (self.seen and self._settled):
             return False
-        say(self._end)
+        self.turn.blocks.say(self._end)
         return True
 
     @property
@@ -215,31 +227,23 @@ class _Arguments:
         tape = self.turn.tape
         return not self._cut and tape.stopped and not tape.rest().strip()
 
-    def _json(self) -> Reading[bool]:
+    def _json(self, opener: Match[str]) -> Reading[bool]:
         tape = self.turn.tape
-        whole = yield from JSON.copy(tape, self.turn.blocks.say, live=True)
-        found = yield from self._next()
-        return whole and (found is not None or self._settled)
+        if opener[0] == "{":
+            tape.position = opener.start()
+        if not (yield from JSON.copy(tape, self.turn.blocks.say, live=True)):
+            yield from self._next()
+            return False
+        self.seen.add("")
+        return (yield from self._next()) is not None or self._settled
 
     def _next(self) -> Reading[Found[Tag] | None]:
         """The next tag; what stands before it is noise. What lies beyond the call stays where it is."""
-        tape, markers = self.turn.tape, self.grammar.between
-        while True:
-            at = markers.find(tape.text, tape.position, tape.final)
-            if at < 0 and tape.final:
-                return None
-            tape.position = len(tape.text) if at < 0 else at
-            found = markers.at(tape.text, at, tape.final) if at >= 0 else MORE
-            if isinstance(found, Found):
-                if found.means is not Tag.BEYOND:
-                    tape.position = found.match.end()
-                return found
-            if isinstance(found, Cut):
-                return None
-            if found is None:
-                tape.position += 1
-            else:
-                yield
+        grammar, tape = self.grammar, self.turn.tape
+        found = yield from tape.seek(grammar.between if self.seen else grammar.front)
+        if found is not None and found.means is not Tag.BEYOND:
+            tape.position = found.match.end()
+        return found
 
     def _parameter(self, tag: Match[str]) -> Reading[Found[Tag] | None]:
         """Reads a value and what follows; returns the next tag, None at the end of the input."""

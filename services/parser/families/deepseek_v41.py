@@ -1,0 +1,29 @@
+r"""DeepSeek V4.1.
+
+    Look first.</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="run_shell">\n<｜DSML｜ parameter name="cmd" string="true">ls</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>
+
+Special: V4's grammar with a blank before every tag's name.
+"""
+
+from services.parser.families.grammars import BARE_THINK, DEEPSEEK_STOPS, THINK, attribute_tags
+from services.parser.family import Family
+from services.parser.writing import Style, Tags
+
+FAMILY = Family(
+    name="deepseek_v41",
+    models="DeepSeek V4.1",
+    tool_parsers=("deepseek_v41", "deepseekv41", "deepseek-v41"),
+    reasoning_parsers=("deepseek_v41", "deepseek-v41"),
+    grammar=attribute_tags("DSML", space=" "),
+    style=Style(
+        call='<｜DSML｜ calls>\n<｜DSML｜ invoke name="{name}">\n{arguments}</｜DSML｜ invoke>\n</｜DSML｜ calls>',
+        arguments=Tags('<｜DSML｜ parameter name="{key}" string="{string}">{value}</｜DSML｜ parameter>\n'),
+        reasoning=BARE_THINK,
+    ),
+    think=THINK,
+    prompt_opens_reasoning=True,
+    markers=("｜DSML｜", *THINK),
+    stops=DEEPSEEK_STOPS,
+    evidence=("<｜DSML｜ calls",),
+    model_types=("deepseek_v41",),
+)

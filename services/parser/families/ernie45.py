@@ -1,0 +1,34 @@
+r"""ERNIE 4.5 Thinking.
+
+    Look first.\n</think>\n\n\n<response>\nDone.\n</response>   or   </think>\n\n<tool_call>\n{"name": …, "arguments": …}\n</tool_call>
+
+Special: text stands in `<response>`; Hermes' calls; the prompt opens reasoning.
+"""
+
+from dataclasses import replace
+
+from services.parser.families.grammars import THINK, tagged_json
+from services.parser.family import Family
+from services.parser.writing import Style
+
+STOPS = ("</s>", "<|im_end|>", "<|end_of_sentence|>")
+
+FAMILY = Family(
+    name="ernie45",
+    models="ERNIE 4.5",
+    tool_parsers=("ernie45",),
+    reasoning_parsers=("ernie45",),
+    grammar=replace(
+        tagged_json("<tool_call>", closer="</tool_call>", stops=STOPS), frames=(("<response>", "</response>"),)
+    ),
+    style=Style(
+        call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>\n',
+        reasoning="<think>\n{text}\n</think>\n",
+    ),
+    think=THINK,
+    prompt_opens_reasoning=True,
+    markers=("<tool_call>", "</tool_call>", "<response>", "</response>", *THINK),
+    stops=STOPS,
+    evidence=("<response>",),
+    model_types=("ernie4_5", "ernie4_5_moe"),
+)

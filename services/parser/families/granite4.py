@@ -1,0 +1,23 @@
+r"""Granite 4.
+
+    <tool_call>\n{"name": "run_shell", "arguments": {"cmd": "ls"}}\n</tool_call>
+
+Special: Hermes, without reasoning.
+"""
+
+from services.parser.families.grammars import tagged_json
+from services.parser.family import Family
+from services.parser.writing import Style
+
+STOPS = ("<|end_of_text|>", "<|end_of_role|>")
+
+FAMILY = Family(
+    name="granite4",
+    models="Granite 4",
+    tool_parsers=("granite4",),
+    grammar=tagged_json("<tool_call>", closer="</tool_call>", think=(), stops=STOPS),
+    style=Style(call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>'),
+    markers=("<tool_call>", "</tool_call>"),
+    stops=STOPS,
+    model_types=("granitemoehybrid",),
+)

@@ -1,0 +1,34 @@
+r"""Hunyuan A13B.
+
+    <think>\nLook first.\n</think>\n<answer>\nDone.\n</answer>   or   </think>\n<tool_calls>[{"name": …, "arguments": …}]</tool_calls>
+
+Special: text stands in `<answer>`.
+"""
+
+from dataclasses import replace
+
+from services.parser.families.grammars import THINK, tagged_json
+from services.parser.family import Family
+from services.parser.readers.calls import Form
+from services.parser.writing import Style
+
+STOPS = ("<|eos|>", "<|endoftext|>")
+
+FAMILY = Family(
+    name="hunyuan_a13b",
+    models="Hunyuan A13B",
+    tool_parsers=("hunyuan_a13b",),
+    reasoning_parsers=("hunyuan_a13b",),
+    grammar=replace(
+        tagged_json("<tool_calls>", closer="</tool_calls>", stops=STOPS, form=Form.LIST),
+        frames=(("<answer>", "</answer>"),),
+    ),
+    style=Style(
+        call='<tool_calls>[{"name": "{name}", "arguments": {arguments}}]</tool_calls>',
+        reasoning="<think>\n{text}\n</think>\n",
+    ),
+    think=THINK,
+    stops=STOPS,
+    evidence=("<answer>",),
+    model_types=("hunyuan_v1_moe",),
+)

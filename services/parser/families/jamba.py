@@ -1,0 +1,22 @@
+r"""Jamba.
+
+    <tool_calls>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</tool_calls>
+"""
+
+from services.parser.families.grammars import tagged_json
+from services.parser.family import Family
+from services.parser.readers.calls import Form
+from services.parser.writing import Style
+
+STOPS = ("<|endoftext|>", "<|im_end|>", "<|eom|>")
+
+FAMILY = Family(
+    name="jamba",
+    models="Jamba 1.5, 1.6",
+    tool_parsers=("jamba",),
+    grammar=tagged_json("<tool_calls>", closer="</tool_calls>", think=(), stops=STOPS, form=Form.LIST),
+    style=Style(call='<tool_calls>[{"name": "{name}", "arguments": {arguments}}]</tool_calls>'),
+    markers=("<tool_calls>", "</tool_calls>"),
+    stops=STOPS,
+    model_types=("jamba",),
+)

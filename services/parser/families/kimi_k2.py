@@ -1,0 +1,63 @@
+r"""Kimi K2, K2 Thinking, K2.5 to 2.7.
+
+    Look first.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.run_shell:0<|tool_call_argument_begin|>{"cmd": "ls"}<|tool_call_end|><|tool_calls_section_end|>
+
+Special: the header is the call's id, its number counts over the whole conversation, and the template renders it verbatim:
+it must survive the client. The section may be missing, or named in the singular; text in front of its first call is none.
+"""
+
+from re import compile
+
+from services.parser.families.grammars import BARE_THINK, CHATML_STOPS, THINK, thinking
+from services.parser.family import Family
+from services.parser.markup import Call, Markup
+from services.parser.readers.calls import Form, JsonCalls
+from services.parser.shapes import Shape
+from services.parser.writing import Style
+
+_ID = compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?\Z")
+CALL = "<|tool_call_begin|>{id}<|tool_call_argument_begin|>"
+SECTIONS = ("tool_calls_section", "tool_call_section")
+
+
+def identify(header: str) -> tuple[str, str]:
+    """The tool's name and the call id in `functions.NAME:NUMBER`; a name may have dots."""
+    header = header.strip()
+    found = _ID.match(header)
+    return (found["name"] if found else header), header
+
+
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call_end|>",), identify=identify)
+
+FAMILY = Family(
+    name="kimi_k2",
+    models="Kimi K2, K2 Thinking, K2.5, 2.6, 2.7",
+    tool_parsers=("kimi_k2",),
+    reasoning_parsers=("kimi_k2", "kimi_k25"),
+    grammar=Markup(
+        think=thinking([THINK]),
+        calls=tuple(
+            Call(Shape(opener + CALL), ARGUMENTS) for opener in (*(f"<|{s}_begin|>{{junk}}" for s in SECTIONS), "")
+        ),
+        tails=(*(f"<|{s}_end|>" for s in SECTIONS), "<|tool_call_end|>"),
+        stops=CHATML_STOPS,
+    ),
+    style=Style(
+        call="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        reasoning=BARE_THINK,
+    ),
+    think=THINK,
+    prompt_opens_reasoning=True,
+    markers=(
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        *THINK,
+    ),
+    stops=CHATML_STOPS,
+    evidence=("<|tool_calls_section_begin|>",),
+    model_types=("kimi_k2", "kimi_k25"),
+)

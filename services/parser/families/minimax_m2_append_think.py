@@ -1,0 +1,26 @@
+r"""MiniMax M2 with its reasoning left in the text: a mode for clients that know no reasoning.
+
+    Look first.\n</think>\n\nDone.   is the text   <think>Look first.\n</think>\n\nDone.
+
+Special: the opener that the prompt consumed is put back; nothing is reasoning.
+"""
+
+from dataclasses import replace
+
+from services.parser.families.grammars import invoke_tags
+from services.parser.families.minimax_m2 import FAMILY as MINIMAX_M2
+from services.parser.families.minimax_m2 import STOPS
+
+FAMILY = replace(
+    MINIMAX_M2,
+    name="minimax_m2_append_think",
+    models="MiniMax M2 (reasoning as text)",
+    tool_parsers=(),
+    reasoning_parsers=("minimax_append_think", "minimax-append-think"),
+    grammar=replace(
+        invoke_tags(("<minimax:tool_call>",), tails=("</minimax:tool_call>",), stops=STOPS, think=()),
+        consumed="<think>",
+    ),
+    evidence=(),
+    model_types=(),
+)
