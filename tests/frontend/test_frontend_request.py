@@ -322,6 +322,12 @@ def test_counting_takes_pieces_of_a_conversation() -> None:
     assert ask.conversation.model == ""
 
 
+@pytest.mark.parametrize("field", ["mcp_servers", "compaction", "thread"])
+def test_counting_needs_nothing_that_is_not_there(field: str) -> None:
+    value: Any = [{"type": "url"}] if field == "mcp_servers" else {"type": "create"}
+    assert parse(body(**{field: value}), {}, counting=True).conversation == conversation()
+
+
 def test_tools_pass_through() -> None:
     told = conversation(
         tools=[{**TOOL, "description": "Looks.", "strict": True, "type": "custom", "eager_input_streaming": None}]

@@ -52,12 +52,14 @@ class MessagesAsk(Struct, frozen=True):
 def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False) -> MessagesAsk:
     """Understands the request. Raises Invalid in the native wording.
 
-    `counting`: for count_tokens, where there is no `max_tokens`, and where pieces of a conversation are sent whose
-    calls and results need not match.
+    `counting`: for count_tokens, where there is no `max_tokens`, where pieces of a conversation are sent whose calls
+    and results need not match, and where what cannot be done need not be done.
     """
     request = decode_body(_decoder, body, explain)
-    _refuse(request)
+    if not request.messages:
+        raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
+        _refuse(request)
         _check_turn(request)
     shown, notes = tools.specs(request.tools or [])
     history = History(shown, pairing=not counting)
@@ -88,8 +90,6 @@ def _refuse(request: wire.Body) -> None:
         raise Invalid("compaction: not supported by this server", param="compaction")
     if _needs_container(request):
         raise Invalid("container: not supported by this server", param="container")
-    if not request.messages:
-        raise Invalid("messages: at least one message is required", param="messages")
 
 
 def _needs_container(request: wire.Body) -> bool:
