@@ -31,6 +31,8 @@ class Exchange:
         self.started = started
         self.tenant: str | None = None
         self.outcome = ""
+        self.begun = False
+        """The response is on its way: nothing else can be said any more."""
         self.notes: list[str] = []
         """What was left out of the request."""
         self.fields: dict[str, object] = {}
@@ -81,6 +83,8 @@ def surround(
             raise
         except Exception:
             log.exception("request.failed", request=exchange.request_id, path=request.path)
+            if exchange.begun:
+                raise
             info = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
             reply = error_shape(request.path, shapes, default)(info, exchange.request_id, None)
             exchange.outcome = "internal"
@@ -94,9 +98,10 @@ def surround(
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal handler: ids on every response, streams included."""
+    """Signal handler, right before the first byte: ids on every response, streams included."""
     exchange = request.get(EXCHANGE)
     if exchange is not None:
+        exchange.begun = True
         response.headers.update(exchange.headers())
 
 

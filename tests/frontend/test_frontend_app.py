@@ -26,6 +26,7 @@ from schemas.errors import (
     Unavailable,
 )
 from schemas.events import Failed
+from services.frontend.sse import SseWriter
 from services.runtime.config import FrontendConfig
 
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
@@ -117,6 +118,22 @@ async def test_a_bug_in_a_renderer_ends_its_own_stream(monkeypatch: pytest.Monke
     assert body.count("event: error") == 1
     assert '"api_error","message":"Internal server error"' in body
     assert gateway.turns[0].cancelled == ["hangup"]
+    assert served.lines[-1]["outcome"] == "internal"
+
+
+async def test_a_bug_behind_the_first_byte_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: SseWriter) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(SseWriter, "run", broken)
+    async with serving() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        body = json.dumps(STREAM).encode()
+        writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        answer = await reader.read()
+        writer.close()
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert not answer.endswith(b"0\r\n\r\n")
     assert served.lines[-1]["outcome"] == "internal"
 
 
