@@ -133,7 +133,7 @@ async def test_a_bug_behind_the_first_byte_closes_the_connection(monkeypatch: py
         answer = await reader.read()
         writer.close()
     assert answer.count(b"HTTP/1.1 ") == 1
-    assert not answer.endswith(b"0\r\n\r\n")
+    assert not answer.endswith(b"\n0\r\n\r\n")
     assert served.lines[-1]["outcome"] == "internal"
 
 

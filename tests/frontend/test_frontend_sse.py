@@ -16,6 +16,7 @@ from services.runtime.config import FrontendConfig
 
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**ASK, "stream": True}
+END = b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n'
 
 
 def request_bytes(ask: dict[str, Any]) -> bytes:
@@ -111,7 +112,7 @@ async def test_a_finished_turn_is_not_cancelled_when_its_client_leaves() -> None
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(request_bytes(STREAM))
-        await reader.readuntil(b"0\r\n\r\n")
+        await reader.readuntil(END)
         writer.close()
         await until(lambda: bool(served.lines))
     assert served.gateway.turns[0].cancelled == []
@@ -122,7 +123,7 @@ async def test_one_connection_serves_one_turn_after_the_other() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         for ask in (STREAM, ASK, STREAM):
             writer.write(request_bytes(ask))
-            await reader.readuntil(b"0\r\n\r\n" if ask is STREAM else b'"thinking_tokens":12}}}')
+            await reader.readuntil(END if ask is STREAM else b'"thinking_tokens":12}}}')
         writer.close()
     assert len(served.gateway.turns) == 3
 
@@ -174,7 +175,7 @@ async def test_a_slow_reader_is_given_up_alone(config: FrontendConfig, pieces: i
         await until(lambda: len(served.lines) == 2)
         cut = await deaf.read_all()
         deaf.socket.close()
-    assert not cut.endswith(b"0\r\n\r\n")
+    assert not cut.endswith(END)
     assert gateway.turns[0].cancelled[0] == "slow_reader"
     assert gateway.turns[1].cancelled == []
     assert "message_stop" in other
@@ -197,7 +198,7 @@ async def test_a_reader_that_catches_up_gets_every_byte() -> None:
         late.socket.close()
     assert data.count(b"x") >= pieces * size
     assert data.index(b"message_start") < data.index(b"xxxx") < data.index(b"message_stop")
-    assert data.endswith(b"0\r\n\r\n")
+    assert data.endswith(END)
     assert gateway.turns[0].cancelled == []
 
 
