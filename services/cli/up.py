@@ -41,12 +41,16 @@ def main(argv: Sequence[str]) -> int:
         exit_with("turnwire up", error.problems)
     try:
         remove_ready_file(plan)
-        return asyncio.run(_Up(plan, Screen(plan.frontend.log_level)).run())
+        return asyncio.run(_run(plan))
     except OSError as error:
         print(f"turnwire up: {error}", file=sys.stderr)
         return 1
     finally:
         remove_ready_file(plan)
+
+
+async def _run(plan: Plan) -> int:
+    return await _Up(plan, Screen(plan.frontend.log_level)).run()
 
 
 class _Up:

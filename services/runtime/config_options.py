@@ -4,10 +4,13 @@ Nested Structs (`bus`) are flattened: `nats_url` is one name on the command line
 """
 
 import ast
+import functools
 import inspect
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_type_hints
 
 import msgspec
@@ -48,14 +51,15 @@ class Option(Struct, frozen=True, eq=False):
         return isinstance(self.info, mi.ListType)
 
 
-def options(config: type[Struct]) -> dict[str, Option]:
+@functools.cache
+def options(config: type[Struct]) -> Mapping[str, Option]:
     """All options of `config` by name, in the order of its fields. Raises TypeError where two have the same name."""
     found: dict[str, Option] = {}
     for option in _walk(config, ()):
         if option.name in found:  # pragma: no cover - a mistake in config.py, caught when any test imports it
             raise TypeError(f"{config.__name__} has two options named {option.name}")
         found[option.name] = option
-    return found
+    return MappingProxyType(found)
 
 
 def _walk(config: type[Struct], above: tuple[str, ...]) -> list[Option]:
