@@ -125,6 +125,8 @@ class AssistantForms:
             return JOIN.join(
                 self._write_call(tool_name(call.name, call.namespace), arguments_of(call)) for call in calls
             )
+        if len(calls) > 1 and not self._traits.parallel:
+            return self._traits.call_join.join(self.markup([call]) for call in calls)
         before, after = self._traits.frame
         rendered = self._template.render([FRAME_USER, self.native(Segment(calls=list(calls)))], generation=False)
         return rendered.removeprefix(before).removesuffix(after).strip()

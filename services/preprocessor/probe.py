@@ -25,6 +25,7 @@ _SAID, _SAID2 = (f"zqsaid{n}" for n in (1, 2))
 _ARGUMENT, _ARGUMENT2 = (f"zqargument{n}" for n in (1, 2))
 _RESULT, _RESULT2 = (f"zqresult{n}" for n in (1, 2))
 _ID, _ID2 = (f"toolu_zqid{n}" for n in (1, 2))
+_SHORT_IDS = {_ID: "000000001", _ID2: "000000002"}
 _TOOL = tool_definition(
     ToolSpec("zqtool", "zqdescription", {"type": "object", "properties": {"city": {"type": "string"}}})
 )
@@ -153,10 +154,9 @@ class _Probe:
                 before_text = rest.partition(_SAID)[0]
                 plain = replace(plain, marks=(opening, before_text, before_text))
         if traits.arguments is not None:
-            forms = self._forms(plain)
-            one, two = forms.markup([_CALL]), forms.markup([_CALL2])
+            one, two = self._markup(plain, _CALL), self._markup(plain, _CALL2)
             beside = self._render_frame(plain, [_T1, _CALL]).partition(_SAID)[2] if traits.text_with_call else ""
-            pair = forms.markup([_CALL, _CALL2]) if traits.parallel else ""
+            pair = self._markup(plain, _CALL, _CALL2) if traits.parallel else ""
             text_join, shown, _ = beside.partition(one)
             text_join = text_join if shown and not text_join.strip() else plain.text_join
             call_join = pair.removeprefix(one).removesuffix(two)
@@ -195,7 +195,7 @@ class _Probe:
                 return False
         later = _R2 if traits.inline_reasoning else _T2
         middle = traits.marks[0] + _THOUGHT2 + traits.marks[2] if later is _R2 else _SAID2 + traits.text_join
-        expected = forms.markup([_CALL]) + traits.call_join + middle + forms.markup([_CALL2])
+        expected = self._markup(traits, _CALL) + traits.call_join + middle + self._markup(traits, _CALL2)
         starts: list[list[Part]] = [[_T1], [_R1, _T1], [_R1]] if traits.reasoning is not None else [[_T1], []]
         return all(
             expected in self._render(traits, [_ASKED, _said(*start, _CALL, later, _CALL2), _RETURNED2])
@@ -250,8 +250,16 @@ class _Probe:
         message = self._forms(traits).native(segments(said)[0])
         return self._try([FRAME_USER, message], variables={}, generation=False)
 
+    def _markup(self, traits: TemplateTraits, *calls: Call) -> str:
+        try:
+            return self._forms(traits).markup(calls)
+        except Invalid:
+            return ""
+
     def _forms(self, traits: TemplateTraits) -> AssistantForms:
-        return AssistantForms(replace(traits, ordered=False), self._template, call_id=lambda call: call.call_id)
+        return AssistantForms(
+            replace(traits, ordered=False), self._template, call_id=lambda call: _SHORT_IDS[call.call_id]
+        )
 
     def _try(
         self,

@@ -1,6 +1,5 @@
-"""The demo model, loaded once, and where real templates and captured requests lie, if they are there."""
+"""The demo model, loaded once, and each published template that is there."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from services.cli.demo_model import build_demo_model
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.template import ChatTemplate
 from services.runtime.config import PreprocessorConfig
+from tests.preprocessor.real_templates import REAL_TEMPLATES
 
 
 @pytest.fixture(scope="session")
@@ -27,18 +27,6 @@ def demo_tokenizer(demo_dir: Path) -> PreTrainedTokenizerBase:
 @pytest.fixture(scope="session")
 def setup(demo_dir: Path) -> ModelSetup:
     return ModelSetup.load(PreprocessorConfig(model=str(demo_dir)))
-
-
-def real_templates() -> dict[str, Path]:
-    """Published templates out of the `trl` package (without its own dependencies it is data); {} if not installed."""
-    spec = importlib.util.find_spec("trl")
-    if spec is None or not spec.submodule_search_locations:
-        return {}
-    folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
-    return {file.stem: file for file in sorted(folder.glob("*.jinja")) if not file.stem.endswith("_training")}
-
-
-REAL_TEMPLATES = real_templates()
 
 
 @pytest.fixture(params=REAL_TEMPLATES or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))])

@@ -1,0 +1,115 @@
+"""Requests of real agent clients, as they were captured, to prompts."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from schemas.conversation import Conversation
+from services.frontend.dialects.messages.request import parse
+from services.preprocessor.messages import adapt
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.preamble import strip_preamble
+from services.preprocessor.probe import probe
+from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.template import ChatTemplate
+from services.preprocessor.thinking import decide, template_variables
+
+CAPTURES = Path(__file__).parents[3] / "shared" / "captures"
+CLAUDE = CAPTURES / "claude-code-2.1.328"
+
+pytestmark = pytest.mark.skipif(not CLAUDE.is_dir(), reason="../shared/captures is not here")
+
+
+def requests(scenario: Path) -> list[Conversation]:
+    bodies = [json.loads(file.read_text()) for file in sorted(scenario.glob("*-POST-v1-messages.json"))]
+    return [parse(json.dumps(each["body"]).encode(), dict(each["headers"])).conversation for each in bodies]
+
+
+def prompts(scenario: str, setup: ModelSetup) -> list[Prompt]:
+    return [assemble(conversation, setup) for conversation in requests(CLAUDE / scenario)]
+
+
+def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+SCENARIOS = sorted(folder.name for folder in CLAUDE.glob("*") if any(folder.glob("*-POST-v1-messages.json")))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_request_of_claude_code_makes_a_prompt_without_its_billing_header(
+    scenario: str, setup: ModelSetup
+) -> None:
+    for prompt in prompts(scenario, setup):
+        assert prompt.stripped_lines == 1
+        assert "x-anthropic-billing-header" not in prompt.text
+        assert prompt.in_reasoning
+        assert setup.tokenizer.decode(prompt.ids) == prompt.text
+
+
+def test_an_older_clients_header(setup: ModelSetup) -> None:
+    found = [requests(folder) for folder in sorted((CAPTURES / "claude-code-2.1.100").iterdir()) if folder.is_dir()]
+    assert any(found)
+    for conversation in (conversation for scenario in found for conversation in scenario):
+        assert strip_preamble(conversation)[1] == 1
+
+
+@pytest.mark.parametrize("name", ["16-long-prefix-session", "17-long-prefix-custom-session"])
+def test_two_sessions_share_their_prompt_up_to_what_their_users_asked(name: str, setup: ModelSetup) -> None:
+    """Captured pair: same user, same folder, other first prompt. With the header they part after a line."""
+    one, other = (prompts(f"{name}-{session}", setup)[0] for session in "ab")
+    shared = one.text[: shared_length(one.text, other.text)]
+    assert len(shared) > 150_000
+    assert shared.rstrip().endswith("</system-reminder>")
+    assert one.text.index("<|im_end|>", len(shared)) - len(shared) < 50
+    assert shared_length(one.ids, other.ids) > len(setup.tokenizer.encode(shared)) - 5
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "01-loop-default-model",
+        "04-parallel-tools",
+        "05-interleaved-thinking",
+        "06-toolsearch",
+        "16-long-prefix-session-a",
+    ],
+)
+def test_each_turn_of_a_loop_extends_the_last(scenario: str, setup: ModelSetup) -> None:
+    """Cache marks move, strings become blocks, ToolSearch inserts tools in the middle of the list: none of it shows."""
+    found = prompts(scenario, setup)
+    assert len(found) > 1
+    for before, after in itertools.pairwise(found):
+        assert after.text.startswith(before.text.removesuffix("<think>\n"))
+
+
+def test_interleaved_thinking_keeps_its_order(setup: ModelSetup) -> None:
+    text = prompts("05-interleaved-thinking", setup)[-1].text
+    said = text[text.rindex("<think>\nFirst create a.") :]
+    marks = ["First create a.", "echo A > a.txt", "Then create b.", "Now the second file.", "echo B > b.txt"]
+    places = [said.index(mark) for mark in [*marks, "Finally check a.", "<function=Read>", "<tool_response>"]]
+    assert places == sorted(places)
+
+
+def test_a_tool_that_was_searched_for_is_told_where_it_was_found(setup: ModelSetup) -> None:
+    first, *_, last = requests(CLAUDE / "06-toolsearch")
+    loaded = {tool.name for tool in last.tools if tool.deferred} - {tool.name for tool in first.tools}
+    assert loaded
+    text = assemble(last, setup).text
+    front = text[: text.index("<|im_start|>user")]
+    for name in loaded:
+        assert f'"name": "{name}"' not in front
+        assert f'"name": "{name}"' in text
+
+
+def test_every_capture_renders_with_every_published_template(real_template: ChatTemplate) -> None:
+    traits = probe(real_template)
+    for scenario in SCENARIOS:
+        for conversation in requests(CLAUDE / scenario):
+            stripped, _ = strip_preamble(conversation)
+            adapted = adapt(stripped, traits, real_template)
+            variables = template_variables(decide(stripped), traits, defaults={}, own={})
+            assert real_template.render(adapted.messages, tools=adapted.tools, variables=variables)

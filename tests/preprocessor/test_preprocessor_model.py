@@ -1,0 +1,139 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from schemas.conversation import Sampling
+from services.parser import UnknownFamily
+from services.preprocessor.detection import detect_family
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.probe import probe
+from services.preprocessor.template import ChatTemplate
+from services.runtime.config import PreprocessorConfig
+from tests.preprocessor.real_templates import REAL_TEMPLATES
+
+
+@pytest.fixture
+def model_dir(demo_dir: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(demo_dir, tmp_path / "my-model"))
+
+
+def load(model_dir: Path, **options: Any) -> ModelSetup:
+    return ModelSetup.load(PreprocessorConfig(model=str(model_dir), **options))
+
+
+def edit(model_dir: Path, name: str, **changes: Any) -> None:
+    file = model_dir / name
+    document = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in document.items() if value is not None}))
+
+
+def test_the_demo_model(setup: ModelSetup) -> None:
+    assert setup.family.name == "qwen3_coder"
+    assert setup.max_model_len == 262_144
+    card = setup.card
+    assert (card.name, card.max_model_len, card.family) == ("turnwire-demo", 262_144, "qwen3_coder")
+    assert (card.reasoning, card.tools) == (True, True)
+    assert card.created > 1_700_000_000
+
+
+def test_what_the_operator_says(model_dir: Path) -> None:
+    setup = load(
+        model_dir,
+        served_model_name="acme/coder",
+        aliases=["coder"],
+        max_model_len=4096,
+        family="hermes",
+        template_kwargs={"enable_thinking": False},
+        strip_anthropic_preamble=False,
+    )
+    assert (setup.card.name, setup.card.aliases) == ("acme/coder", ["coder"])
+    assert setup.card.max_model_len == setup.max_model_len == setup.window(8192) == 4096
+    assert setup.family.name == "hermes"
+    assert setup.template_kwargs == {"enable_thinking": False}
+    assert not setup.strip_preamble
+
+
+def test_a_tool_call_parsers_name_goes_before_the_family(model_dir: Path) -> None:
+    assert load(model_dir, family="hermes", tool_call_parser="qwen3_xml").family.name == "qwen3_coder"
+
+
+def test_an_unknown_family(model_dir: Path) -> None:
+    with pytest.raises(UnknownFamily, match="hermes"):
+        load(model_dir, family="hermse")
+
+
+def test_another_template(model_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    setup = load(model_dir, chat_template=str(file))
+    assert setup.template.render([{"role": "user", "content": "x"}]) == "[x]"
+    assert not setup.card.tools
+
+
+def test_the_models_way_to_choose_tokens(model_dir: Path) -> None:
+    edit(model_dir, "generation_config.json", do_sample=True, temperature=0.6, top_p=0.95, top_k=20)
+    assert load(model_dir).sampling == Sampling(temperature=0.6, top_p=0.95, top_k=20)
+
+
+def test_every_end_token_stops(model_dir: Path) -> None:
+    edit(model_dir, "generation_config.json", eos_token_id=5)
+    setup = load(model_dir)
+    assert setup.stop_ids[0] == 5
+    assert {setup.tokenizer.id_of("<|im_end|>"), setup.tokenizer.id_of("<|endoftext|>")} <= set(setup.stop_ids)
+
+
+def test_no_context_window(model_dir: Path) -> None:
+    edit(model_dir, "config.json", max_position_embeddings=None)
+    edit(model_dir, "tokenizer_config.json", model_max_length=None)
+    with pytest.raises(ValueError, match="max_model_len"):
+        load(model_dir)
+    assert load(model_dir, max_model_len=100).max_model_len == 100
+
+
+def test_no_template(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match="no chat template"):
+        load(model_dir)
+
+
+def test_no_such_model(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="config"):
+        load(tmp_path)
+
+
+UNREADABLE = (
+    "{% for m in messages %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}%%{{ c.function.arguments }}%%{% endfor %}{% endfor %}"
+)
+
+
+def test_calls_that_no_parser_reads(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text(UNREADABLE)
+    with pytest.raises(ValueError, match=r"no parser reads the tool calls .* qwen3_coder"):
+        load(model_dir)
+    assert load(model_dir, reasoning_parser="qwen3").family.name == "hermes"
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type", "family"),
+    [
+        ("qwen2_5", None, "hermes"),
+        ("qwen3", "qwen3", "hermes"),
+        ("qwen3_6", None, "qwen3_coder"),
+        ("nemotron_3_nano", None, "qwen3_coder"),
+        ("nemotron_3_nano", "nemotron_h", "nemotron_v3"),
+        ("gemma", None, None),
+    ],
+)
+def test_the_family_is_told_from_the_template(
+    demo_tokenizer: PreTrainedTokenizerBase, name: str, model_type: str | None, family: str | None
+) -> None:
+    if name not in REAL_TEMPLATES:
+        pytest.skip("trl is not installed, or has no such template any more")
+    template = ChatTemplate(demo_tokenizer, REAL_TEMPLATES[name].read_text())
+    found = detect_family(template, probe(template), model_type)
+    assert (found and found.name) == family
