@@ -7,6 +7,7 @@ well-formed call ends open reasoning, whose own closer may then still come. A ma
 text.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -16,22 +17,31 @@ from typing import Protocol, TypeAlias
 from services.parser.prose import prose
 from services.parser.shapes import Markers, Shape
 from services.parser.tape import Reading
-from services.parser.turn import Turn
+from services.parser.turn import Opener, Turn
 
 
 class Body(Protocol):
     """Reads a call from behind its opening marker to its end, and writes its block."""
 
-    def read(self, turn: Turn, opener: Match[str], head: str) -> Reading[str | None]:
-        """`head` is the literal text that `opener` starts with. Returns None: done, the tape stands behind the call. A string: it was no call, and this much text has passed."""
+    def read(self, turn: Turn, opener: Opener) -> Reading[str | None]:
+        """None: done, the tape stands behind the call. A string: it was no call, and this much text has passed."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """How a call opens, and what reads it."""
+    """How a call opens, and what reads it; `identify` splits the opener's `id` into name and call id."""
 
-    opener: Shape
+    shape: Shape
     body: Body
+    identify: Callable[[str], tuple[str, str]] | None = None
+
+    def read(self, turn: Turn, match: Match[str]) -> Reading[str | None]:
+        """Reads the call behind `match`; see `Body`."""
+        groups = match.groupdict()
+        name, call_id = groups.get("name"), groups.get("word")
+        if self.identify is not None:
+            name, call_id = self.identify(groups["id"])
+        return (yield from self.body.read(turn, Opener(match[0], self.shape.head, name, call_id)))
 
 
 @dataclass(frozen=True)
@@ -86,12 +96,12 @@ class Markup:
         while True:
             sets = self._sets(turn.calls, owed, framed)
             boundary, running = sets[0:2] if turn.reasoning else sets[2:4]
-            hit = yield from prose(turn, boundary, running, Mark.STOP)
+            hit = yield from prose(turn, boundary, running, stop=Mark.STOP, tail=Mark.PASS)
             if hit is None:
                 return
             means = hit.means
             if isinstance(means, Call):
-                after = yield from means.body.read(turn, hit.match, means.opener.head)
+                after = yield from means.read(turn, hit.match)
                 if after is not None:
                     turn.prose(after)
                     continue
@@ -118,7 +128,7 @@ class Markup:
 
     def _build(self, calls: bool, owed: bool, framed: bool) -> "Sets":
         """The markers at the boundary of reasoning, in it, at the boundary of text, in it."""
-        always: list[tuple[Shape, Meaning]] = [(call.opener, call) for call in self.calls if calls]
+        always: list[tuple[Shape, Meaning]] = [(call.shape, call) for call in self.calls if calls]
         always += [(Shape(stop), Mark.STOP) for stop in self.stops]
         unframe: list[tuple[Shape, Meaning]] = [(Shape(closer), Mark.UNFRAME) for _, closer in self.frames]
         frame: list[tuple[Shape, Meaning]] = [(Shape(opener), Mark.FRAME) for opener, _ in self.frames]

@@ -9,12 +9,16 @@ from services.parser.turn import Turn
 T = TypeVar("T")
 
 
-def prose(turn: Turn, boundary: Markers[T], running: Markers[T], stop: T) -> Reading[Found[T] | None]:
+def prose(
+    turn: Turn, boundary: Markers[T], running: Markers[T], stop: T | None = None, tail: T | None = None
+) -> Reading[Found[T] | None]:
     """Reads the present kind of prose up to the marker that ends it, which is passed over; None at the input's end.
 
     `boundary` are the markers before the block's first character, `running` those in it. One that means `stop` waits
-    like trailing blanks: it is dropped if nothing follows. If the input is cut off inside a marker, the marker's piece
-    is dropped; if the model stopped there by itself, a marker with nothing behind it is text.
+    like trailing blanks: it is dropped if nothing follows. One that means `tail` is the last part of something before.
+
+    Where the input ends inside a marker: in running prose, what could yet be text is text, and a marker is one if the
+    input was cut off or more than the marker is there. At a boundary it is a marker unless the model stopped by itself.
     """
     tape = turn.tape
     while True:
@@ -28,7 +32,7 @@ def prose(turn: Turn, boundary: Markers[T], running: Markers[T], stop: T) -> Rea
             if answer.means is not stop:
                 return answer
             turn.hold(answer.match[0])
-        elif isinstance(answer, Cut) and (answer.body or not tape.stopped):
+        elif isinstance(answer, Cut) and _lost(turn, answer, tail):
             tape.position = len(tape.text)
             return None
         elif answer is MORE:
@@ -45,7 +49,15 @@ def prose(turn: Turn, boundary: Markers[T], running: Markers[T], stop: T) -> Rea
             tape.trigger = None
 
 
-def _pass(turn: Turn, markers: Markers[T]) -> Found[T] | Cut | More | None:
+def _lost(turn: Turn, cut: Cut[T], tail: T | None) -> bool:
+    """The end of the input is a piece of a marker, not text."""
+    stopped = turn.tape.stopped
+    if turn.begun:
+        return cut.marked and (cut.more or not stopped)
+    return not stopped or (cut.marked and cut.more) or cut.means is tail
+
+
+def _pass(turn: Turn, markers: Markers[T]) -> Found[T] | Cut[T] | More | None:
     """Passes prose on up to a marker, or to the end; returns what stands there."""
     tape = turn.tape
     text = tape.text

@@ -7,7 +7,7 @@ independent of how the stream was cut. Every hole is bounded, so what a shape ca
 
 Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{id}` and `{junk}` anything up to the next
 `<`, the latter maybe nothing · `{to}` a recipient · `{word}` a word · `{bool}` true or false · `{q}` an optional quote ·
-`{suffix}` what a tokenizer may add to its markers' names. Any other brace is literal.
+`{bare}` a key without quotes · `{suffix}` what a tokenizer may add to its markers' names. Any other brace is literal.
 """
 
 import enum
@@ -41,6 +41,7 @@ _HOLES: Final = {
     "ws": _Hole(r"[ \t\r\n]", 0, 64, captured=False),
     "name": _Hole(r"""[^\s<>"'`(){}\[\],;=|]""", 1, 256),
     "key": _Hole(r"""[^<>"'\r\n]""", 1, 256),
+    "bare": _Hole(r"""[^\s:=,{}\[\]<>"']""", 1, 256),
     "id": _Hole(r"[^<]", 1, 256),
     "junk": _Hole(r"[^<]", 0, 256, captured=False),
     "to": _Hole(r"[^\s<>|]", 1, 256),
@@ -56,19 +57,25 @@ class Shape:
     """One marker, ready to be asked.
 
     `text` is the notation; `then` holds the literals one of which must follow after blanks (`END` among them admits
-    the end of the input); `line_start` asks for nothing but blanks before it on its line.
+    the end of the input); `line_start` asks for nothing but blanks before it on its line. `marker` is the part of the
+    shape that is unmistakable: its beginning up to the first `>`, if not said otherwise.
     """
 
-    __slots__ = ("_final", "_full", "_partial", "head", "line_start", "text", "then")
+    __slots__ = ("_final", "_full", "_marker", "_partial", "head", "line_start", "text", "then")
 
-    def __init__(self, text: str, then: Sequence[str] = (), *, line_start: bool = False) -> None:
+    def __init__(
+        self, text: str, then: Sequence[str] = (), *, line_start: bool = False, marker: str | None = None
+    ) -> None:
         self.text = text
         self.then = tuple(then)
         self.line_start = line_start
         pieces = _SPLIT.split(text)
         self.head = pieces[0]
         """The literal text that the shape starts with, complete; a shape that is searched for must have one."""
-        full = "".join(_hole(p) if i % 2 else re.escape(p) for i, p in enumerate(pieces))
+        full = _pattern(pieces)
+        if marker is None:
+            marker = self.head[: self.head.find(">") + 1] or self.head
+        self._marker = re.compile(_pattern(_SPLIT.split(marker)))
         follow = [re.escape(t) for t in self.then if t]
         self._full = re.compile(full + (_follow(follow) if follow else ""))
         self._final = re.compile(full + _follow([*follow, r"\Z"])) if END in self.then else self._full
@@ -84,9 +91,16 @@ class Shape:
             return found
         return MORE if not final and self._partial.match(text, position) else None
 
-    def unfinished(self, text: str, position: int) -> bool:
-        """The input ends inside this shape, its head complete."""
-        return text.startswith(self.head, position) and self._partial.match(text, position) is not None
+    def cut(self, text: str, position: int) -> tuple[bool, bool] | None:
+        """If the input ends inside this shape: whether its marker is there, and whether more than blanks follows it."""
+        if position == len(text) or not self._partial.match(text, position):
+            return None
+        found = self._marker.match(text, position)
+        return (True, bool(text[found.end() :].strip(BLANKS))) if found else (False, False)
+
+
+def _pattern(pieces: Sequence[str]) -> str:
+    return "".join(_hole(p) if i % 2 else re.escape(p) for i, p in enumerate(pieces))
 
 
 def _hole(name: str) -> str:
@@ -129,10 +143,14 @@ class Found(NamedTuple, Generic[T]):
     match: re.Match[str]
 
 
-class Cut(NamedTuple):
-    """The input ended inside a shape whose head is there, `body` tells whether more than blanks follows the head."""
+class Cut(NamedTuple, Generic[T]):
+    """The input ended inside a shape."""
 
-    body: bool
+    means: T
+    marked: bool
+    """Its marker is there, so that it was none by chance."""
+    more: bool
+    """Something follows the marker."""
 
 
 class Markers(Generic[T]):
@@ -167,7 +185,7 @@ class Markers(Generic[T]):
                     return start.start()
         return -1
 
-    def at(self, text: str, position: int, final: bool, line_start: bool = True) -> Found[T] | Cut | More | None:
+    def at(self, text: str, position: int, final: bool, line_start: bool = True) -> Found[T] | Cut[T] | More | None:
         """What stands at `position`; `line_start` tells whether it begins a line."""
         for shape, means in self._shapes:
             if shape.line_start and not line_start:
@@ -177,6 +195,12 @@ class Markers(Generic[T]):
                 return MORE
             if answer is not None:
                 return Found(means, answer)
-            if final and shape.unfinished(text, position):
-                return Cut(bool(text[position + len(shape.head) :].strip(BLANKS)))
-        return None
+        return self._cut(text, position, line_start) if final else None
+
+    def _cut(self, text: str, position: int, line_start: bool) -> Cut[T] | None:
+        cuts = [
+            Cut(means, *cut)
+            for shape, means in self._shapes
+            if (line_start or not shape.line_start) and (cut := shape.cut(text, position)) is not None
+        ]
+        return max(cuts, key=lambda cut: (cut.marked, cut.more), default=None)

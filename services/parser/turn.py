@@ -1,12 +1,23 @@
 """One turn being parsed: its input, its blocks, its tools, and the public machine around them."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from schemas.events import BlockEvent, BlockKind, Delta, FinishReason
 from services.parser.coercion import Tools
 from services.parser.shapes import BLANKS
 from services.parser.tape import Blocks, Reading, Tape, escaped
+
+
+class Opener(NamedTuple):
+    """The marker that opened a call."""
+
+    text: str = ""
+    """All of it, as it was written."""
+    head: str = ""
+    """The literal that such markers begin with."""
+    name: str | None = None
+    call_id: str | None = None
 
 
 class Turn:

@@ -27,7 +27,7 @@ def identify(header: str) -> tuple[str, str]:
     return (found["name"] if found else header), header
 
 
-ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call_end|>",), identify=identify)
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call_end|>",))
 
 FAMILY = Family(
     name="kimi_k2",
@@ -37,7 +37,7 @@ FAMILY = Family(
     grammar=Markup(
         think=thinking([THINK]),
         calls=tuple(
-            Call(Shape(opener + CALL), ARGUMENTS) for opener in (*(f"<|{s}_begin|>{{junk}}" for s in SECTIONS), "")
+            Call(Shape(opener + CALL), ARGUMENTS, identify) for opener in (*(f"<|{s}_begin|>{{junk}}" for s in SECTIONS), "")
         ),
         tails=(*(f"<|{s}_end|>" for s in SECTIONS), "<|tool_call_end|>"),
         stops=CHATML_STOPS,

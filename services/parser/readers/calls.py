@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from json import loads
-from re import Match, compile
+from re import compile
 from typing import Final
 
 from services.parser.readers.values import JSON, Values
 from services.parser.shapes import MORE, Markers, Shape
 from services.parser.tape import Reading, Tape
-from services.parser.turn import Turn
+from services.parser.turn import Opener, Turn
 
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
 _BRACKET: Final = compile(r"[\[{]|\Z").search
-_OBJECT: Final = Shape("{", then=('"', "}", "'"))
 
 
 class Form(Enum):
@@ -48,13 +47,13 @@ class JsonCalls:
     ids: tuple[str, ...] = ()
     strict: bool = False
     rename: tuple[str, ...] = ()
-    identify: Callable[[str], tuple[str, str | None]] | None = None
-    """Splits the marker's `id` hole into name and call id."""
+    stop_closes: bool = False
+    """What closes the call is a stop token, which engines keep to themselves."""
     values: Values = JSON
 
-    def read(self, turn: Turn, opener: Match[str], head: str) -> Reading[str | None]:
+    def read(self, turn: Turn, opener: Opener) -> Reading[str | None]:
         """Reads the call or calls."""
-        return (yield from _Calls(self, turn, opener, head).read())
+        return (yield from _Calls(self, turn, opener).read())
 
     @cached_property
     def closers(self) -> tuple[Shape, ...]:
@@ -65,13 +64,15 @@ class JsonCalls:
 class _Calls:
     """The calls behind one marker."""
 
-    __slots__ = ("_any", "_lead", "_pending", "call_id", "grammar", "head", "name", "opener", "turn")
+    __slots__ = ("_any", "_lead", "_pending", "call_id", "grammar", "name", "opener", "turn")
 
-    def __init__(self, grammar: JsonCalls, turn: Turn, opener: Match[str], head: str) -> None:
-        self.grammar, self.turn, self.opener, self.head = grammar, turn, opener, head
+    def __init__(self, grammar: JsonCalls, turn: Turn, opener: Opener) -> None:
+        self.grammar, self.turn, self.opener = grammar, turn, opener
         self.name: str | None = None
         self.call_id: str | None = None
-        self._lead = opener[0][: _bracket(opener[0])] if grammar.strict else opener[0]
+        if opener.name is not None:
+            self._named(opener.name, opener.call_id)
+        self._lead = opener.text[: _bracket(opener.text)] if grammar.strict else opener.text
         self._pending: str | None = None
         self._any = False
 
@@ -79,11 +80,10 @@ class _Calls:
         """Reads all; see `markup.Body`."""
         tape, grammar = self.turn.tape, self.grammar
         if grammar.strict:
-            tape.position = self.opener.start() + len(self._lead)
+            tape.position -= len(self.opener.text) - len(self._lead)
         tape.keep()
         yield from tape.blanks()
         if grammar.form is Form.ARGUMENTS:
-            self._from_marker()
             whole = yield from self._sole(self._bare)
         elif grammar.form is Form.OBJECT or (yield from tape.peek()) != "[":
             whole = yield from self._sole(self._object)
@@ -93,13 +93,6 @@ class _Calls:
             tape.release()
             return None
         return (yield from self._failed())
-
-    def _from_marker(self) -> None:
-        groups = self.opener.groupdict()
-        if self.grammar.identify is not None:
-            self._named(*self.grammar.identify(groups["id"]))
-        else:
-            self._named(groups["name"], groups.get("word"))
 
     def _named(self, name: str, call_id: str | None = None) -> None:
         self.name, self.call_id = self.turn.tools.named(name, self.grammar.rename), call_id
@@ -219,6 +212,9 @@ class _Calls:
             tape.position = position
             self._open("{}")
             return True
+        if self.grammar.stop_closes and tape.stopped and not tape.rest():
+            self._open("{}")
+            return True
         return False
 
     def _value(self) -> Reading[bool]:
@@ -227,7 +223,7 @@ class _Calls:
         char = yield from tape.peek()
         said: list[str] = []
         if char == "{":
-            while (answer := _OBJECT.at(tape.text, tape.position, tape.final)) is MORE:
+            while (answer := self.grammar.values.object.at(tape.text, tape.position, tape.final)) is MORE:
                 yield
             if answer is None:
                 return False
@@ -291,13 +287,15 @@ class _Calls:
         if turn.blocks.kind != "tool_use":
             if tape.final:
                 return text if tape.stopped and self.grammar.strict and not self._any else None
-            if not self._any and (self.name is None or self.name not in turn.tools):
+            known = self.grammar.form is Form.ARGUMENTS or (self.name is not None and self.name in turn.tools)
+            if not self._any and not known:
                 return text
             if self.name is not None:
                 self._open("")
         turn.blocks.close(False)
         if self.grammar.closers:
-            yield from tape.seek(Markers([(shape, None) for shape in (*self.grammar.closers, Shape(self.head))]))
+            again = (Shape(self.opener.head),) if self.opener.head else ()
+            yield from tape.seek(Markers([(shape, None) for shape in (*self.grammar.closers, *again)]))
         return None
 
 

@@ -1,10 +1,9 @@
 """Calls that are a name and nothing else."""
 
 from dataclasses import dataclass
-from re import Match
 
 from services.parser.tape import Reading
-from services.parser.turn import Turn
+from services.parser.turn import Opener, Turn
 
 
 @dataclass(frozen=True)
@@ -13,10 +12,10 @@ class Named:
 
     whole: bool
 
-    def read(self, turn: Turn, opener: Match[str], head: str) -> Reading[str | None]:
+    def read(self, turn: Turn, opener: Opener) -> Reading[str | None]:
         """Writes the block."""
         turn.end_prose()
-        turn.blocks.open("tool_use", turn.tools.named(opener["name"]))
+        turn.blocks.open("tool_use", turn.tools.named(opener.name or ""))
         if self.whole:
             turn.blocks.say("{}")
         turn.blocks.close(self.whole)

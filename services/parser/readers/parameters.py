@@ -16,7 +16,7 @@ from services.parser.coercion import NULLABLE_STRING, STRING, coerced
 from services.parser.readers.values import JSON, literal
 from services.parser.shapes import END, MORE, Found, Markers, Shape
 from services.parser.tape import Reading, Say, Trigger, escaped, quoted
-from services.parser.turn import Turn
+from services.parser.turn import Opener, Turn
 
 _RAW: Final = frozenset({"string", "true"})
 
@@ -146,6 +146,8 @@ class Parameters:
     """A sole parameter of this name that no schema knows holds all arguments."""
     unescape: Callable[[str], str] = str
     """Undoes the escapes in a tag's attributes."""
+    stop_closes: bool = False
+    """What closes the call is a stop token, which engines keep to themselves."""
     rename: tuple[str, ...] = ()
     """Namespaces that a tool's name may carry."""
 
@@ -154,9 +156,9 @@ class Parameters:
         """What must come after the opening tag for it to be one."""
         return tuple(dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)))
 
-    def read(self, turn: Turn, opener: Match[str], head: str) -> Reading[str | None]:
+    def read(self, turn: Turn, opener: Opener) -> Reading[str | None]:
         """Reads the call."""
-        name = turn.tools.named(self.unescape(opener["name"]), self.rename)
+        name = turn.tools.named(self.unescape(opener.name or ""), self.rename)
         turn.end_prose()
         turn.blocks.open("tool_use", name)
         whole = yield from _Arguments(self, turn, name).read()
@@ -216,7 +218,7 @@ class _Arguments:
             return (yield from self._json(found.match))
         while found is not None and found.means is Tag.OPEN:
             found = yield from self._parameter(found.match)
-        if found is None and not (self.seen and self._settled):
+        if found is None and not ((self.seen or self.grammar.stop_closes) and self._settled):
             return False
         self.turn.blocks.say(self._end)
         return True

@@ -9,13 +9,14 @@ import re
 from typing import ClassVar, Final
 
 from services.parser.coercion import number_text
+from services.parser.shapes import Shape
 from services.parser.tape import Reading, Say, Tape, escaped, quoted
 
 _MAX_DEPTH: Final = 256
 _MAX_SCALAR: Final = 4096
 _SCALAR: Final = re.compile(r"[\w.+-]{0,4096}+")
 _CLOSERS: Final = {"{": ("}", "}"), "[": ("]", "]"), "(": (")", "]")}
-_CONSTANTS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
+CONSTANTS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _HEX: Final = re.compile(r"[0-9a-fA-F]+\Z")
 
 
@@ -24,6 +25,8 @@ class Values:
 
     quotes: ClassVar[str] = "\"'"
     openers: ClassVar[str] = "{["
+    object: ClassVar[Shape] = Shape("{", then=('"', "}", "'"))
+    """How an object begins, as far as to be sure of it."""
 
     def copy(self, tape: Tape, say: Say, live: bool = False) -> Reading[bool]:
         """Copies the value that begins here; True once it has ended.
@@ -49,7 +52,7 @@ class Values:
                     say("{" if char == "{" else "[")
                     comma = ""
                     continue
-                if not (yield from self.scalar(tape, say, live)):
+                if not (yield from self.scalar(tape, say, live, stack[-1][0] if stack else "")):
                     return False
                 due = False
             elif char == "," and not due:
@@ -83,13 +86,13 @@ class Values:
         say(before + ":" + (yield from tape.blanks()))
         return True
 
-    def scalar(self, tape: Tape, say: Say, live: bool) -> Reading[bool]:
-        """A string, number or constant."""
+    def scalar(self, tape: Tape, say: Say, live: bool, closer: str) -> Reading[bool]:
+        """A string, number or constant; `closer` ends what it stands in."""
         char = yield from tape.peek()
         if char and char in self.quotes:
             return (yield from self.string(tape, say, live))
         word = yield from self.word(tape)
-        text = _CONSTANTS.get(word) or number_text(word, True)
+        text = CONSTANTS.get(word) or number_text(word, True)
         if text is None:
             tape.position -= len(word)
             return False

@@ -1,0 +1,59 @@
+r"""gpt-oss (harmony).
+
+    <|channel|>analysis<|message|>Look first.<|end|><|start|>assistant<|channel|>commentary to=functions.run_shell <|constrain|>json<|message|>{"cmd": "ls"}<|call|>
+    <|channel|>final<|message|>Done.<|return|>
+
+Special: the prompt ends in `<|start|>assistant`. A recipient, wherever in the header it stands, makes a message a call;
+commentary without one is text for the user. `<|call|>` and `<|return|>` are stop tokens and usually missing.
+"""
+
+from services.parser.channels import Channels, Fields, Piece, Said, Tool
+from services.parser.family import Family
+from services.parser.readers.calls import Form, JsonCalls
+from services.parser.shapes import Shape
+from services.parser.writing import Style
+
+ENDS = ("<|end|>", "<|call|>", "<|return|>")
+CHANNELS = ("analysis", "commentary", "final")
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=ENDS, stop_closes=True, rename=("functions.",))
+HEADER = (
+    Piece(Shape("{ws}to={to}", then=("<|", "json", "code")), "to"),
+    *(Piece(Shape(f"{{ws}}<|channel|>{channel}"), "channel", channel) for channel in CHANNELS),
+    Piece(Shape("{ws}<|constrain|>{word}", then=("<|", "to="))),
+    Piece(Shape("{ws}json", then=("<|",))),
+    Piece(Shape("{ws}code", then=("<|",))),
+    Piece(Shape("{ws}<|message|>"), last=True),
+)
+FOLLOWS = ("<|message|>", "<|channel|>", "<|constrain|>", "to=")
+NOBODY = ("user", "assistant", "all")
+
+
+def route(fields: Fields) -> Said | Tool:
+    """What a message with this header is."""
+    recipient = fields.get("to")
+    if recipient is not None and recipient not in NOBODY:
+        return Tool(recipient, ARGUMENTS)
+    return Said.REASONING if fields.get("channel") == "analysis" else Said.TEXT
+
+
+FAMILY = Family(
+    name="gpt_oss",
+    models="gpt-oss 20B, 120B",
+    tool_parsers=("openai", "gpt-oss", "harmony", "harmony_text"),
+    reasoning_parsers=("openai_gptoss", "gpt_oss", "gpt-oss"),
+    grammar=Channels(
+        header=HEADER,
+        route=route,
+        starts=(Shape("<|start|>assistant", then=FOLLOWS),),
+        again=tuple(Shape(f"<|channel|>{channel}", then=FOLLOWS) for channel in CHANNELS),
+        ends=ENDS,
+    ),
+    style=Style(
+        call="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>",
+        reasoning="<|channel|>analysis<|message|>{text}<|end|><|start|>assistant",
+    ),
+    think=("<|channel|>analysis<|message|>", "<|end|>"),
+    markers=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *ENDS),
+    evidence=("<|channel|>", "<|constrain|>"),
+    model_types=("gpt_oss",),
+)
