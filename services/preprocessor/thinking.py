@@ -39,14 +39,13 @@ class ThinkingDecision(Struct, frozen=True):
 def decide(conversation: Conversation) -> ThinkingDecision:
     """The API's controls and the kind of turn, resolved.
 
-    A forced call (`tool_choice` any or tool) leaves no room for reasoning: the call begins at once. Agent turns, those
-    with tools, keep the reasoning that explains their calls; ordinary turns follow the model.
+    Agent turns, those with tools, keep the reasoning that explains their calls; ordinary turns follow the model. A
+    forced call changes nothing here: what the variables say can stand at the front of the prompt (Gemma 4, gpt-oss),
+    and must not change for one request of a session. The reasoning that the prompt opens is closed at its end instead.
     """
     thinking = conversation.thinking
     enabled = {"default": None, "enabled": True, "adaptive": True, "disabled": False}[thinking.mode]
     if thinking.effort == "none" and thinking.mode in ("default", "adaptive"):
-        enabled = False
-    if conversation.tool_choice.mode in ("any", "tool"):
         enabled = False
     return ThinkingDecision(
         enabled=enabled,
