@@ -14,6 +14,7 @@ from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.worker.admission import check
 from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
+from tests.conftest import eventually
 
 WAIT_S = 20.0
 
@@ -58,9 +59,7 @@ class Bench:
 
     async def idle(self) -> None:
         """Returns when nothing is open."""
-        async with asyncio.timeout(WAIT_S):
-            while self.engine.load().running or self.engine.load().waiting:
-                await asyncio.sleep(0.002)  # noqa: ASYNC110 - load is a number, not an event
+        await eventually(lambda: not self.engine.load().running and not self.engine.load().waiting)
 
 
 def output(deltas: list[Delta]) -> list[int]:
@@ -182,9 +181,7 @@ class Conformance:
         bench.hold()
         task = asyncio.create_task(bench.run(bench.request()))
         await asyncio.sleep(0)
-        async with asyncio.timeout(WAIT_S):
-            while not bench.engine.load().running:
-                await asyncio.sleep(0.002)
+        await eventually(lambda: bench.engine.load().running == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -197,9 +194,7 @@ class Conformance:
         async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*(anext(deltas) for deltas in busy))
         queued = asyncio.create_task(bench.run(bench.request(max_tokens=4)))
-        async with asyncio.timeout(WAIT_S):
-            while not bench.engine.load().waiting:
-                await asyncio.sleep(0)
+        await eventually(lambda: bench.engine.load().waiting == 1)
         queued.cancel()
         with pytest.raises(asyncio.CancelledError):
             await queued
@@ -284,9 +279,7 @@ class Conformance:
         assert (bench.engine.load().running, bench.engine.load().waiting) == (0, 0)
         open_turns = [bench.engine.generate(bench.request(max_tokens=1500)) for _ in range(bench.slots + 2)]
         readers = [asyncio.create_task(anext(deltas)) for deltas in open_turns]
-        async with asyncio.timeout(WAIT_S):
-            while bench.engine.load().waiting < 2:
-                await asyncio.sleep(0)
+        await eventually(lambda: bench.engine.load().waiting == 2)
         load = bench.engine.load()
         assert (load.running, load.waiting, load.slots) == (bench.slots, 2, bench.slots)
         for reader in readers:

@@ -4,7 +4,7 @@ from msgspec import Raw
 
 from schemas.control import Replay, Standing
 from schemas.events import FinishReason
-from schemas.frames import TokenEntry
+from schemas.frames import ABSENT, TokenEntry
 from services.worker.engine import Delta
 from services.worker.stepper import MAX_FRAME_TOKENS, Outbox, TokenStream
 
@@ -46,7 +46,7 @@ def test_only_the_first_entry_carries_the_context() -> None:
     frame = box.fill("p1", 2)
     assert frame is not None
     entry = frame.entries[0]
-    assert (entry.at, entry.ids, entry.context) == (1, [2, 3, 4], None)
+    assert (entry.at, entry.ids, entry.context) == (1, [2, 3, 4], ABSENT)
     assert entry.finish is not None
     assert entry.finish.stop_id == 9
 
@@ -90,7 +90,10 @@ def test_replay_of_all_begins_unnamed_streams_anew_with_their_context() -> None:
     box.replay(Replay("p1", [Standing("a", 1, 2)], all=True))
     frame = box.fill("p1", 2)
     assert frame is not None
-    assert [(e.turn, e.at, e.ids, e.context) for e in frame.entries] == [("a", 2, [], None), ("b", 0, [1, 2], CONTEXT)]
+    assert [(e.turn, e.at, e.ids, e.context) for e in frame.entries] == [
+        ("a", 2, [], ABSENT),
+        ("b", 0, [1, 2], CONTEXT),
+    ]
     assert box.fill("p2", 2) is None
 
 

@@ -12,6 +12,7 @@ import heapq
 import os
 import time
 from collections.abc import AsyncGenerator
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tokenizers import Tokenizer
 from schemas.control import Load
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
-from services.parser import Family, families, family
+from services.parser import Family, family
 from services.runtime.config import WorkerConfig
 from services.worker.engine import Delta, EngineInfo, EngineRequest
 from services.worker.engines.model_files import find_file, read_facts, read_json
@@ -106,9 +107,11 @@ class ScriptEngine:
             tokenizer,
             facts.eos_ids,
             _read_scripts(config.script_dir),
-            _family(config),
+            cache(lambda: _family(config)),
             request_mode=config.script_mode == "request",
         )
+        if config.script_mode == "agent" and config.script_dir is None:
+            self._author.family()  # takes a second: not in the first turn
         return EngineInfo(
             name="script",
             version="1",
@@ -283,14 +286,14 @@ def _read_scripts(folder: str | None) -> dict[str, Script]:
 
 
 def _family(config: WorkerConfig) -> Family:
-    """The configured family, or the one whose calls the model's chat template shows."""
+    """The configured family, or the one in whose form the model's chat template writes calls."""
     if config.family != "auto":
         return family(config.family)
-    template = find_file(config.model, "chat_template.jinja")
-    source = template.read_text(encoding="utf-8") if template is not None else ""
-    if not source:
-        source = str((read_json(config.model, "tokenizer_config.json") or {}).get("chat_template") or "")
-    return next(
-        (kind for kind in families().values() if kind.evidence and all(map(source.__contains__, kind.evidence))),
-        family("qwen3_coder"),
-    )
+    # The preprocessor's own way to tell, so that both mean the same. transformers takes 1.5 s to import: not above.
+    from services.preprocessor.detection import detect_family
+    from services.preprocessor.probe import probe
+    from services.preprocessor.template import ChatTemplate
+
+    template = ChatTemplate.load(config.model, trust_remote_code=config.trust_remote_code)
+    model_type = (read_json(config.model, "config.json") or {}).get("model_type")
+    return detect_family(template, probe(template), model_type) or family("hermes")

@@ -2,7 +2,7 @@
 scripted agent. Holds the tokenizer; no IO of its own."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from tokenizers import Tokenizer
@@ -39,14 +39,15 @@ class Author:
         tokenizer: Tokenizer,
         eos_ids: Sequence[int],
         scripts: Mapping[str, Script],
-        family: Family,
+        family: Callable[[], Family],
         *,
         request_mode: bool,
     ) -> None:
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._scripts = scripts
-        self._family = family
+        self.family = family
+        """In whose form the agent writes."""
         self._request_mode = request_mode
         self._prose = self._encode(PROSE)
         self._compiled = lru_cache(_COMPILED)(self._compile_named)
@@ -74,7 +75,7 @@ class Author:
         """
         prompt = self._decode(request.token_ids[: len(request.token_ids) - request.resumed])
         said = self._brought(prompt) if self._request_mode else None
-        script: Script = parse_inline(said) if said is not None else [act(prompt, self._family, request.guided)]
+        script: Script = parse_inline(said) if said is not None else [act(prompt, self.family(), request.guided)]
         return self._perform(compile_script(script, self._encode, self._prose), request)
 
     def _brought(self, prompt: str) -> str | None:

@@ -8,11 +8,26 @@ from dataclasses import dataclass
 
 from .runtime import EngineDeadError, RequestError, RequestOutput, Runtime
 
-_COMMON_LLM = (
-    "model dtype trust_remote_code tokenizer skip_tokenizer_init tensor_parallel_size max_batch_size max_num_tokens "
-    "max_seq_len max_input_len enable_chunked_prefill scheduler_config kv_cache_config guided_decoding_backend "
-    "enable_iter_perf_stats stream_interval num_postprocess_workers return_perf_metrics"
-).split()
+_COMMON_LLM = [
+    "model",
+    "dtype",
+    "trust_remote_code",
+    "tokenizer",
+    "skip_tokenizer_init",
+    "tensor_parallel_size",
+    "max_batch_size",
+    "max_num_tokens",
+    "max_seq_len",
+    "max_input_len",
+    "enable_chunked_prefill",
+    "scheduler_config",
+    "kv_cache_config",
+    "guided_decoding_backend",
+    "enable_iter_perf_stats",
+    "stream_interval",
+    "num_postprocess_workers",
+    "return_perf_metrics",
+]
 _COMMON_SCHEDULER = ["capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"]
 
 

@@ -176,7 +176,10 @@ class Runtime:
                     for output in list(self.running):
                         self._step(output)
                     self.iteration += 1
-                    stats = {"iter": self.iteration, "kvCacheStats": {"usedNumBlocks": len(self.running), "maxNumBlocks": 100}}
+                    stats = {
+                        "iter": self.iteration,
+                        "kvCacheStats": {"usedNumBlocks": len(self.running), "maxNumBlocks": 100},
+                    }
                     self.iterations.append(stats)
             time.sleep(STEP_S)
 

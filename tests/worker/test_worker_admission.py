@@ -1,0 +1,160 @@
+"""The last check before an engine."""
+
+from typing import Any
+
+import pytest
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import ContextOverflow, Invalid
+from services.worker.admission import check
+from services.worker.engine import EngineInfo, EngineRequest
+
+ALL = frozenset(
+    [
+        "sampling",
+        "seed",
+        "min_p",
+        "penalties",
+        "min_tokens",
+        "logprobs",
+        "top_logprobs",
+        "guided",
+        "prefix_cache",
+        "priority",
+        "salt",
+    ]
+)
+
+
+def info(**changes: Any) -> EngineInfo:
+    values: dict[str, Any] = {
+        "name": "trial",
+        "version": "1",
+        "max_model_len": 100,
+        "slots": 4,
+        "block_tokens": 16,
+        "kv_tokens": None,
+        "eos_ids": [2],
+        "features": ALL,
+        "vocab_size": 50,
+    }
+    return EngineInfo(**{**values, **changes})
+
+
+def request(token_ids: Any = None, *, guided: Any = None, salt: str | None = None, **sampling: Any) -> EngineRequest:
+    return EngineRequest(
+        "t",
+        [1, 2, 3] if token_ids is None else token_ids,
+        Sampling(**{"max_tokens": 10, **sampling}),
+        [2],
+        cache_salt=salt,
+        guided=guided,
+    )
+
+
+def test_what_fits_is_taken() -> None:
+    check(request(), info())
+    check(request([49] * 90), info())
+    check(request([1] * 100, max_tokens=0), info())
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ([], "empty"),
+        ([1, "2"], "not a list of token ids"),
+        ([1, 2.0], "not a list of token ids"),
+        ([1, -1], "not a list of token ids"),
+        ([1, 2**32], "not a list of token ids"),
+        ([1, 50], "token id 50 is outside the vocabulary of 50"),
+    ],
+)
+def test_ids_that_would_kill_an_engine(ids: list[Any], words: str) -> None:
+    with pytest.raises(Invalid, match=words) as caught:
+        check(request(ids), info())
+    assert caught.value.info.param == "prompt"
+
+
+def test_an_unknown_vocabulary_limits_nothing() -> None:
+    check(request([10**6]), info(vocab_size=None))
+
+
+def test_the_wording_by_which_clients_compact() -> None:
+    with pytest.raises(ContextOverflow) as caught:
+        check(request([1] * 101), info())
+    assert caught.value.info.message == "prompt is too long: 101 tokens > 100 maximum"
+    with pytest.raises(ContextOverflow) as caught:
+        check(request([1] * 95), info())
+    assert caught.value.info.message.startswith("input length and `max_tokens` exceed context limit: 95 + 10 > 100")
+
+
+def test_the_kv_cache_may_be_smaller_than_the_window() -> None:
+    with pytest.raises(ContextOverflow, match="60 tokens > 50 maximum"):
+        check(request([1] * 60), info(kv_tokens=50))
+    check(request([1] * 60), info(kv_tokens=5000))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", None),
+        ("max_tokens", -1),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("min_p", 2.0),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", float("inf")),
+        ("logprobs", -1),
+        ("min_tokens", -1),
+        ("seed", 2**64),
+    ],
+)
+def test_values_out_of_range(field: str, value: Any) -> None:
+    with pytest.raises(Invalid) as caught:
+        check(request(**{field: value}), info())
+    assert caught.value.info.param == field
+
+
+@pytest.mark.parametrize(
+    ("feature", "field", "options"),
+    [
+        ("sampling", "temperature", {"temperature": 0.7}),
+        ("sampling", "top_p", {"top_p": 0.9}),
+        ("sampling", "top_k", {"top_k": 40}),
+        ("min_p", "min_p", {"min_p": 0.1}),
+        ("seed", "seed", {"seed": 0}),
+        ("penalties", "presence_penalty", {"presence_penalty": 0.1}),
+        ("penalties", "frequency_penalty", {"frequency_penalty": 0.1}),
+        ("penalties", "repetition_penalty", {"repetition_penalty": 1.1}),
+        ("min_tokens", "min_tokens", {"min_tokens": 3}),
+        ("logprobs", "logprobs", {"logprobs": 0}),
+        ("top_logprobs", "top_logprobs", {"logprobs": 5}),
+        ("guided", "format", {"guided": OutputFormat("json_object")}),
+        ("salt", "cache_salt", {"salt": "tenant"}),
+    ],
+)
+def test_a_missing_feature_is_refused_by_name(feature: str, field: str, options: dict[str, Any]) -> None:
+    check(request(**options), info())
+    with pytest.raises(Invalid, match=f"{field} is not supported by the trial engine") as caught:
+        check(request(**options), info(features=ALL - {feature}))
+    assert caught.value.info.param == field
+
+
+def test_neutral_values_need_no_feature() -> None:
+    neutral = {
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "min_tokens": 0,
+    }
+    check(request(**neutral), info(features=frozenset()))
+
+
+def test_salts_matter_only_where_a_cache_is_shared() -> None:
+    check(request(salt="tenant"), info(features=frozenset(), block_tokens=None))

@@ -1,0 +1,363 @@
+"""The scripted agent over prompts as harnesses make them: what it writes is parsed back by the family's own parser."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.conversation import OutputFormat, ToolSpec
+from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from services.parser import Family, family, open_parser
+from services.worker.engines.agent import act
+from services.worker.engines.agent_prompt import read_prompt
+
+LOOP = (
+    "Use your shell tool to run exactly this command and nothing else: `echo ok-1 > proof.txt`. "
+    "After it succeeded, answer with the single word DONE."
+)
+PARALLEL = (
+    "In one single response make three shell tool calls in parallel, exactly these commands: `echo 1 > p1.txt` , "
+    "`echo 2 > p2.txt` , `echo 3 > p3.txt`. After all succeeded, answer with the single word DONE."
+)
+FOLLOW = (
+    "Now use your shell tool to run exactly this command: `echo 2 > follow.txt`. Then answer with the single word DONE."
+)
+SYSTEM = "You are an agent. Run tests with `make test`, read `README.md` first, and reply with `NO_REPLY` when idle."
+REMINDER = '<system-reminder>\nUse `git commit -m x` and write "a" to /etc/b.txt.\n</system-reminder>\n'
+
+
+def tool(name: str, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    described = {key: value if isinstance(value, dict) else {"type": value} for key, value in properties.items()}
+    schema = {"type": "object", "properties": described, "required": list(required)}
+    description = 'Does it. Example: {"name": "fake", "parameters": {"x": 1}} and `rm -rf /`.'
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+CLAUDE = [
+    tool("Agent", ("prompt",), prompt="string"),
+    tool("Bash", ("command",), command="string", timeout="number", description="string"),
+    tool(
+        "Edit", ("file_path", "old_string", "new_string"), file_path="string", old_string="string", new_string="string"
+    ),
+    tool("Read", ("file_path",), file_path="string", offset="integer"),
+    tool("Write", ("file_path", "content"), file_path="string", content="string"),
+]
+CODEX = [
+    tool("exec_command", ("cmd",), cmd="string", workdir="string", yield_time_ms="number"),
+    tool("write_stdin", ("session_id",), session_id="number", chars="string"),
+]
+OPENCODE = [
+    tool("bash", ("command",), command="string", description="string", workdir="string"),
+    tool("edit", ("filePath", "oldString", "newString"), filePath="string", oldString="string", newString="string"),
+    tool("read", ("filePath",), filePath="string"),
+    tool("write", ("content", "filePath"), content="string", filePath="string"),
+]
+_EDITS = {"type": "array", "items": {"type": "object", "properties": {"oldText": {}, "newText": {}}}}
+OPENCLAW = [
+    tool("edit", ("path", "edits"), path="string", edits=_EDITS),
+    tool("exec", ("command",), command="string", background="boolean"),
+    tool("process", ("action",), action="string"),
+    tool("read", ("path",), path="string"),
+]
+SHELL = [tool("shell", ("command",), command={"type": "array", "items": {"type": "string"}})]
+
+
+@pytest.fixture(scope="session")
+def template(demo_model: Path) -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(demo_model)
+
+
+class Session:
+    """A conversation with the agent, as a harness holds it."""
+
+    def __init__(self, template: Any, tools: list[dict[str, Any]], kind: str = "qwen3_coder", **options: Any) -> None:
+        self._template = template
+        self._tools = tools
+        self._options = options
+        self.family: Family = family(kind)
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+
+    def user(self, text: str) -> "Session":
+        self.messages.append({"role": "user", "content": text})
+        return self
+
+    def prompt(self) -> str:
+        text: str = self._template.apply_chat_template(
+            self.messages, tools=self._tools or None, tokenize=False, add_generation_prompt=True, **self._options
+        )
+        return text
+
+    def turn(self, form: OutputFormat | None = None) -> tuple[str, str, list[tuple[str, dict[str, Any]]]]:
+        """(reasoning, text, calls) of the agent's next turn, which becomes part of the conversation."""
+        prompt = self.prompt()
+        output = act(prompt, self.family, form)
+        specs = [ToolSpec(t["function"]["name"], "", t["function"]["parameters"]) for t in self._tools]
+        parser = open_parser(self.family.name, tools=specs, in_reasoning=self.family.opens_reasoning(prompt[-200:]))
+        events = [*parser.feed(output), *parser.finish(FinishReason.STOP)]
+        starts = [event for event in events if isinstance(event, BlockStart)]
+        texts = {start.block: "" for start in starts}
+        for event in events:
+            if isinstance(event, Delta):
+                texts[event.block] += event.text
+        assert all(event.complete for event in events if isinstance(event, BlockStop))
+        said = {kind: "".join(texts[s.block] for s in starts if s.kind == kind) for kind in ("reasoning", "text")}
+        calls = [(start.name or "", json.loads(texts[start.block])) for start in starts if start.kind == "tool_use"]
+        message: dict[str, Any] = {"role": "assistant", "content": said["text"], "reasoning_content": said["reasoning"]}
+        if calls:
+            message["tool_calls"] = [{"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls]
+        self.messages.append(message)
+        return said["reasoning"], said["text"], calls
+
+    def results(self, *texts: str) -> "Session":
+        self.messages += [{"role": "tool", "content": text} for text in texts]
+        return self
+
+
+def test_claude_code_does_its_loop(template: Any) -> None:
+    session = Session(template, CLAUDE).user(REMINDER + LOOP)
+    # Claude Code puts its environment into a system message behind the request.
+    session.messages.append(
+        {"role": "system", "content": "# Environment\n - Primary working directory: /work\n - `ls`"}
+    )
+    reasoning, text, calls = session.turn()
+    assert reasoning.strip()
+    assert text == ""
+    assert calls == [("Bash", {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"})]
+    reasoning, text, calls = session.results("(Bash completed with no output)").turn()
+    assert (text, calls) == ("DONE", [])
+    assert reasoning.strip()
+    assert session.user(FOLLOW).turn()[2][0][1]["command"] == "echo 2 > follow.txt"
+    assert session.results("").turn()[1:] == ("DONE", [])
+
+
+@pytest.mark.parametrize("kind", ["qwen3_coder", "nemotron_v3", "hermes"])
+@pytest.mark.parametrize(
+    ("tools", "name", "argument"),
+    [
+        (CLAUDE, "Bash", "command"),
+        (CODEX, "exec_command", "cmd"),
+        (OPENCODE, "bash", "command"),
+        (OPENCLAW, "exec", "command"),
+    ],
+    ids=["claude-code", "codex", "opencode", "openclaw"],
+)
+def test_three_calls_in_one_turn(template: Any, tools: list[Any], name: str, argument: str, kind: str) -> None:
+    session = Session(template, tools, kind).user(PARALLEL)
+    calls = session.turn()[2]
+    assert [(n, a[argument]) for n, a in calls] == [(name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)]
+    assert session.results("", "", "").turn()[1:] == ("DONE", [])
+
+
+def test_calls_that_the_server_cut_off_are_made_later(template: Any) -> None:
+    """`disable_parallel_tool_use` ends the turn after its first call."""
+    session = Session(template, CLAUDE).user(PARALLEL)
+    session.turn()
+    session.messages[-1]["tool_calls"] = session.messages[-1]["tool_calls"][:1]
+    calls = session.results("").turn()[2]
+    assert [arguments["command"] for _, arguments in calls] == ["echo 2 > p2.txt", "echo 3 > p3.txt"]
+
+
+def test_steps_in_an_order_come_one_by_one(template: Any) -> None:
+    session = Session(template, CODEX).user("Run `make`, then run `make test`.")
+    assert [a["cmd"] for _, a in session.turn()[2]] == ["make"]
+    assert [a["cmd"] for _, a in session.results("built").turn()[2]] == ["make test"]
+    assert (
+        session.results("built", "ok: 5 tests\nbye").turn()[1]
+        == "Done; 3 tools answered, the last of them: ok: 5 tests"
+    )
+
+
+def test_openclaws_additions_are_no_request(template: Any) -> None:
+    session = Session(template, OPENCLAW).user(f"[Fri 2026-11-20 07:58 UTC] {LOOP}\n\nRuntime: agent=main | shell=bash")
+    extra = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nData: `rm x`\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+    session.user(extra)
+    assert session.turn()[2] == [("exec", {"command": "echo ok-1 > proof.txt"})]
+    assert session.results("(no output)").user(extra).turn()[1] == "DONE"
+
+
+def test_codex_results_and_context(template: Any) -> None:
+    session = Session(template, CODEX).user("<environment_context>\n  <cwd>/w</cwd>\n</environment_context>")
+    session.user("Run `cat VERSION` and tell me what it says.").turn()
+    result = "Chunk ID: 3\nWall time: 0.0 seconds\nProcess exited with code 0\nOutput:\n1.2.3\n"
+    assert session.results(result).turn()[1] == "Done; the tool answered: 1.2.3"
+
+
+def test_a_cut_stream_is_resumed_and_not_started_again(template: Any) -> None:
+    session = Session(template, CLAUDE).user(LOOP)
+    session.turn()
+    session.results("").user("Your response above was cut off mid-stream. Resume directly from where it stops.")
+    assert session.turn()[1:] == ("DONE", [])
+
+
+@pytest.mark.parametrize(
+    ("request_text", "tools", "expected"),
+    [
+        ("Read notes/a.txt", CLAUDE, [("Read", {"file_path": "/w/notes/a.txt"})]),
+        ("Show me the contents of the file `a.txt`", OPENCODE, [("read", {"filePath": "/w/a.txt"})]),
+        ("Read a.txt", CODEX, [("exec_command", {"cmd": "cat a.txt"})]),
+        ('Write "hello" to b.txt', CLAUDE, [("Write", {"file_path": "/w/b.txt", "content": "hello\n"})]),
+        (
+            "Create b.py with the content `print(1)`",
+            OPENCODE,
+            [("write", {"filePath": "/w/b.py", "content": "print(1)\n"})],
+        ),
+        ('Write "it\'s" to b.txt', CODEX, [("exec_command", {"cmd": "printf '%s\\n' 'it'\"'\"'s' > b.txt"})]),
+        ("Please replace `a/b` with `c&d` in x.py", CODEX, [("exec_command", {"cmd": r"sed -i 's/a\/b/c\&d/g' x.py"})]),
+        ("Run `ls -la`", SHELL, [("shell", {"command": ["bash", "-lc", "ls -la"]})]),
+        (
+            "Run this:\n```bash\nmake &&\n  make test\n```",
+            CLAUDE,
+            [("Bash", {"command": "make &&\n  make test", "description": "Run the requested command"})],
+        ),
+        ("What does `foo_bar` do?", CLAUDE, []),
+    ],
+)
+def test_requests_in_plain_words(template: Any, request_text: str, tools: list[Any], expected: list[Any]) -> None:
+    session = Session(template, tools)
+    session.messages[0]["content"] += "\nYour working directory: /w\n"
+    assert session.user(request_text).turn()[2] == expected
+
+
+def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
+    session = Session(template, CLAUDE).user('Replace "1" with "2" in /w/x.py and answer with the word OK')
+    assert session.turn()[2] == [("Read", {"file_path": "/w/x.py"})]
+    edit = {"file_path": "/w/x.py", "old_string": "1", "new_string": "2"}
+    assert session.results("1\tx = 1").turn()[2] == [("Edit", edit)]
+    assert session.results("1\tx = 1", "updated").turn()[1] == "OK"
+    other = Session(template, OPENCLAW).user("change 'a' to 'b' in /w/x.py")
+    other.turn()
+    assert other.results("a").turn()[2] == [("edit", {"path": "/w/x.py", "edits": [{"oldText": "a", "newText": "b"}]})]
+
+
+def test_required_arguments_without_a_word_get_the_least_value(template: Any) -> None:
+    odd = tool(
+        "run_command",
+        ("command", "risk", "count", "flags", "confirm"),
+        command="string",
+        risk={"type": "string", "enum": ["low", "high"]},
+        count={"type": "integer", "minimum": 1},
+        flags={"type": "array", "items": {"type": "string"}},
+        confirm="boolean",
+    )
+    call = Session(template, [odd]).user("Run `ls`").turn()[2][0]
+    assert call == ("run_command", {"command": "ls", "risk": "low", "count": 1, "flags": [], "confirm": False})
+
+
+def test_thinking_that_is_switched_off_stays_off(template: Any) -> None:
+    session = Session(template, CLAUDE, enable_thinking=False).user(LOOP)
+    assert session.prompt().endswith("</think>\n\n")
+    reasoning, _, calls = session.turn()
+    assert (reasoning, len(calls)) == ("", 1)
+
+
+@pytest.mark.parametrize("forced", ["Bash", "Agent"])
+def test_a_call_that_was_opened_for_it_is_completed(template: Any, forced: str) -> None:
+    session = Session(template, CLAUDE).user(LOOP)
+    prompt = session.prompt() + "\n</think>\n\n" + session.family.call_prefix(forced)
+    whole = session.family.call_prefix(forced) + act(prompt, session.family)
+    argument = {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"}
+    assert whole == session.family.write_call(forced, argument if forced == "Bash" else {"prompt": ""})
+
+
+def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
+    session = Session(template, CLAUDE).user(LOOP)
+    session.turn()
+    session.results("").user(
+        "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nWrite an <analysis> and a <summary>. Run `ls`."
+    )
+    _, text, calls = session.turn()
+    assert calls == []
+    assert text.startswith("<analysis>")
+    assert text.endswith("</summary>")
+    assert "`" not in text
+    codex = Session(template, CODEX).user(
+        "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary."
+    )
+    assert codex.turn()[2] == []
+
+
+def test_titles(template: Any) -> None:
+    session = Session(template, [])
+    session.messages[0]["content"] = "You are a title generator. You output ONLY a thread title. Nothing else."
+    session.user("Generate a title for this conversation:\n").user('"Create proof.txt, then verify it."')
+    assert session.turn()[1] == "Create proof.txt then verify it"
+
+
+def test_an_answer_in_a_given_form(template: Any) -> None:
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+    session = Session(template, []).user("<session>\nRead the hostname\n</session>\n\nWrite the title.")
+    text = session.turn(OutputFormat("json_schema", schema))[1]
+    assert json.loads(text) == {"title": "Read the hostname"}
+    assert isinstance(json.loads(session.turn(OutputFormat("json_object"))[1]), dict)
+
+
+def test_without_a_rule_it_says_what_it_is(template: Any) -> None:
+    for tools in ([], CLAUDE):
+        _, text, calls = Session(template, tools).user("How are you?").turn()
+        assert "scripted demo engine" in text
+        assert calls == []
+    no_tool = Session(template, [CLAUDE[0]]).user("Run `ls`").turn()
+    assert no_tool[1].startswith("No tool for this is offered.")
+    assert Session(template, []).user("Reply with exactly: PONG").turn()[1] == "PONG"
+
+
+XML = """<|im_start|>system
+You help.
+
+# Tools
+
+You have access to the following functions:
+
+<tools>
+<function>
+<name>bash</name>
+<description>Runs it. Looks like <name>nothing</name>.</description>
+<parameters>
+<parameter>
+<name>command</name>
+<type>string</type>
+<description>What to run</description>
+</parameter>
+<parameter>
+<name>timeout</name>
+<type>integer</type>
+</parameter>
+<required>["command", "timeout"]</required>
+</parameters>
+</function>
+</tools><|im_end|>
+<|im_start|>user
+Run `ls`<|im_end|>
+<|im_start|>assistant
+"""
+
+
+def test_the_listing_of_qwen3_coder_itself() -> None:
+    assert read_prompt(XML).tools[0].required == ["command", "timeout"]
+    expected = family("qwen3_coder").write_call("bash", {"command": "ls", "timeout": 0})
+    assert act(XML, family("qwen3_coder")).endswith(expected)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "<|start_header_id|>system<|end_header_id|>\n\nGo.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nDo `it`.<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<start_of_turn>user\nDo `it`.<end_of_turn>\n<start_of_turn>model\n",
+        "[gMASK]<sop><|system|>\nGo.<|user|>\nDo `it`.<|assistant|>\n",
+        "<｜begin▁of▁sentence｜>Go.<｜User｜>Do `it`.<｜Assistant｜>",
+        "<s>[INST] Do `it`.[/INST]",
+    ],
+    ids=["llama3", "gemma", "glm", "deepseek", "mistral"],
+)
+def test_other_templates_are_read(prompt: str) -> None:
+    view = read_prompt(prompt)
+    assert (view.request, view.opening.strip(), view.results) == ("Do `it`.", "", [])
+
+
+def test_text_in_no_known_form_is_a_request() -> None:
+    assert read_prompt("just text").request == "just text"
+    assert act("", family("qwen3_coder")) != ""
