@@ -76,7 +76,7 @@ class _Up:
                 status = 1
             finally:
                 await self._end(drain=status == 0)
-        return status
+        return 1 if self._kill.is_set() else status
 
     def _signalled(self) -> None:
         (self._kill if self._stop.is_set() else self._stop).set()
@@ -155,7 +155,7 @@ async def not_ready(session: aiohttp.ClientSession, url: str) -> AsyncIterator[s
     """Why a frontend is not ready, again and again until it is."""
     while True:
         try:
-            async with session.get(f"{url}/ready") as response:
+            async with session.get(f"{url}/health") as response:
                 if response.status == 200:
                     return
                 yield reason_of(await response.read())
@@ -165,7 +165,7 @@ async def not_ready(session: aiohttp.ClientSession, url: str) -> AsyncIterator[s
 
 
 def reason_of(body: bytes) -> str:
-    """What is still missing, from the detail that /ready gives."""
+    """What is still missing, from the detail that /health gives."""
     with suppress(msgspec.DecodeError):
         answer = msgspec.json.decode(body)
         if isinstance(answer, dict):

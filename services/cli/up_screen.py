@@ -77,13 +77,12 @@ def instructions(plan: Plan, urls: Sequence[str], nats_url: str, window: int, se
     keys = plan.frontend.api_keys_file
     exports = {
         "ANTHROPIC_BASE_URL": urls[0],
-        "ANTHROPIC_AUTH_TOKEN": f"<a key of {keys}>" if keys else "any",
+        "ANTHROPIC_AUTH_TOKEN": f"<the key to a hash in {keys}>" if keys else "any",
         "ANTHROPIC_MODEL": plan.model,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": plan.model,
     }
-    if window:
-        # Claude Code takes every model that it does not know to have a million tokens.
-        exports["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(window)
+    # Claude Code takes every model that it does not know to have a million tokens.
+    exports["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(window) if window else "<max_model_len of GET /v1/models>"
     lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)", ""]
     if plan.demo:
         lines += [

@@ -71,7 +71,7 @@ class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fi
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * MIB
     """Largest request body; more is answered with 413."""
     api_keys_file: str | None = None
-    """File of accepted keys, one `name:key` a line; none: every key is accepted."""
+    """File of accepted keys, `name:` and the key's SHA-256 a line; None: every key is accepted."""
     ping_interval_s: Positive = 10.0
     """A stream that is silent for so long gets its API's keep-alive."""
     slow_reader_timeout_s: Positive = 30.0

@@ -153,8 +153,8 @@ def test_instructions_are_what_a_newcomer_types() -> None:
         assert line in text.splitlines()
     own = instructions(plan("--model", "a b", "--api-keys-file", "/keys"), ["http://h:1"], "nats://n:1", 0, 1)
     assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
-    assert "<a key of /keys>" in own
-    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in own
+    assert "  export ANTHROPIC_AUTH_TOKEN=<the key to a hash in /keys>" in own.splitlines()
+    assert "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=<max_model_len of GET /v1/models>" in own.splitlines()
     assert "demo" not in own
 
 

@@ -1,0 +1,199 @@
+"""`turnwire up` as a newcomer runs it: one command, real processes, real HTTP, and nothing left behind."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from services.cli.demo_model import build_demo_model
+
+START_S = 90.0
+"""Generous: five interpreters start at once on whatever runs the tests."""
+BODY = {"model": "turnwire-demo", "max_tokens": 400, "messages": [{"role": "user", "content": "Say something."}]}
+
+
+@pytest.fixture(scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("up") / "state"
+    build_demo_model(directory / "demo-model")
+    return directory
+
+
+class Up:
+    """A running `turnwire up`: what it said, and who its children are."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ready_file: Path) -> None:
+        self.process = process
+        self.ready_file = ready_file
+        self.lines: list[str] = []
+        self._news = asyncio.Event()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.lines.append(line.decode().rstrip())
+            self._news.set()
+        self._news.set()
+
+    async def said(self, text: str) -> None:
+        """Waits until it has said `text`."""
+        async with asyncio.timeout(START_S):
+            while not any(text in line for line in self.lines):
+                assert not self._reader.done(), "\n".join(self.lines)
+                self._news.clear()
+                await self._news.wait()
+
+    async def ready(self) -> dict[str, Any]:
+        await self.said("is served at")
+        found: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return found
+
+    def children(self) -> dict[int, str]:
+        """Its child processes and their command lines."""
+        pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return {int(pid): Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids}
+
+    def child(self, module: str) -> int:
+        return next(pid for pid, command in self.children().items() if f"-m {module} " in command)
+
+    async def end(self, *signals: signal.Signals) -> int:
+        for signum in signals:
+            self.process.send_signal(signum)
+        async with asyncio.timeout(START_S):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def up(state: Path, tmp_path: Path, *argv: str) -> AsyncIterator[Up]:
+    ready_file = tmp_path / "ready.json"
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli.main",
+        "up",
+        "--state-dir",
+        str(state),
+        "--ready-file",
+        str(ready_file),
+    ]
+    process = await asyncio.create_subprocess_exec(*command, "--port", "0", *argv, stdout=PIPE, stderr=STDOUT)
+    running = Up(process, ready_file)
+    try:
+        yield running
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def until_gone(pids: list[int]) -> None:
+    """Processes of somebody else cannot be waited for, only looked for."""
+    async with asyncio.timeout(15):
+        while any(alive(pid) for pid in pids):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def answer(url: str, *, patient: bool = False) -> str:
+    """The text of one turn; `patient`: asks again while it is told that nobody is there, as every client does."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(START_S):
+        while True:
+            async with session.post(f"{url}/v1/messages", json=BODY) as response:
+                reply = await response.json()
+            if not (patient and response.status == 503):
+                break
+            await asyncio.sleep(0.1)
+    assert (response.status, reply.get("stop_reason")) == (200, "end_turn"), reply
+    return "".join(block.get("text", "") for block in reply["content"])
+
+
+async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Path) -> None:
+    async with up(state, tmp_path, "--parsers", "2", "--token-delay-ms", "20") as running:
+        ready = await running.ready()
+        assert ready["pid"] == running.process.pid
+        assert any("export ANTHROPIC_BASE_URL=" + ready["url"] in line for line in running.lines)
+        assert any("export CLAUDE_CODE_MAX_CONTEXT_TOKENS=262144" in line for line in running.lines)
+        assert await answer(ready["url"])
+        commands = list(running.children().values())
+        assert sum("-m services.parser " in command for command in commands) == 2
+
+        os.kill(running.child("services.worker"), signal.SIGKILL)
+        await running.said("worker-1 ended (killed by SIGKILL); starting it again in 0.5 s")
+        assert await answer(ready["url"], patient=True)
+
+        # A turn at work is finished after Ctrl-C, and only then does everything go.
+        pids = [*running.children()]
+        streaming = {**BODY, "stream": True}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{ready['url']}/v1/messages", json=streaming) as turn,
+        ):
+            assert b"message_start" in await turn.content.readuntil(b"\n\n")
+            running.process.send_signal(signal.SIGINT)
+            assert b"event: message_stop" in await turn.content.read()
+        assert await running.end() == 0
+        await until_gone(pids)
+        assert not running.ready_file.exists()
+
+
+async def test_a_second_signal_ends_at_once(state: Path, tmp_path: Path) -> None:
+    async with up(state, tmp_path, "--token-delay-ms", "1000") as running:
+        url, pids = (await running.ready())["url"], [*running.children()]
+        streaming = {**BODY, "stream": True}
+        async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/messages", json=streaming) as turn:
+            await turn.content.readuntil(b"\n\n")
+            running.process.send_signal(signal.SIGTERM)
+            await running.said("a second Ctrl-C ends at once")
+            assert await running.end(signal.SIGTERM) == 1
+        await until_gone(pids)
+
+
+async def test_nothing_is_left_when_it_is_killed(state: Path, tmp_path: Path) -> None:
+    async with up(state, tmp_path) as running:
+        await running.said("process.ready")
+        pids = [*running.children()]
+        assert len(pids) == 6
+        await running.end(signal.SIGKILL)
+        await until_gone(pids)
+
+
+async def test_a_taken_port_is_said_and_nothing_starts(state: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        async with up(state, tmp_path, "--port", str(port)) as running:
+            await running.said(f"turnwire up: port {port} on 127.0.0.1 is in use; choose another with --port")
+            assert await running.end() == 1
+            assert not any("ready" in line for line in running.lines)
+
+
+async def test_a_stage_that_cannot_start_ends_it_with_its_reason(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    async with up(state, tmp_path, "--model", str(tmp_path / "model")) as running:
+        await running.said("does not run: status")
+        assert await running.end() == 1
+
+
+async def test_wrong_flags_have_status_2(state: Path, tmp_path: Path) -> None:
+    async with up(state, tmp_path, "--workers", "none") as running:
+        assert await running.end() == 2
+        await running.said("turnwire up: --workers: 'none' is not a whole number from 1")
