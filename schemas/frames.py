@@ -16,6 +16,10 @@ from schemas.errors import ErrorInfo
 from schemas.events import FinishReason, TurnEvent
 
 
+ABSENT = Raw(b"null")
+"""An optional part that is carried unread (msgspec has no union with Raw)."""
+
+
 def pack_ids(ids: Iterable[int]) -> bytes:
     """Token ids as little-endian u32 bytes."""
     packed = array("I", ids)
@@ -124,7 +128,7 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     deadline: float | None = None
     cache_salt: str | None = None
-    guided: Raw | None = None
+    guided: Raw = ABSENT
     """An `OutputFormat`, for engines that can hold the model to it."""
     traceparent: str | None = None
 
@@ -151,7 +155,7 @@ class TokenEntry(Struct, frozen=True, omit_defaults=True):
     attempt: int
     at: int
     ids: list[int] = []
-    context: Raw | None = None
+    context: Raw = ABSENT
     """A `ParseContext`; present in every entry with `at` 0."""
     cached: int | None = None
     """Prompt tokens which the engine had in its KV cache; once known, in one entry or more."""

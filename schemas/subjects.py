@@ -16,7 +16,6 @@ tw.v1.kv.<model>.<worker>       worker → preprocessors
 
 PREFIX = "tw.v1"
 ALL = f"{PREFIX}.>"
-QUEUE_PREPROCESSOR = "preprocessor"
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
@@ -40,24 +39,24 @@ def unescape(token: str) -> str:
     return out.decode()
 
 
-def turn(model: str) -> str:
-    """Turn requests for a model."""
-    return f"{PREFIX}.turn.{escape(model)}"
+def turn(model: str, preprocessor: str) -> str:
+    """Turn requests for one preprocessor."""
+    return f"{PREFIX}.turn.{escape(model)}.{escape(preprocessor)}"
 
 
-def count(model: str) -> str:
+def count(model: str, preprocessor: str) -> str:
     """Exact prompt token counts."""
-    return f"{PREFIX}.count.{escape(model)}"
+    return f"{PREFIX}.count.{escape(model)}.{escape(preprocessor)}"
 
 
-def tokenize(model: str) -> str:
+def tokenize(model: str, preprocessor: str) -> str:
     """Text or conversation to ids."""
-    return f"{PREFIX}.tokenize.{escape(model)}"
+    return f"{PREFIX}.tokenize.{escape(model)}.{escape(preprocessor)}"
 
 
-def detokenize(model: str) -> str:
+def detokenize(model: str, preprocessor: str) -> str:
     """Ids to text."""
-    return f"{PREFIX}.detokenize.{escape(model)}"
+    return f"{PREFIX}.detokenize.{escape(model)}.{escape(preprocessor)}"
 
 
 def generate(model: str, worker: str) -> str:

@@ -6,9 +6,10 @@ one stream: what an attempt says again is dropped by the turn's cursor.
 """
 
 import asyncio
+import random
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +20,6 @@ from schemas.conversation import Conversation
 from schemas.errors import EngineFailed, ErrorInfo, NotFound, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Failed, Finish, Interrupted, Prepared, TurnEvent
 from schemas.frames import (
-    Accepted,
     CountRequest,
     DetokenizeRequest,
     EventEntry,
@@ -38,13 +38,15 @@ from services.runtime.turnlog import Cursor, Verdict
 
 PREPARE_TIMEOUT_S = 60.0
 """A prompt that is not ready by then is tried elsewhere."""
-TEXT_TIMEOUT_S = 30.0
+TEXT_TIMEOUT_S = 10.0
+RETRY_AFTER_S = 1.0
+LATE_BEATS = 1.5
+"""A process whose beat is so many intervals old is asked last."""
 MAX_STRANGERS = 4096
 ORPHAN_GRACE_S = 2.0
 """Beyond the time in which a worker notices that a parser died, its turns wait so long for another to take over."""
 
 _decode_frame = msgspec.json.Decoder(EventFrame).decode
-_decode_accepted = msgspec.json.Decoder(Accepted).decode
 _decode_text = msgspec.json.Decoder(TextReply).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -157,7 +159,7 @@ class Gateway:
         """See `TurnGateway.count`."""
         card = self.resolve(conversation.model)
         conversation = msgspec.structs.replace(conversation, model=card.name)
-        reply = await self._ask(subjects.count(card.name), CountRequest(conversation))
+        reply = await self._ask(subjects.count, card.name, CountRequest(conversation))
         return reply.count
 
     async def tokenize(
@@ -168,12 +170,12 @@ class Gateway:
         if conversation is not None:
             conversation = msgspec.structs.replace(conversation, model=card.name)
         request = TokenizeRequest(text, conversation, add_special_tokens)
-        return await self._ask(subjects.tokenize(card.name), request)
+        return await self._ask(subjects.tokenize, card.name, request)
 
     async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
         """See `TurnGateway.detokenize`."""
         card = self.resolve(model)
-        return await self._ask(subjects.detokenize(card.name), DetokenizeRequest(pack_ids(token_ids)))
+        return await self._ask(subjects.detokenize, card.name, DetokenizeRequest(pack_ids(token_ids)))
 
     def models(self) -> list[ModelCard]:
         """See `TurnGateway.models`: what a preprocessor describes and a worker can decode."""
@@ -220,14 +222,14 @@ class Gateway:
         stages = {
             stage: [
                 {"id": beat.id, "draining": beat.draining, "running": beat.load.running, "slots": beat.load.slots}
-                for beat in registry.living(stage)  # type: ignore[arg-type]
+                for beat in registry.living(stage)
             ]
             for stage in ("preprocessor", "worker", "parser")
         }
         ready_models = [
             card.name
             for card in self.models()
-            if all(registry.able(stage, card.name) for stage in ("preprocessor", "worker", "parser"))  # type: ignore[arg-type]
+            if all(registry.able(stage, card.name) for stage in ("preprocessor", "worker", "parser"))
         ]
         bus = self._process.bus.connected
         return {
@@ -247,25 +249,27 @@ class Gateway:
 
     async def _attempt(self, turn: Turn) -> Prepared:
         """Asks preprocessors until one has given the turn to a worker."""
-        refusal: TurnwireError = Unavailable("no preprocessor serves this model at the moment")
+        refusal: TurnwireError = EngineFailed("no attempt was made")
+        tried: list[str] = []
         for _ in range(self._config.attempts):
             if self._turns.get(turn.id) is not turn:
                 raise EngineFailed("the turn was cancelled")
             turn.attempt += 1
             turn.early.clear()
+            turn.preprocessor = self._preprocessor(turn.card.name, tried)
+            tried.append(turn.preprocessor)
             turn.outcome = asyncio.get_running_loop().create_future()
             try:
-                reply = await self._process.bus.request(
-                    subjects.turn(turn.card.name),
+                await self._process.bus.request(
+                    subjects.turn(turn.card.name, turn.preprocessor),
                     _encode(turn.request(self._process.id)),
                     self._config.accept_timeout_s,
                 )
-                turn.preprocessor = _decode_accepted(reply).preprocessor
                 async with asyncio.timeout(PREPARE_TIMEOUT_S):
                     return await turn.outcome
             except _Retry as lost:
                 refusal = EngineFailed(str(lost))
-            except TimedOut as late:
+            except (TimedOut, Unavailable) as late:
                 refusal = late
             except TimeoutError:
                 refusal = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
@@ -315,8 +319,41 @@ class Gateway:
     def _publish_cancel(self, turn: Turn, reason: Any) -> None:
         self._process.publish(subjects.cancel(turn.card.name), Cancel(turn.id, turn.attempt, reason))
 
-    async def _ask(self, subject: str, request: msgspec.Struct) -> TextReply:
-        reply = _decode_text(await self._process.bus.request(subject, _encode(request), TEXT_TIMEOUT_S))
+    def _preprocessor(self, model: str, tried: Sequence[str]) -> str:
+        """The one with the least to do of those who were heard of lately and not tried yet.
+
+        Raises:
+            Unavailable: there is none at all.
+        """
+        registry = self._process.registry
+        beats = registry.able("preprocessor", model)
+        if not beats:
+            raise Unavailable("no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S)
+        now = asyncio.get_running_loop().time()
+        late = LATE_BEATS * self._config.bus.beat_interval_s
+        open_turns = Counter(turn.preprocessor for turn in self._turns.values() if turn.outcome is not None)
+        return min(
+            beats,
+            key=lambda beat: (
+                beat.id in tried,
+                registry.age("preprocessor", beat.id, now) > late,
+                open_turns[beat.id],
+                random.random(),
+            ),
+        ).id
+
+    async def _ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
+        data = _encode(request)
+        tried: list[str] = []
+        while True:
+            tried.append(self._preprocessor(model, tried))
+            try:
+                answer = await self._process.bus.request(subject(model, tried[-1]), data, TEXT_TIMEOUT_S)
+                break
+            except (TimedOut, Unavailable):
+                if len(tried) >= self._config.attempts:
+                    raise
+        reply = _decode_text(answer)
         if reply.error is not None:
             raise raised(reply.error)
         return reply

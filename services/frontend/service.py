@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 
 from schemas.control import Load
-from services.frontend.app import make_app
+from services.frontend.app import make_app, make_runner
 from services.frontend.gateway import Gateway
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
@@ -27,8 +27,7 @@ async def run(config: FrontendConfig) -> None:
     await process.connect()
     await gateway.start()
     app = make_app(config, gateway, process.metrics, process.log)
-    # Without handler_cancellation aiohttp lets a handler run on after its client has hung up.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=config.drain_s)
+    runner = make_runner(app, shutdown_timeout=config.drain_s)
     await runner.setup()
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
     try:

@@ -135,8 +135,9 @@ class Parser:
 
     def _cut(self, parse: TurnParse) -> None:
         """The turn is over for the client while the engine still decodes: stop it."""
-        reason = "stop_string" if parse.cut is FinishReason.STOP_STRING else "calls"
-        self._process.publish(subjects.cancel(self._model), Cancel(parse.turn, parse.attempt, reason))
+        cut = parse.cut is FinishReason.STOP_STRING
+        cancel = Cancel(parse.turn, parse.attempt, "stop_string" if cut else "calls")
+        self._process.publish(subjects.cancel(self._model), cancel)
 
     def _cancel(self, message: Message) -> None:
         cancel = _decode_cancel(message.data)

@@ -12,7 +12,7 @@ import msgspec
 from schemas.control import Standing
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, Usage
-from schemas.frames import ParseContext, TokenEntry, TokenFinish
+from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish
 from services.parser import TurnParser, family, open_parser
 from services.parser.callids import call_id
 from services.parser.detokenizer import Vocabulary
@@ -47,7 +47,6 @@ class TurnParse:
 
     def __init__(self, entry: TokenEntry, worker: str, vocabulary: Vocabulary, sealer: Sealer) -> None:
         """`entry`: any with the parse context."""
-        assert entry.context is not None
         self.turn = entry.turn
         self.attempt = entry.attempt
         self.worker = worker
@@ -201,7 +200,7 @@ class Shard:
         are missing, or None where the entry brought nothing."""
         parse = self.turns.get(entry.turn)
         if parse is None or entry.attempt > parse.attempt:
-            if entry.context is None:
+            if entry.context == ABSENT:
                 return Standing(entry.turn, entry.attempt)
             parse = self.turns[entry.turn] = TurnParse(entry, worker, self._vocabulary, self._sealer)
         elif entry.attempt < parse.attempt or parse.ended:

@@ -15,6 +15,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.control import Cancel, Load
+from schemas.conversation import Conversation
 from schemas.errors import EngineFailed, ErrorInfo, Overloaded, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Failed, Prepared
 from schemas.frames import (
@@ -32,6 +33,7 @@ from schemas.frames import (
     pack_ids,
     unpack_ids,
 )
+from services.parser.seal import Sealer
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.preprocessor.routing import Router
@@ -41,6 +43,8 @@ from services.runtime.process import Process
 
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not taken a turn by then is passed over."""
+HEARD_S = 0.05
+"""After the beat that says so, everybody knows that this process drains; what was already on its way is still taken."""
 MAX_CANCELS = 8192
 
 T = TypeVar("T")
@@ -56,9 +60,10 @@ _decode_cancel = msgspec.json.Decoder(Cancel).decode
 class Preprocessor:
     """One model's preprocessor on the bus."""
 
-    def __init__(self, process: Process, setup: ModelSetup, threads: int) -> None:
+    def __init__(self, process: Process, setup: ModelSetup, sealer: Sealer, threads: int) -> None:
         self._process = process
         self._setup = setup
+        self._sealer = sealer
         self._model = setup.card.name
         self._log = process.log
         self._router = Router()
@@ -74,20 +79,20 @@ class Preprocessor:
 
     async def start(self) -> None:
         """Subscribes; from now on requests come."""
-        queue = subjects.QUEUE_PREPROCESSOR
-        subscribe = self._process.subscribe
-        await subscribe(subjects.cancel(self._model), self._cancel)
+        subscribe, model, own = self._process.subscribe, self._model, self._process.id
+        await subscribe(subjects.cancel(model), self._cancel)
         answers: list[tuple[str, Callable[[Message], Coroutine[Any, Any, TextReply]]]] = [
-            (subjects.count(self._model), self._count),
-            (subjects.tokenize(self._model), self._tokenize),
-            (subjects.detokenize(self._model), self._detokenize),
+            (subjects.count(model, own), self._count),
+            (subjects.tokenize(model, own), self._tokenize),
+            (subjects.detokenize(model, own), self._detokenize),
         ]
-        self._work = [await subscribe(subjects.turn(self._model), self._turn, queue=queue)]
+        self._work = [await subscribe(subjects.turn(model, own), self._turn)]
         for subject, answer in answers:
-            self._work.append(await subscribe(subject, partial(self._answer, answer), queue=queue))
+            self._work.append(await subscribe(subject, partial(self._answer, answer)))
 
     async def drain(self) -> None:
         """Takes nothing new; returns when every turn at hand has gone to a worker."""
+        await asyncio.sleep(HEARD_S)
         for subscription in self._work:
             await subscription.stop()
         await self._idle.wait()
@@ -111,7 +116,7 @@ class Preprocessor:
 
     async def _prepare(self, request: TurnRequest) -> None:
         try:
-            prompt = await self._run(partial(assemble, request.conversation, self._setup, window=self._window()))
+            prompt = await self._prompt(request.conversation, limit=True)
             prepared = await self._dispatch(request, prompt)
         except TurnwireError as error:
             self._tell(request, Failed(error.info))
@@ -175,7 +180,7 @@ class Preprocessor:
             resume=request.resume,
             deadline=request.deadline,
             cache_salt=request.conversation.client.tenant,
-            guided=msgspec.Raw(_encode(form)) if form is not None else None,
+            guided=msgspec.Raw(_encode(form)),
             traceparent=request.traceparent,
         )
 
@@ -214,14 +219,13 @@ class Preprocessor:
 
     async def _count(self, message: Message) -> TextReply:
         request = _decode_count(message.data)
-        prompt = await self._run(partial(assemble, request.conversation, self._setup, window=None, limit=False))
+        prompt = await self._prompt(request.conversation, limit=False)
         return TextReply(count=len(prompt.ids), max_model_len=self._setup.card.max_model_len)
 
     async def _tokenize(self, message: Message) -> TextReply:
         request = _decode_tokenize(message.data)
         if request.conversation is not None:
-            prompt = await self._run(partial(assemble, request.conversation, self._setup, window=None, limit=False))
-            ids = prompt.ids
+            ids = (await self._prompt(request.conversation, limit=False)).ids
         else:
             ids = await self._run(partial(self._setup.tokenizer.encode, request.text or "", request.add_special_tokens))
         return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=self._setup.card.max_model_len)
@@ -230,6 +234,12 @@ class Preprocessor:
         request = _decode_detokenize(message.data)
         ids = unpack_ids(request.token_ids)
         return TextReply(count=len(ids), text=await self._run(partial(self._setup.tokenizer.decode, ids)))
+
+    async def _prompt(self, conversation: Conversation, *, limit: bool) -> Prompt:
+        window = self._window()
+        return await self._run(
+            partial(assemble, conversation, self._setup, window=window, limit=limit, unseal=self._sealer.open)
+        )
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -248,6 +258,7 @@ async def run(config: PreprocessorConfig) -> None:
         "preprocessor.loaded", model=setup.card.name, family=setup.family.name, max_model_len=setup.card.max_model_len
     )
     await process.connect()
-    preprocessor = Preprocessor(process, setup, config.threads)
+    sealer = Sealer.load(config.seal_key_file, config.model_name)
+    preprocessor = Preprocessor(process, setup, sealer, config.threads)
     await preprocessor.start()
     await process.run(preprocessor.drain)

@@ -26,6 +26,8 @@ from services.runtime.telemetry import HealthServer, adopt_library_logs, new_reg
 VERSION = "0.1.0"
 POKE_DELAY_S = 0.02
 """Beats on change are at least so far apart: a hundred changes in a tick make one beat."""
+ANNOUNCE_S = 5 * POKE_DELAY_S
+"""Within this time everybody has answered a newcomer's first beat."""
 
 _decode_beat = msgspec.json.Decoder(Beat).decode
 _encode = msgspec.json.Encoder().encode
@@ -110,7 +112,7 @@ class Process:
             if isinstance(self.config, StageConfig) and self.config.metrics_port is not None:
                 port = await health.start(self.config.metrics_host, self.config.metrics_port)
                 self.log.info("process.health", url=f"http://{self.config.metrics_host}:{port}")
-            self.beat()
+            await self._announce()
             self.log.info("process.ready")
             await self._beat_until_stopped()
             if self.failure is None:
@@ -154,6 +156,15 @@ class Process:
             pid=os.getpid(),
         )
         self.publish(subjects.beat(self.stage, self.id), message)
+
+    async def _announce(self) -> None:
+        # The first beat takes no work yet: it makes the others answer with theirs, so that whoever gives this process
+        # work finds it knowing everybody.
+        self.draining = True
+        self.beat()
+        await asyncio.sleep(ANNOUNCE_S)
+        self.draining = False
+        self.beat()
 
     async def _beat_until_stopped(self) -> None:
         interval = self.config.bus.beat_interval_s

@@ -64,6 +64,11 @@ class Registry:
         entry = self._peers.get((stage, process))
         return entry[0] if entry else None
 
+    def age(self, stage: Stage, process: str, now: float) -> float:
+        """Seconds since a process was last heard of; infinite where it is not there."""
+        entry = self._peers.get((stage, process))
+        return now - entry[1] if entry else float("inf")
+
     def living(self, stage: Stage) -> Iterator[Beat]:
         """All processes of a stage, draining ones included."""
         return (beat for (kind, _), (beat, _) in self._peers.items() if kind == stage)

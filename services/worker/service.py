@@ -138,7 +138,7 @@ class Worker:
             stop_ids=request.stop_ids,
             priority=request.priority,
             cache_salt=request.cache_salt,
-            guided=msgspec.json.decode(request.guided, type=OutputFormat) if request.guided else None,
+            guided=msgspec.json.decode(request.guided, type=OutputFormat | None),
             resumed=len(resume),
         )
         check(engine_request, self._info)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from msgspec import Raw
 
 from schemas.control import Replay
-from schemas.frames import TokenEntry, TokenFinish, TokenFrame
+from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
 from services.worker.engine import Delta
 
 MAX_FRAME_TOKENS = 32_768
@@ -91,7 +91,7 @@ class TokenStream:
             self.attempt,
             at,
             self.ids[at:end],
-            self.context if at == 0 else None,
+            self.context if at == 0 else ABSENT,
             self.cached,
             self.logprobs[at:end] if self.logprobs is not None else None,
             self.finish if whole else None,

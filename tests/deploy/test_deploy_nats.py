@@ -16,15 +16,14 @@ from services.runtime.config import read_secret
 from tests.conftest import free_port
 
 CONF = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
-QUEUE = subjects.QUEUE_PREPROCESSOR
 MODEL = "acme/m"
 
 PUBLISHES = {
     "frontend": [
-        subjects.turn(MODEL),
-        subjects.count(MODEL),
-        subjects.tokenize(MODEL),
-        subjects.detokenize(MODEL),
+        subjects.turn(MODEL, "pre.1"),
+        subjects.count(MODEL, "pre.1"),
+        subjects.tokenize(MODEL, "pre.1"),
+        subjects.detokenize(MODEL, "pre.1"),
         subjects.cancel(MODEL),
         subjects.credit("parser", "p.1"),
         subjects.replay("parser", "p.1"),
@@ -50,10 +49,10 @@ PUBLISHES = {
 HEARS = {
     "frontend": [(subjects.events("f.1"), ""), (subjects.beats(), ""), ("_INBOX_frontend.>", "")],
     "preprocessor": [
-        (subjects.turn(MODEL), QUEUE),
-        (subjects.count(MODEL), QUEUE),
-        (subjects.tokenize(MODEL), QUEUE),
-        (subjects.detokenize(MODEL), QUEUE),
+        (subjects.turn(MODEL, "pre.1"), ""),
+        (subjects.count(MODEL, "pre.1"), ""),
+        (subjects.tokenize(MODEL, "pre.1"), ""),
+        (subjects.detokenize(MODEL, "pre.1"), ""),
         (subjects.cancel(MODEL), ""),
         (subjects.kv(MODEL, "*"), ""),
         (subjects.beats(), ""),
@@ -79,9 +78,7 @@ HEARS = {
 }
 
 EVERY_PUBLISHED = sorted({subject for said in PUBLISHES.values() for subject in said} | {"_INBOX_frontend.x", "other"})
-EVERY_HEARD = sorted(
-    {heard for all_heard in HEARS.values() for heard in all_heard} | {(">", ""), (subjects.turn(MODEL), "")}
-)
+EVERY_HEARD = sorted({heard for all_heard in HEARS.values() for heard in all_heard} | {(">", "")})
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +175,7 @@ async def test_who_is_asked_may_answer_once(
     user: User, server: tuple[str, Path], request: pytest.FixtureRequest
 ) -> None:
     asked, asker = (
-        (subjects.count(MODEL), "frontend")
+        (subjects.count(MODEL, "pre.1"), "frontend")
         if request.node.callspec.params["user"] == "preprocessor"
         else (subjects.generate(MODEL, "w.1"), "preprocessor")
     )
@@ -189,7 +186,7 @@ async def test_who_is_asked_may_answer_once(
         password=read_secret(str(secrets / asker / "nats.password")),
         inbox_prefix=f"_INBOX_{asker}",
     )
-    subscription = await user.client.subscribe(asked, queue=QUEUE if asker == "frontend" else "")
+    subscription = await user.client.subscribe(asked)
     await user.client.flush()
     answer = asyncio.create_task(client.request(asked, b"?", timeout=5))
     message = await subscription.next_msg(5)

@@ -98,7 +98,9 @@ class Stack:
         while time.monotonic() < deadline:
             health = self.health()
             stages = health.get("stages", {})
-            if health.get("ready") and all(len(stages.get(s, [])) >= n for s, n in (counts or {}).items() if s in stages):
+            if health.get("ready") and all(
+                len(stages.get(s, [])) >= n for s, n in (counts or {}).items() if s in stages
+            ):
                 return
             for child in self.children:
                 if child.process.poll() not in (None, 0, -9):

@@ -9,7 +9,7 @@ from schemas.conversation import Conversation, Text, Turn
 from schemas.errors import ErrorKind, TurnwireError, raised
 from schemas.errors import ErrorInfo
 from schemas.events import BlockStart, Delta
-from schemas.frames import EventEntry, EventFrame, TokenFrame, TurnRequest, pack_ids, unpack_ids
+from schemas.frames import ABSENT, EventEntry, EventFrame, TokenEntry, TokenFrame, TurnRequest, pack_ids, unpack_ids
 
 
 @given(st.lists(st.integers(0, 2**32 - 1)))
@@ -38,6 +38,18 @@ def test_fields_of_a_newer_version_are_skipped() -> None:
     data = b'{"sender":"w","seq":1,"colour":"red","entries":[{"turn":"t","attempt":1,"at":0,"ids":[1],"new":{}}]}'
     frame = msgspec.json.decode(data, type=TokenFrame)
     assert frame.entries[0].ids == [1]
+
+
+def test_a_context_is_carried_unread_and_left_out_where_there_is_none() -> None:
+    entry = TokenEntry("t", 1, 0, [1], context=msgspec.Raw(b'{"family": "x",  "n":1.0}'))
+    data = msgspec.json.encode([entry, TokenEntry("t", 1, 1, [2])])
+    assert data == (
+        b'[{"turn":"t","attempt":1,"at":0,"ids":[1],"context":{"family": "x",  "n":1.0}},'
+        b'{"turn":"t","attempt":1,"at":1,"ids":[2]}]'
+    )
+    first, second = msgspec.json.decode(data, type=list[TokenEntry])
+    assert first == entry
+    assert second.context == ABSENT
 
 
 def test_a_turn_request_round_trips() -> None:

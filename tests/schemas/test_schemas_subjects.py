@@ -28,7 +28,7 @@ def test_different_names_have_different_tokens(a: str, b: str) -> None:
 @pytest.mark.parametrize(
     ("subject", "expected"),
     [
-        (subjects.turn("acme/m 1"), "tw.v1.turn.acme=2Fm=201"),
+        (subjects.turn("acme/m 1", "p-1"), "tw.v1.turn.acme=2Fm=201.p-1"),
         (subjects.generate("m", "w.1"), "tw.v1.gen.m.w=2E1"),
         (subjects.beat("worker", "w*"), "tw.v1.beat.worker.w=2A"),
         (subjects.beats(), "tw.v1.beat.*.*"),

@@ -1,0 +1,170 @@
+"""A Messages client for tests: raw event streams with their times, over plain aiohttp."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from tests.pipeline.stack import MODEL
+
+TOOLS = [
+    {
+        "name": "run_shell",
+        "description": "Runs a command.",
+        "input_schema": {
+            "type": "object",
+            "properties": {"cmd": {"type": "string"}, "timeout_s": {"type": "number"}},
+            "required": ["cmd"],
+        },
+    }
+]
+
+
+def call(cmd: str, **more: object) -> str:
+    """A tool call as the model writes it."""
+    parameters = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in {"cmd": cmd, **more}.items())
+    return f"<tool_call>\n<function=run_shell>\n{parameters}</function>\n</tool_call>"
+
+
+def say(*outputs: str) -> str:
+    """A user message whose answers, turn by turn, are these raw outputs (the prompt has opened the reasoning)."""
+    return "".join(f"[[say]]{output}[[/say]]" for output in outputs)
+
+
+def body(user: str, **more: Any) -> dict[str, Any]:
+    """A request."""
+    return {
+        "model": MODEL,
+        "max_tokens": 100_000,
+        "messages": [{"role": "user", "content": user}],
+        "tools": TOOLS,
+        "stream": True,
+        **more,
+    }
+
+
+@dataclass
+class Event:
+    """One SSE event and when it came (seconds, monotonic)."""
+
+    name: str
+    data: dict[str, Any]
+    at: float
+
+
+@dataclass
+class Answer:
+    """A whole stream, put together again, with every rule of the grammar checked on the way."""
+
+    events: list[Event]
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        open_block: dict[str, Any] | None = None
+        for event in self.events:
+            data = event.data
+            assert event.name == data["type"] or event.name == "tool_call_dispatch"
+            if event.name == "content_block_start":
+                assert open_block is None, "two blocks open"
+                assert data["index"] == len(self.blocks), "indices are not contiguous"
+                open_block = dict(data["content_block"], _json="")
+                self.blocks.append(open_block)
+            elif event.name == "content_block_delta":
+                assert open_block is not None
+                assert data["index"] == len(self.blocks) - 1
+                _apply(open_block, data["delta"])
+            elif event.name == "content_block_stop":
+                assert open_block is not None
+                open_block["_stopped_at"] = event.at
+                if open_block["type"] == "tool_use" and open_block["_json"]:
+                    try:
+                        open_block["input"] = json.loads(open_block["_json"])
+                    except ValueError:
+                        open_block["input"] = None
+                open_block = None
+            elif event.name == "message_delta":
+                self.stop_reason = data["delta"]["stop_reason"]
+                self.stop_sequence = data["delta"]["stop_sequence"]
+                self.usage = data["usage"]
+            elif event.name == "error":
+                self.error = data["error"]
+        if self.error is None:
+            assert self.events[0].name == "message_start"
+            assert self.events[-1].name == "message_stop"
+            assert [e.name for e in self.events].count("message_stop") == 1
+            assert open_block is None
+
+    @property
+    def kinds(self) -> list[str]:
+        return [block["type"] for block in self.blocks]
+
+    @property
+    def said(self) -> list[tuple[str, Any]]:
+        """(type, text or input) of each block."""
+        values = {"thinking": "thinking", "text": "text", "tool_use": "input"}
+        return [(block["type"], block[values[block["type"]]]) for block in self.blocks]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The assistant message as an agent sends it back."""
+        return {
+            "role": "assistant",
+            "content": [{k: v for k, v in b.items() if not k.startswith("_")} for b in self.blocks],
+        }
+
+
+def _apply(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    if delta["type"] == "text_delta":
+        block["text"] += delta["text"]
+    elif delta["type"] == "thinking_delta":
+        block["thinking"] += delta["thinking"]
+    elif delta["type"] == "signature_delta":
+        assert delta["signature"]
+        block["signature"] = delta["signature"]
+    else:
+        block["_json"] += delta["partial_json"]
+
+
+async def events(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
+    """The events of a stream as they come."""
+    name, buffer = "", b""
+    async for chunk in response.content.iter_any():
+        at = time.monotonic()
+        buffer += chunk
+        while (end := buffer.find(b"\n\n")) >= 0:
+            frame, buffer = buffer[:end], buffer[end + 2 :]
+            lines = frame.decode().split("\n")
+            name = lines[0].removeprefix("event: ")
+            yield Event(name, json.loads(lines[1].removeprefix("data: ")), at)
+
+
+class Client:
+    """Talks to one frontend."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60)
+        )
+
+    async def stream(self, request: dict[str, Any]) -> Answer:
+        """One turn, whole."""
+        async with self.http.post(f"{self.url}/v1/messages", json=request) as response:
+            assert response.status == 200, await response.text()
+            return Answer([event async for event in events(response)])
+
+    async def post(self, path: str, request: Any, **options: Any) -> tuple[int, dict[str, Any]]:
+        """Status and document."""
+        async with self.http.post(f"{self.url}{path}", json=request, **options) as response:
+            return response.status, await response.json()
+
+    async def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        async with self.http.get(f"{self.url}{path}") as response:
+            return response.status, await response.json()

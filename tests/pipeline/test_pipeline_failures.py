@@ -1,0 +1,309 @@
+"""What dies, is slow, sends nonsense or hangs up: the turn goes on, or ends once and clearly, and nobody else notices."""
+
+import asyncio
+import json
+import socket
+import time
+from typing import Any
+
+import aiohttp
+import msgspec
+import nats as nats_library
+import pytest
+
+from schemas import subjects
+from schemas.frames import TokenFrame
+from tests.conftest import NatsServer
+from tests.pipeline.client import Answer, Client, body, call, events, say
+from tests.pipeline.stack import MODEL, Stack
+
+LONG = "Thinking.\n</think>\n\nBefore.\n\n[[delay 15]]" + call("ls") + "\n\n[[fill 120]]" + call("date")
+
+
+def check_whole(answer: Answer) -> None:
+    assert answer.error is None
+    assert answer.kinds == ["thinking", "text", "tool_use", "text", "tool_use"]
+    assert answer.blocks[2]["input"] == {"cmd": "ls"}
+    assert answer.blocks[4]["input"] == {"cmd": "date"}
+    words = answer.blocks[3]["text"]
+    assert "  " not in words.strip()
+    assert words.startswith("Every engine waits for something."), "nothing doubled, nothing lost"
+
+
+async def after_first_call(client: Client, request: dict[str, Any]) -> tuple[asyncio.Task[Answer], asyncio.Event]:
+    """Starts a turn; the event is set when its first call was closed."""
+    reached = asyncio.Event()
+
+    async def run() -> Answer:
+        async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
+            assert response.status == 200
+            got = []
+            async for event in events(response):
+                got.append(event)
+                if sum(e.name == "content_block_stop" for e in got) == 3:
+                    reached.set()
+            return Answer(got)
+
+    return asyncio.create_task(run()), reached
+
+
+async def reference(client: Client) -> list[tuple[str, Any]]:
+    return (await client.stream(body(say(LONG.replace("[[delay 15]]", ""))))).said
+
+
+async def turns_at(stack: Stack, stage: str) -> dict[str, int]:
+    """Running turns by child name, as the processes' beats tell."""
+    stages = (await asyncio.to_thread(stack.health))["stages"]
+    return {p["id"].rpartition("-")[0]: p["running"] for p in stages[stage]}
+
+
+async def busy(stack: Stack, stage: str) -> str:
+    """The child of a stage that has turns."""
+    async with asyncio.timeout(10):
+        while True:
+            for name, running in (await turns_at(stack, stage)).items():
+                if running:
+                    return name
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("stage", ["parser", "worker"])
+async def test_a_process_that_dies_in_mid_turn_is_replaced(own_stack: Stack, own_client: Client, stage: str) -> None:
+    expected = await reference(own_client)
+    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(6)]
+    for _, reached in tasks:
+        await reached.wait()
+    name = await busy(own_stack, stage)
+    next(child for child in own_stack.children if child.name == name).kill()
+    for task, _ in tasks:
+        answer = await asyncio.wait_for(task, 30)
+        check_whole(answer)
+        assert answer.said == expected
+
+
+@pytest.mark.parametrize("stage", ["parser", "worker", "preprocessor"])
+async def test_a_process_that_is_told_to_stop_loses_nothing(own_stack: Stack, own_client: Client, stage: str) -> None:
+    expected = await reference(own_client)
+    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
+    for _, reached in tasks:
+        await reached.wait()
+    leaving = own_stack.of(stage)[0]
+    leaving.terminate()
+    late = asyncio.create_task(own_client.stream(body(say(LONG))))
+    for task, _ in tasks:
+        answer = await asyncio.wait_for(task, 30)
+        check_whole(answer)
+        assert answer.said == expected
+    check_whole(await late)
+    assert await asyncio.to_thread(leaving.wait) == 0
+
+
+async def test_the_bus_may_go_away_and_come_back(own_stack: Stack, own_client: Client, own_nats: NatsServer) -> None:
+    expected = await reference(own_client)
+    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
+    for _, reached in tasks:
+        await reached.wait()
+    own_nats.kill()
+    await asyncio.sleep(0.5)
+    own_nats.start()
+    for task, _ in tasks:
+        answer = await asyncio.wait_for(task, 30)
+        assert answer.said == expected
+
+
+async def test_frozen_preprocessors_are_passed_over(own_stack: Stack, own_client: Client) -> None:
+    frozen = own_stack.of("preprocessor")[0]
+    frozen.pause()
+    try:
+        answers = await asyncio.gather(*(own_client.stream(body(say("Hm.\n</think>\n\nYes."))) for _ in range(6)))
+        assert all(answer.said[-1] == ("text", "Yes.") for answer in answers)
+    finally:
+        frozen.resume()
+
+
+async def test_engine_death_is_made_good_by_another_worker_and_else_one_clear_error(
+    own_stack: Stack, own_client: Client
+) -> None:
+    output = "Hm.\n</think>\n\nOne two [[pause 50]][[die out of memory]]three"
+    answer = await own_client.stream(body(say(output)))
+    assert answer.said[-1] == ("text", "One two three"), "the other worker went on behind the tokens"
+    async with asyncio.timeout(20):
+        while len(own_stack.of("worker")) == 2:
+            await asyncio.sleep(0.05)
+    async with own_client.http.post(f"{own_client.url}/v1/messages", json=body(say(output))) as response:
+        assert response.status == 200
+        got = [event async for event in events(response)]
+    assert [e.name for e in got].count("error") == 1
+    assert got[-1].name == "error"
+    assert got[-1].data["error"]["type"] == "api_error"
+    async with asyncio.timeout(20):
+        while own_stack.of("worker"):
+            await asyncio.sleep(0.05)
+    status, error = await own_client.post("/v1/messages", body(say("x"), stream=False))
+    assert (status, error["error"]["type"]) == (503, "overloaded_error")
+
+
+async def test_an_engine_error_in_mid_stream_is_one_error_event(client: Client) -> None:
+    others = asyncio.create_task(client.stream(body(say("Hm.\n</think>\n\n[[delay 5]][[fill 60]]"))))
+    output = "Hm.\n</think>\n\nOne two [[pause 100]][[fail CUDA error]] three"
+    async with client.http.post(f"{client.url}/v1/messages", json=body(say(output))) as response:
+        got = [event async for event in events(response)]
+    assert got[-1].name == "error"
+    assert [e.name for e in got].count("error") == 1
+    status, error = await client.post("/v1/messages", body(say(output), stream=False))
+    assert (status, error["type"], error["error"]["type"]) == (500, "error", "api_error")
+    assert (await others).error is None
+
+
+class Tap:
+    """Token frames as they go by, with their times."""
+
+    def __init__(self) -> None:
+        self.finished: dict[str, tuple[float, str]] = {}
+        self.started = asyncio.Event()
+
+    async def open(self, url: str) -> "Tap":
+        self._nats = await nats_library.connect(url)
+
+        async def frame(message: Any) -> None:
+            for entry in msgspec.json.decode(message.data, type=TokenFrame).entries:
+                self.started.set()
+                if entry.finish is not None:
+                    self.finished[entry.turn] = (time.monotonic(), str(entry.finish.reason))
+
+        await self._nats.subscribe(f"{subjects.PREFIX}.tok.>", cb=frame)
+        await self._nats.flush()
+        return self
+
+    async def close(self) -> None:
+        await self._nats.close()
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill", "document"])
+async def test_a_hang_up_reaches_the_engine_in_a_tenth_of_a_second(
+    client: Client, nats: NatsServer, phase: str
+) -> None:
+    tap = await Tap().open(nats.url)
+    pause = "[[pause 5000]]" if phase == "prefill" else ""
+    request = body(say(f"{pause}Hm.\n</think>\n\n[[delay 10]][[fill 2000]]"), stream=phase != "document")
+
+    async def turn() -> None:
+        async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
+            async for _ in response.content.iter_any():
+                pass
+
+    task = asyncio.create_task(turn())
+    if phase == "prefill":
+        await asyncio.sleep(0.3)
+    else:
+        await tap.started.wait()
+    before = set(tap.finished)
+    left = time.monotonic()
+    task.cancel()
+    async with asyncio.timeout(5):
+        while not set(tap.finished) - before:
+            await asyncio.sleep(0.002)
+    at, reason = next(tap.finished[turn] for turn in set(tap.finished) - before)
+    await tap.close()
+    assert reason == "cancelled"
+    assert at - left < 0.1
+
+
+async def test_a_slow_reader_is_cancelled_alone(client: Client, stack: Stack, nats: NatsServer) -> None:
+    tap = await Tap().open(nats.url)
+    port = int(stack.url.rpartition(":")[2])
+    request = json.dumps(body(say("Hm.\n</think>\n\n[[fill 60000]]"))).encode()
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", port))
+        slow.sendall(
+            b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n" % len(request) + request
+        )
+        await tap.started.wait()
+        quick = await client.stream(body(say("Hm.\n</think>\n\n[[delay 5]][[fill 200]]")))
+        assert quick.error is None
+        async with asyncio.timeout(20):
+            while (await client.get("/health"))[1]["turns"]:
+                await asyncio.sleep(0.05)
+    await tap.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "kind"),
+    [
+        ({"model": "acme/none"}, 404, "not_found_error"),
+        ({"messages": []}, 400, "invalid_request_error"),
+        ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, 400, "invalid_request_error"),
+        ({"max_tokens": "many"}, 400, "invalid_request_error"),
+        ({"max_tokens": -1}, 400, "invalid_request_error"),
+        ({"messages": [{"role": "user", "content": "word " * 300_000}]}, 400, "invalid_request_error"),
+        ({"thread": {"type": "create"}}, 400, "invalid_request_error"),
+        ({"messages": [{"role": "user", "content": "x" * 5_000_000}]}, 413, "request_too_large"),
+    ],
+)
+async def test_refusals_have_the_apis_own_shape(client: Client, change: dict[str, Any], status: int, kind: str) -> None:
+    for stream in (True, False):
+        got, error = await client.post("/v1/messages", body("hi", stream=stream) | change)
+        assert (got, error["type"], error["error"]["type"]) == (status, "error", kind), error
+        assert error["request_id"].startswith("req_")
+    if "word " in str(change):
+        assert "prompt is too long: " in error["error"]["message"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"model": "\xff"}', b"\x00" * 100, b'{"a":' * 5000])
+async def test_garbage_is_a_400(client: Client, data: bytes) -> None:
+    async with client.http.post(f"{client.url}/v1/messages", data=data) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["type"] == "invalid_request_error"
+    assert (await client.stream(body(say("Hm.\n</think>\n\nStill here.")))).said[-1] == ("text", "Still here.")
+
+
+async def test_garbage_on_the_bus_harms_nobody(client: Client, nats: NatsServer, stack: Stack) -> None:
+    bus = await nats_library.connect(nats.url)
+    stages = (await client.get("/health"))[1]["stages"]
+    targets = [subjects.cancel(MODEL), subjects.beat("worker", "x")]
+    targets += [subjects.turn(MODEL, p["id"]) for p in stages["preprocessor"]]
+    targets += [subjects.count(MODEL, p["id"]) for p in stages["preprocessor"]]
+    targets += [subjects.tokens(p["id"]) for p in stages["parser"]]
+    targets += [subjects.generate(MODEL, w["id"]) for w in stages["worker"]]
+    targets += [
+        f"tw.v1.{kind}.{stage}.{p['id']}" for kind in ("credit", "replay") for stage in stages for p in stages[stage]
+    ]
+    for target in targets:
+        for data in (b"", b"\xff\xfe", b"{}", b"[1,2]", b'{"turn":1}', b'{"turn":"x","attempt":1,"reason":"hangup"}'):
+            await bus.publish(target, data)
+    await bus.flush()
+    answer = await client.stream(body(say("Hm.\n</think>\n\nFine.")))
+    assert answer.said[-1] == ("text", "Fine.")
+    await bus.close()
+
+
+async def test_a_wrong_key_is_a_401(nats: NatsServer, stack: Stack) -> None:
+    keys = stack.directory / "keys"
+    keys.write_text("team:" + __import__("hashlib").sha256(b"secret").hexdigest() + "\n")
+    guarded = stack.start("frontend", api_keys_file=keys)
+    async with aiohttp.ClientSession() as http:
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    async with http.get(f"{guarded.url}/ready") as response:
+                        if response.status == 200:
+                            break
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
+        for headers, expected in (
+            ({}, 401),
+            ({"x-api-key": "wrong"}, 401),
+            ({"authorization": "Bearer wrong"}, 401),
+            ({"x-api-key": "secret"}, 200),
+            ({"authorization": "Bearer secret"}, 200),
+        ):
+            url = f"{guarded.url}/v1/messages"
+            async with http.post(url, json=body(say("Hm.\n</think>\n\nYes.")), headers=headers) as response:
+                assert response.status == expected
+                if expected == 401:
+                    assert (await response.json())["error"]["type"] == "authentication_error"
+    guarded.terminate()
+    assert await asyncio.to_thread(guarded.wait) == 0

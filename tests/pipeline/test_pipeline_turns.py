@@ -1,0 +1,226 @@
+"""Turns through four processes and a real bus, read as bytes."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.client import Client, Event, body, call, events, say
+from tests.pipeline.stack import MODEL, Stack
+
+INTERLEAVED = (
+    "I list the files.\n</think>\n\nLooking.\n\n"
+    + call("ls -l", timeout_s=2.5)
+    + "\n<think>\nAnd the date.\n</think>\n\n"
+    + call("date")
+    + "\n\nBoth asked."
+)
+EXPECTED = [
+    ("thinking", "I list the files."),
+    ("text", "Looking."),
+    ("tool_use", {"cmd": "ls -l", "timeout_s": 2.5}),
+    ("thinking", "And the date."),
+    ("tool_use", {"cmd": "date"}),
+    ("text", "Both asked."),
+]
+
+
+def trimmed(said: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return [(kind, value.strip() if isinstance(value, str) else value) for kind, value in said]
+
+
+async def test_reasoning_text_and_calls_come_in_the_order_in_which_they_were_written(client: Client) -> None:
+    answer = await client.stream(body(say(INTERLEAVED)))
+    assert trimmed(answer.said) == EXPECTED
+    assert answer.stop_reason == "tool_use"
+    ids = [block["id"] for block in answer.blocks if block["type"] == "tool_use"]
+    assert len(set(ids)) == 2
+    assert all(block["signature"] for block in answer.blocks if block["type"] == "thinking")
+
+
+async def test_the_document_says_what_the_stream_says(client: Client) -> None:
+    answer = await client.stream(body(say(INTERLEAVED)))
+    status, message = await client.post("/v1/messages", body(say(INTERLEAVED), stream=False))
+    assert status == 200
+    values = {"thinking": "thinking", "text": "text", "tool_use": "input"}
+    assert [(b["type"], b[values[b["type"]]]) for b in message["content"]] == answer.said
+    assert message["stop_reason"] == answer.stop_reason
+    for key in ("output_tokens", "input_tokens"):
+        total = message["usage"]["input_tokens"] + message["usage"]["cache_read_input_tokens"]
+        assert total == answer.usage["input_tokens"] + answer.usage["cache_read_input_tokens"]
+        assert message["usage"]["output_tokens"] == answer.usage["output_tokens"], key
+
+
+async def test_a_call_is_closed_while_the_model_goes_on(client: Client) -> None:
+    output = "Now.\n</think>\n\n[[delay 10]]" + call("ls") + "\n\n[[fill 60]]"
+    answer = await client.stream(body(say(output)))
+    kinds = answer.kinds
+    stopped = answer.blocks[kinds.index("tool_use")]["_stopped_at"]
+    end = answer.events[-1].at
+    assert end - stopped > 0.4, "sixty tokens at 10 ms come after the call"
+
+
+async def test_counts_agree_with_each_other(client: Client) -> None:
+    request = body(say("Short.\n</think>\n\nYes."), system="Be brief.")
+    answer = await client.stream(request)
+    start = answer.events[0].data["message"]["usage"]
+    counted = {k: v for k, v in request.items() if k not in ("stream", "max_tokens")}
+    status, count = await client.post("/v1/messages/count_tokens", counted)
+    assert status == 200
+    assert start["input_tokens"] == count["input_tokens"]
+    total = answer.usage["input_tokens"] + answer.usage["cache_read_input_tokens"]
+    assert total == count["input_tokens"]
+    _, tokens = await client.post("/v1/tokenize", {"model": MODEL, **counted})
+    assert tokens["count"] == count["input_tokens"] == len(tokens["tokens"])
+    _, text = await client.post("/v1/detokenize", {"model": MODEL, "tokens": tokens["tokens"]})
+    assert text["prompt"].endswith("<think>\n")
+    # "Short." + closing + "Yes." + the end token
+    _, raw = await client.post("/v1/tokenize", {"model": MODEL, "prompt": "Short.\n</think>\n\nYes."})
+    assert answer.usage["output_tokens"] == raw["count"] + 1
+
+
+async def test_a_second_turn_finds_the_first_in_the_cache(client: Client) -> None:
+    user = say("Look.\n</think>\n\n" + call("ls"), "Seen.\n</think>\n\nOne file.") + " x" * 300
+    first = await client.stream(body(user))
+    used = next(block for block in first.blocks if block["type"] == "tool_use")
+    messages = [
+        {"role": "user", "content": user},
+        first.message,
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": used["id"], "content": "a.txt"}]},
+    ]
+    prompt = first.usage["input_tokens"] + first.usage["cache_read_input_tokens"]
+    cached = []
+    for _ in range(3):  # there are two workers: the third time, one of them has seen it
+        second = await client.stream(body(user, messages=messages))
+        assert trimmed(second.said) == [("thinking", "Seen."), ("text", "One file.")]
+        assert second.stop_reason == "end_turn"
+        cached.append(second.usage["cache_read_input_tokens"])
+    assert max(cached) > 0.9 * prompt
+
+
+async def test_stop_sequences_are_cut_and_named(client: Client) -> None:
+    request = body(say("Hm.\n</think>\n\nOne two STOP three"), stop_sequences=["ST", "STOP"], tools=[])
+    answer = await client.stream(request)
+    assert answer.said[-1] == ("text", "One two ")
+    assert answer.stop_reason == "stop_sequence"
+    assert answer.stop_sequence in ("ST", "STOP")
+
+
+async def test_max_tokens_ends_a_turn_and_a_cut_call_is_not_whole(client: Client) -> None:
+    request = body(say("Hm.\n</think>\n\n" + call("a very long command indeed " * 20)), max_tokens=30)
+    answer = await client.stream(request)
+    assert answer.stop_reason == "max_tokens"
+    assert answer.usage["output_tokens"] == 30
+    status, message = await client.post("/v1/messages", {**request, "stream": False})
+    assert status == 200
+    assert message["stop_reason"] == "max_tokens"
+    assert all(b["type"] != "tool_use" for b in message["content"])
+
+
+async def test_prefill_only(client: Client) -> None:
+    status, message = await client.post("/v1/messages", body(say("x"), stream=False, max_tokens=0))
+    assert status == 200
+    assert message["content"] == []
+    assert message["stop_reason"] == "max_tokens"
+
+
+async def test_text_that_names_a_marker_is_text(client: Client) -> None:
+    text = "Use `<tool_call>` and </function> like that. Done."
+    answer = await client.stream(body(say("Hm.\n</think>\n\n" + text)))
+    assert answer.said[-1] == ("text", text)
+
+
+async def test_characters_that_span_tokens_come_whole(client: Client) -> None:
+    text = "船 arrives 🌊👩‍🚀 — “naïve” Ω≈3½"
+    answer = await client.stream(body(say("Hm.\n</think>\n\n[[delay 1]]" + text)))
+    assert answer.said[-1] == ("text", text)
+    assert all("�" not in json.dumps(event.data, ensure_ascii=False) for event in answer.events)
+
+
+async def test_forced_and_forbidden_and_single_calls(client: Client) -> None:
+    forced = body(
+        say("<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>"),
+        tool_choice={"type": "tool", "name": "run_shell"},
+    )
+    answer = await client.stream(forced)
+    assert answer.said == [("tool_use", {"cmd": "ls"})]
+    assert answer.stop_reason == "tool_use"
+    forbidden = body(say("No.\n</think>\n\n" + call("ls")), tool_choice={"type": "none"})
+    assert "tool_use" not in (await client.stream(forbidden)).kinds
+    single = body(
+        say("Two.\n</think>\n\n" + call("ls") + "\n" + call("date")),
+        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+    )
+    answer = await client.stream(single)
+    assert answer.said[1:] == [("tool_use", {"cmd": "ls"})]
+    assert answer.stop_reason == "tool_use"
+
+
+async def test_a_silent_model_is_pinged_for(client: Client) -> None:
+    answer = await client.stream(body(say("Hm.[[pause 1200]]\n</think>\n\nYes.")))
+    names = [event.name for event in answer.events]
+    assert names.count("ping") >= 3
+    assert answer.said[-1] == ("text", "Yes.")
+
+
+async def test_dispatch_is_opt_in_and_whole(client: Client) -> None:
+    request = body(say(INTERLEAVED))
+    plain = await client.stream(request)
+    assert all(event.name != "tool_call_dispatch" for event in plain.events)
+    async with client.http.post(
+        f"{client.url}/v1/messages", json=request, headers={"x-turnwire-tool-dispatch": "1"}
+    ) as response:
+        got: list[Event] = [event async for event in events(response)]
+    dispatched = [(at, e.data["tool_call_dispatch"]) for at, e in enumerate(got) if e.name == "tool_call_dispatch"]
+    assert [d["input"] for _, d in dispatched] == [{"cmd": "ls -l", "timeout_s": 2.5}, {"cmd": "date"}]
+    assert all(got[at - 1].name == "content_block_stop" for at, _ in dispatched)
+
+
+async def test_two_hundred_streams_at_once(client: Client) -> None:
+    async def turn(n: int) -> None:
+        output = f"Number {n}.\n</think>\n\n[[delay 5]]{'word ' * 20}{n}\n\n" + call(f"echo {n}")
+        answer = await client.stream(body(say(output)))
+        assert trimmed(answer.said) == [
+            ("thinking", f"Number {n}."),
+            ("text", ("word " * 20) + str(n)),
+            ("tool_use", {"cmd": f"echo {n}"}),
+        ]
+
+    await asyncio.gather(*(turn(n) for n in range(200)))
+
+
+async def test_models(client: Client, stack: Stack) -> None:
+    status, models = await client.get("/v1/models")
+    assert status == 200
+    assert [m["id"] for m in models["data"]] == [MODEL]
+    status, model = await client.get(f"/v1/models/{MODEL}")
+    assert (status, model["id"]) == (200, MODEL)
+    status, error = await client.get("/v1/models/acme%2Fnone")
+    assert (status, error["error"]["type"]) == (404, "not_found_error")
+    for path, expected in (("/live", 200), ("/ready", 200), ("/health", 200)):
+        assert (await client.get(path))[0] == expected
+    async with client.http.get(f"{client.url}/metrics") as response:
+        assert "turnwire_time_to_first_token_seconds_bucket" in await response.text()
+    assert Path(stack.model).is_dir()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_the_official_sdk_takes_every_stream(stack: Stack, strict: bool) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    sdk = anthropic.AsyncAnthropic(base_url=stack.url, api_key="k", _strict_response_validation=strict, max_retries=0)
+    request = body(say(INTERLEAVED))
+    request.pop("stream")
+    request["max_tokens"] = 20_000
+    async with sdk.messages.stream(**request) as stream:
+        message = await stream.get_final_message()
+    assert [b.type for b in message.content] == [kind for kind, _ in EXPECTED]
+    assert message.content[2].input == EXPECTED[2][1]
+    plain = await sdk.messages.create(**request)
+    assert [b.type for b in plain.content] == [kind for kind, _ in EXPECTED]
+    count = await sdk.messages.count_tokens(model=MODEL, messages=request["messages"], tools=request["tools"])
+    assert count.input_tokens == plain.usage.input_tokens + (plain.usage.cache_read_input_tokens or 0)
+    models = await sdk.models.list()
+    assert models.data[0].id == MODEL
+    await sdk.close()
