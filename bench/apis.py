@@ -1,0 +1,138 @@
+"""What the load must know of an API: how to ask, and which bytes of the answer mean what. Pure.
+
+A new API is a class here that fits `Api` and a line in `APIS`.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Tool(Struct, frozen=True):
+    """A tool declaration."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class Prompt(Struct, frozen=True):
+    """What is asked, in no API's form."""
+
+    user: str
+    system: str = ""
+    tools: tuple[Tool, ...] = ()
+    max_tokens: int = 4096
+    preamble: bool = False
+    """Dressed as an agent's request: billing line, identity, cache marks, metadata."""
+
+
+class Tokens(Struct, frozen=True):
+    """Token counts as the server told them."""
+
+    prompt: int
+    output: int
+    cached: int = 0
+
+
+class Api(Protocol):
+    """One API."""
+
+    name: str
+    path: str
+    headers: Mapping[str, str]
+    output: bytes
+    """In every event that carries output, once."""
+    end: bytes
+    """In the event with which a good stream ends."""
+
+    def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
+        """A streamed request."""
+        ...
+
+    def tokens(self, tail: bytes) -> Tokens | None:
+        """Token counts from the end of a stream."""
+        ...
+
+    def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
+        """When the first tool call was known to be complete, in the time of its event."""
+        ...
+
+
+class Messages:
+    """Anthropic's Messages API."""
+
+    name = "messages"
+    path = "/v1/messages"
+    headers: Mapping[str, str] = {"anthropic-version": "2023-06-01", "x-api-key": "bench"}
+    output = b"event: content_block_delta"
+    end = b"event: message_stop"
+
+    def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
+        """See `Api.body`. Thinking is off, so that what a script says is text from its first token on."""
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": [{"role": "user", "content": [{"type": "text", "text": prompt.user}]}],
+        }
+        if prompt.system:
+            body["system"] = self._system(prompt)
+        if prompt.tools:
+            body["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+                for tool in prompt.tools
+            ]
+        if prompt.preamble:
+            body["metadata"] = {"user_id": json.dumps({"device_id": "0" * 64, "session_id": "bench"})}
+        return body | {"max_tokens": prompt.max_tokens, "thinking": {"type": "disabled"}, "stream": True}
+
+    def tokens(self, tail: bytes) -> Tokens | None:
+        """See `Api.tokens`: `usage` of `message_delta`."""
+        data = _last_data(tail, b"event: message_delta")
+        usage = data.get("usage") if data else None
+        if not isinstance(usage, dict):
+            return None
+        cached = usage.get("cache_read_input_tokens") or 0
+        written = usage.get("cache_creation_input_tokens") or 0
+        prompt = (usage.get("input_tokens") or 0) + cached + written
+        return Tokens(prompt, usage.get("output_tokens") or 0, cached)
+
+    def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
+        """See `Api.call_done`: agents start a tool at the `content_block_stop` of its block."""
+        index: bytes | None = None
+        for time, event in events:
+            if b"content_block_start" in event and b'"tool_use"' in event:
+                found = re.search(rb'"index": ?(\d+)', event)
+                index = index or (found[1] if found else None)
+            elif index is not None and b"content_block_stop" in event:
+                found = re.search(rb'"index": ?(\d+)', event)
+                if found and found[1] == index:
+                    return time
+        return None
+
+    def _system(self, prompt: Prompt) -> list[dict[str, Any]]:
+        if not prompt.preamble:
+            return [{"type": "text", "text": prompt.system}]
+        mark = {"cache_control": {"type": "ephemeral"}}
+        return [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;"},
+            {"type": "text", "text": "You are a coding agent that is being measured.", **mark},
+            {"type": "text", "text": prompt.system, **mark},
+        ]
+
+
+APIS: Mapping[str, Api] = {api.name: api for api in (Messages(),)}
+
+
+def _last_data(tail: bytes, event: bytes) -> dict[str, Any] | None:
+    start = tail.rfind(event)
+    found = re.search(rb"^data: ?(.*)$", tail[start:], re.MULTILINE) if start >= 0 else None
+    if not found:
+        return None
+    try:
+        data = json.loads(found[1])
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None

@@ -1,0 +1,234 @@
+"""An HTTP/1.1 client that measures: raw asyncio, one time stamp and a few searches in bytes per read.
+
+`exchange` never raises for what a server does: a refusal, a broken stream, a silence are results like any other.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Literal, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from bench.apis import Api
+from bench.exchange import Exchange
+from bench.http1 import BadResponse, ResponseParser
+
+Mode: TypeAlias = Literal["keepalive", "fresh", "quickack"]
+"""`keepalive` as real clients do; `fresh`: a connection for each request; `quickack`: keep-alive, and every segment is
+acknowledged at once (Linux), which hides the 40 ms stalls of a server that leaves Nagle's algorithm on."""
+
+MODES: tuple[Mode, ...] = ("keepalive", "fresh", "quickack")
+_QUICKACK = getattr(socket, "TCP_QUICKACK", None)
+
+
+class Target(Struct, frozen=True):
+    """Where requests go."""
+
+    host: str
+    port: int
+    base: str = ""
+    """Path in front of the API's own."""
+
+    @classmethod
+    def of(cls, url: str) -> "Target":
+        """From a base URL. Raises ValueError: only plain HTTP is measured."""
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError(f"not a plain http:// base URL: {url}")
+        return cls(parts.hostname, parts.port or 80, parts.path.rstrip("/"))
+
+
+class Client:
+    """Requests to one target over as many connections as they need."""
+
+    def __init__(
+        self,
+        target: Target,
+        api: Api,
+        mode: Mode = "keepalive",
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        if mode == "quickack" and _QUICKACK is None:
+            raise ValueError("this system has no TCP_QUICKACK")
+        self.api = api
+        self._target = target
+        self._mode = mode
+        self._timeout_s = timeout_s
+        self._idle: list[_Connection] = []
+        self._address: tuple[int, tuple[object, ...]] | None = None
+        fields = {
+            "host": f"{target.host}:{target.port}",
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+            "user-agent": "turnwire-bench",
+            **api.headers,
+            **(headers or {}),
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self._head = f"POST {target.base}{api.path} HTTP/1.1\r\n{lines}content-length: ".encode()
+
+    async def exchange(self, body: bytes, *, due: int | None = None, keep: bool = False) -> Exchange:
+        """Sends one request and waits for the end of its answer. `due`: when it should have gone; default: now."""
+        exchange = Exchange(due or time.monotonic_ns(), keep=keep)
+        connection: _Connection | None = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                connection = self._idle.pop() if self._idle else await self._connect()
+                await connection.exchange(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), exchange)
+        except TimeoutError:
+            exchange.fail(time.monotonic_ns(), f"no end within {self._timeout_s:g} s")
+        except OSError as error:
+            exchange.fail(time.monotonic_ns(), f"{type(error).__name__}: {error.strerror or error}")
+        finally:
+            if connection is not None:
+                self._put_back(connection, exchange)
+        return exchange
+
+    async def warm(self, connections: int) -> None:
+        """Opens connections ahead, unless each request has its own. What fails here, an exchange will tell."""
+        with suppress(OSError):
+            while self._mode != "fresh" and len(self._idle) < connections:
+                self._idle.append(await self._connect())
+
+    @property
+    def idle(self) -> int:
+        """Open connections that wait for a request."""
+        return len(self._idle)
+
+    def close(self) -> None:
+        """Closes all idle connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _put_back(self, connection: "_Connection", exchange: Exchange) -> None:
+        if self._mode == "fresh" or not connection.reusable or not exchange.ended:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def _lost(self, connection: "_Connection") -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    async def _connect(self) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        if self._address is None:
+            found = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
+            self._address = (found[0][0], found[0][4])
+        family, address = self._address
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, address)
+            quick = sock if self._mode == "quickack" else None
+            _, connection = await loop.create_connection(lambda: _Connection(self.api, quick, self._lost), sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, one exchange at a time."""
+
+    def __init__(self, api: Api, quickack: socket.socket | None, on_lost: "Callable[[_Connection], None]") -> None:
+        """`quickack`: the socket on which to acknowledge at once; None: as the kernel likes."""
+        self._api = api
+        self._on_lost = on_lost
+        self._output = api.output
+        self._parser = ResponseParser()
+        self._quickack = quickack
+        self._exchange: Exchange | None = None
+        self._stream = False
+        self._done: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport
+        self._open = True
+
+    @property
+    def reusable(self) -> bool:
+        """The next request may go over this connection."""
+        return self._open and self._exchange is None and self._parser.keep_alive
+
+    async def exchange(self, request: bytes, exchange: Exchange) -> None:
+        """Sends the request; returns when the exchange has ended. Raises ConnectionError if that cannot begin."""
+        if not self._open:
+            raise ConnectionResetError("the server closed the idle connection")
+        self._parser.reset()
+        self._exchange = exchange
+        self._done = asyncio.get_running_loop().create_future()
+        exchange.sent = time.monotonic_ns()
+        self._transport.write(request)
+        await self._done
+
+    def close(self) -> None:
+        """Ends the connection at once."""
+        self._exchange = None
+        self._open = False
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic_ns()
+        exchange = self._exchange
+        if self._quickack is not None:
+            self._quickack.setsockopt(socket.IPPROTO_TCP, cast(int, _QUICKACK), 1)
+        if exchange is None:
+            self.close()
+            return
+        parser = self._parser
+        if not exchange.first_byte:
+            exchange.first_byte = now
+        try:
+            body = parser.feed(data)
+        except BadResponse as error:
+            self._broken(now, str(error))
+            return
+        if not exchange.status and parser.status:
+            exchange.status, exchange.headers = parser.status, parser.headers
+            self._stream = parser.headers.get(b"content-type", b"").startswith(b"text/event-stream")
+        if body:
+            if self._stream:
+                exchange.body(now, body, self._output)
+            else:
+                exchange.plain(body)
+        if parser.complete:
+            self._finish(now)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open = False
+        self._on_lost(self)
+        if self._exchange is None:
+            return
+        now = time.monotonic_ns()
+        try:
+            self._parser.end()
+        except BadResponse as cut:
+            self._broken(now, f"{cut}{f': {error}' if error else ''}")
+        else:
+            self._finish(now)
+
+    def _finish(self, now: int) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.close(now, self._api)
+        self._wake()
+
+    def _broken(self, now: int, error: str) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.fail(now, error)
+        self.close()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)

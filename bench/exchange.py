@@ -1,0 +1,168 @@
+"""One request and what came back for it, with a time on everything that was seen. Pure."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from bench.apis import Api, Tokens
+
+TAIL_BYTES: Final = 4096
+"""How much of a stream's end is kept: its usage, its end or its error."""
+ANSWER_BYTES: Final = 4096
+"""How much of an answer that is no stream is kept."""
+
+
+class Exchange:
+    """Times are nanoseconds of the monotonic clock (the same in every process of a machine); 0: it did not happen.
+
+    Latencies count from `due`, the moment at which the load wanted the request to go, so that a client or a server
+    that falls behind shows up in them (no coordinated omission).
+    """
+
+    __slots__ = (
+        "_rest",
+        "_separator",
+        "answer",
+        "blocks",
+        "due",
+        "ended",
+        "error",
+        "events",
+        "finished",
+        "first_byte",
+        "headers",
+        "outputs",
+        "reads",
+        "sent",
+        "size",
+        "status",
+        "tail",
+    )
+
+    def __init__(self, due: int, *, keep: bool = False) -> None:
+        """`keep`: keep all events with their times (`each`), for a look at a single stream."""
+        self.due = due
+        self.sent = 0
+        self.first_byte = 0
+        self.ended = 0
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.reads: list[tuple[int, int]] = []
+        """For every read that completed events with output: when it was, and how many of them."""
+        self.events = 0
+        self.outputs = 0
+        self.size = 0
+        """Bytes of the body."""
+        self.tail = b""
+        self.answer = b""
+        """The start of an answer that is no event stream."""
+        self.error: str | None = None
+        self.finished = False
+        """The answer came to its own end, without an error."""
+        self.blocks: list[tuple[int, bytes]] | None = [] if keep else None
+        self._rest = b""
+        self._separator = b""
+
+    def body(self, now: int, data: bytes, output: bytes) -> None:
+        """Bytes of an event stream that were read at `now`; `output` is in every event that carries output."""
+        self.size += len(data)
+        if self._rest:
+            data = self._rest + data
+        separator = self._separator or self._look_for_separator(data)
+        end = data.rfind(separator) + len(separator)
+        if end < len(separator):
+            self._rest = data
+            return
+        self._rest = data[end:]
+        block = data[:end]
+        self.events += block.count(separator)
+        count = block.count(output)
+        if count:
+            self.outputs += count
+            self.reads.append((now, count))
+        self.tail = (self.tail + block)[-TAIL_BYTES:]
+        if self.blocks is not None:
+            self.blocks.append((now, block))
+
+    def plain(self, data: bytes) -> None:
+        """Bytes of an answer that is no event stream."""
+        self.size += len(data)
+        if len(self.answer) < ANSWER_BYTES:
+            self.answer = (self.answer + data)[:ANSWER_BYTES]
+
+    def close(self, now: int, api: Api) -> None:
+        """The response is complete; decides whether it was a good one."""
+        self.ended = now
+        if self.error is not None:
+            return
+        if self.status != 200:
+            self.error = f"status {self.status}: {_excerpt(self.answer)}"
+        elif self.answer or not self.events:
+            self.error = f"no event stream: {_excerpt(self.answer)}"
+        elif api.end not in self.tail:
+            self.error = f"the stream ended without {api.end.decode()}: {_excerpt(self.tail[-300:])}"
+        elif self._rest.strip():
+            self.error = f"the stream ended within an event: {_excerpt(self._rest)}"
+        else:
+            self.finished = True
+
+    def fail(self, now: int, error: str) -> None:
+        """The exchange broke off; what came before stays."""
+        self.ended = now
+        if self.error is None:
+            self.error = error
+        if self.events and not self.finished:
+            self.error += f" (after {self.events} events)"
+
+    @property
+    def ttft_ms(self) -> float | None:
+        """From `due` to the first output."""
+        return (self.reads[0][0] - self.due) / 1e6 if self.reads else None
+
+    @property
+    def first_byte_ms(self) -> float | None:
+        """From `due` to the first byte of the answer."""
+        return (self.first_byte - self.due) / 1e6 if self.first_byte else None
+
+    @property
+    def send_lag_ms(self) -> float:
+        """How late the client was, a fresh connection included."""
+        return (self.sent - self.due) / 1e6 if self.sent else 0.0
+
+    def gaps_ms(self) -> Iterator[float]:
+        """Between one read with output and the next: what a person watching sees."""
+        for (before, _), (after, _) in pairwise(self.reads):
+            yield (after - before) / 1e6
+
+    def event_gaps_ms(self) -> Iterator[float]:
+        """Between one event with output and the next: 0 where several came in one read."""
+        previous = 0
+        for time, count in self.reads:
+            if previous:
+                yield (time - previous) / 1e6
+            for _ in range(count - 1):
+                yield 0.0
+            previous = time
+
+    def tokens(self, api: Api) -> Tokens | None:
+        """The token counts that the answer tells."""
+        return api.tokens(self.tail)
+
+    def each(self) -> list[tuple[int, bytes]]:
+        """Every event with the time of the read that completed it; only with `keep`."""
+        separator = self._separator
+        found = []
+        for time, block in self.blocks or []:
+            found += [(time, event) for event in block.split(separator) if event]
+        return found
+
+    def _look_for_separator(self, data: bytes) -> bytes:
+        line_end = data.find(b"\n")
+        if line_end < 0:
+            return b"\n\n"
+        self._separator = b"\r\n\r\n" if data[max(0, line_end - 1) : line_end] == b"\r" else b"\n\n"
+        return self._separator
+
+
+def _excerpt(data: bytes) -> str:
+    return data[:300].decode("utf-8", "replace").strip() or "(nothing)"

@@ -1,0 +1,57 @@
+"""The two ways to make load. Closed: a number of clients, each with one request at a time. Open: requests go when the
+plan says, however slow the answers are, and their latencies count from that moment.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from bench.client import Client
+from bench.exchange import Exchange
+
+Arrivals: TypeAlias = Literal["poisson", "even"]
+MakeBody: TypeAlias = Callable[[int], bytes]
+"""The body of the n-th request."""
+
+
+def arrival_plan(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed: int = 0) -> list[int]:
+    """When requests are due, in ns from the start; the same for the same arguments. Pure.
+
+    `poisson`: as many independent users make them; `even`: at equal distances.
+    """
+    end = duration_s * 1e9
+    mean = 1e9 / rate_per_s
+    source = random.Random(seed)
+    plan = []
+    at = 0.0
+    while at < end:
+        plan.append(int(at))
+        at += source.expovariate(1) * mean if arrivals == "poisson" else mean
+    return plan
+
+
+async def closed_loop(client: Client, body: MakeBody, clients: int, each: int) -> list[Exchange]:
+    """`clients` at once, `each` requests one after the other; request numbers are unique."""
+    await client.warm(clients)
+
+    async def one(number: int) -> list[Exchange]:
+        return [await client.exchange(body(number * each + turn)) for turn in range(each)]
+
+    found = await asyncio.gather(*(one(number) for number in range(clients)))
+    return [exchange for some in found for exchange in some]
+
+
+async def open_loop(client: Client, body: MakeBody, plan: list[int]) -> list[Exchange]:
+    """A request for each entry of the plan, sent when it is due whether or not others were answered."""
+    loop = asyncio.get_running_loop()
+    start = time.monotonic_ns()
+    sending: list[asyncio.Task[Exchange]] = []
+    for number, offset in enumerate(plan):
+        request = body(number)
+        wait_s = (start + offset - time.monotonic_ns()) / 1e9
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        sending.append(loop.create_task(client.exchange(request, due=start + offset)))
+    return list(await asyncio.gather(*sending))

@@ -1,0 +1,103 @@
+"""Our own stack for one run: `turnwire up` with the script engine, ended by its process id."""
+
+import asyncio
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+START_S = 120.0
+STOP_S = 45.0
+POLL_S = 0.05
+LOG_BYTES = 4000
+SCRIPTS = Path(__file__).parent / "scripts"
+STATE = Path(__file__).parent.parent / ".turnwire" / "bench"
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A stack that answers."""
+
+    url: str
+    model: str
+    pid: int
+    nats_url: str
+    marks: Path
+    start_s: float
+    """From the command to the first request that can be served."""
+
+
+class _Ready(msgspec.Struct):
+    """What `turnwire up` writes into its ready file, as far as it matters here."""
+
+    url: str
+    model: str
+    nats_url: str
+
+
+class StackFailed(Exception):
+    """It did not come up; the text is the end of what it said."""
+
+
+@asynccontextmanager
+async def own_stack(arguments: Sequence[str] = ()) -> AsyncIterator[Running]:
+    """Starts `turnwire up` on a free port with `bench/scripts`, and ends it. `arguments` are added to its own.
+
+    Raises StackFailed.
+    """
+    STATE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="turnwire-bench-") as name:
+        directory = Path(name)
+        ready, marks, log = directory / "ready.json", directory / "marks", directory / "log"
+        marks.touch()
+        command = [
+            *(sys.executable, "-m", "services.cli.main", "up", "--engine=script", "--port=0"),
+            f"--script-dir={SCRIPTS}",
+            f"--ready-file={ready}",
+            f"--state-dir={STATE}",
+            f"--engine-args={json.dumps({'marks': str(marks)})}",
+            *arguments,
+        ]
+        started = asyncio.get_running_loop().time()
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *command, cwd=SCRIPTS.parents[1], stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        try:
+            facts = await _ready(process, ready, log)
+            took = asyncio.get_running_loop().time() - started
+            yield Running(facts.url, facts.model, process.pid, facts.nats_url, marks, round(took, 3))
+        finally:
+            await _end(process)
+
+
+async def _ready(process: asyncio.subprocess.Process, ready: Path, log: Path) -> _Ready:
+    try:
+        async with asyncio.timeout(START_S):
+            while not ready.exists():  # noqa: ASYNC240 - a stat of a local file
+                if process.returncode is not None:
+                    raise StackFailed(f"turnwire up ended with status {process.returncode}:\n{_said(log)}")
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise StackFailed(f"turnwire up was not ready within {START_S:g} s:\n{_said(log)}") from None
+    return msgspec.json.decode(ready.read_bytes(), type=_Ready)  # noqa: ASYNC240 - some bytes in a local file
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _said(log: Path) -> str:
+    return log.read_bytes()[-LOG_BYTES:].decode("utf-8", "replace")

@@ -1,0 +1,115 @@
+"""A server that says what it was told to, as cheaply as asyncio can: the client's own ceiling is measured against it.
+
+`python -m bench.stub [--tokens N] [--batch N]` listens on a free port, says which, and runs until it is ended.
+"""
+
+import argparse
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias
+
+Answer: TypeAlias = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
+"""Answers one request, of which it gets the body."""
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nrequest-id: req_stub\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """One piece of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def delta(text: str) -> bytes:
+    """A text delta of the Messages API."""
+    return (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+        b'"delta":{"type":"text_delta","text":"%b"}}\n\n' % text.encode()
+    )
+
+
+def opening() -> bytes:
+    """The events in front of the first delta."""
+    return (
+        b'event: message_start\ndata: {"type":"message_start",'
+        b'"message":{"id":"msg_stub","usage":{"input_tokens":7}}}\n\n'
+        b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+        b'"content_block":{"type":"text","text":""}}\n\n'
+    )
+
+
+def closing(tokens: int) -> bytes:
+    """The events behind the last delta."""
+    usage = b'{"input_tokens":7,"cache_read_input_tokens":3,"output_tokens":%d}' % tokens
+    return (
+        b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+        b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":%b}\n\n'
+        b'event: message_stop\ndata: {"type":"message_stop"}\n\n' % usage
+    )
+
+
+def steady(tokens: int, batch: int) -> Answer:
+    """Answers every request with `tokens` deltas, `batch` of them in a write, without a pause."""
+    event = chunk(delta("word "))
+    writes = [event * min(batch, tokens - at) for at in range(0, tokens, batch)]
+
+    async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + chunk(opening()))
+        for piece in writes:
+            writer.write(piece)
+            await asyncio.sleep(0)
+        writer.write(chunk(closing(tokens)) + LAST_CHUNK)
+
+    return answer
+
+
+async def send(writer: asyncio.StreamWriter, events: Iterable[bytes]) -> None:
+    """A whole stream: each item is a chunk of its own."""
+    writer.write(STREAM_HEAD)
+    for event in events:
+        writer.write(chunk(event))
+    writer.write(LAST_CHUNK)
+    await writer.drain()
+
+
+async def serve(answer: Answer, port: int = 0) -> asyncio.Server:
+    """Listens on loopback. Connections are kept until the client closes them."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+                await answer(await reader.readexactly(int(found[1]) if found else 0), writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(connected, "127.0.0.1", port)
+
+
+def port_of(server: asyncio.Server) -> int:
+    """Where it listens."""
+    return int(server.sockets[0].getsockname()[1])
+
+
+async def _main(tokens: int, batch: int) -> None:
+    server = await serve(steady(tokens, batch))
+    print(f"http://127.0.0.1:{port_of(server)}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A fixed event stream for every request.")
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=1, help="deltas in one write")
+    arguments = parser.parse_args()
+    try:
+        asyncio.run(_main(arguments.tokens, arguments.batch))
+    except KeyboardInterrupt:
+        pass
