@@ -23,7 +23,7 @@ class Opener(NamedTuple):
 class Turn:
     """What the readers of one turn share."""
 
-    __slots__ = ("_held", "_keep_indent", "blocks", "calls", "reasoning", "tape", "tools")
+    __slots__ = ("_broken", "_held", "_keep_indent", "blocks", "calls", "reasoning", "tape", "tools")
 
     def __init__(self, tools: Tools, reasoning: bool, calls: bool) -> None:
         self.tape = Tape()
@@ -34,6 +34,7 @@ class Turn:
         self.reasoning = reasoning
         """Whether the open or the next block is reasoning."""
         self._held: list[str] = []
+        self._broken = False
         self._keep_indent = False
 
     def prose(self, text: str) -> None:
@@ -45,8 +46,9 @@ class Turn:
         solid = text.rstrip(BLANKS)
         held, blocks = self._held, self.blocks
         if not solid:
-            held.append(text)
+            self.hold(text)
             return
+        self._broken = False
         kind: BlockKind = "reasoning" if self.reasoning else "text"
         if blocks.kind != kind:
             solid = "".join(held) + solid
@@ -61,12 +63,13 @@ class Turn:
             held.clear()
         blocks.say(solid)
         if text[-1] in BLANKS:
-            held.append(text[len(text.rstrip(BLANKS)) :])
+            self.hold(text[len(text.rstrip(BLANKS)) :])
 
     def hold(self, text: str) -> None:
         """Lets `text` wait like trailing blanks: a stop token that was handed over as text, say."""
         if text:
             self._held.append(text)
+            self._broken = self._broken or "\n" in text
 
     @property
     def holding(self) -> bool:
@@ -81,11 +84,12 @@ class Turn:
     @property
     def line_start(self) -> bool:
         """What comes next stands at the start of a line or block."""
-        return not self.begun or any("\n" in piece for piece in self._held)
+        return self._broken or not self.begun
 
     def end_prose(self) -> None:
         """Ends the open reasoning or text; what waited is dropped."""
         self._held.clear()
+        self._broken = False
         if self.blocks.kind != "tool_use":
             self.blocks.close()
 

@@ -3,4 +3,6 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-ALL = tuple(m.FAMILY for m in (import_module(f"{__name__}.{i.name}") for i in iter_modules(__path__)) if hasattr(m, "FAMILY"))
+ALL = tuple(
+    m.FAMILY for m in (import_module(f"{__name__}.{i.name}") for i in iter_modules(__path__)) if hasattr(m, "FAMILY")
+)

@@ -17,9 +17,7 @@ FAMILY = Family(
     name="apertus",
     models="Apertus",
     tool_parsers=("apertus", "apertus2509"),
-    grammar=tagged_json(
-        "<|tools_prefix|>", closer="<|tools_suffix|>", think=(THINK,), stops=STOPS, form=Form.KEYED
-    ),
+    grammar=tagged_json("<|tools_prefix|>", closer="<|tools_suffix|>", think=(THINK,), stops=STOPS, form=Form.KEYED),
     style=Style(
         call='<|tools_prefix|>[{"{name}": {arguments}}]<|tools_suffix|>',
         reasoning="<|inner_prefix|>{text}<|inner_suffix|>",

@@ -1,6 +1,6 @@
 r"""InternLM 2 and Intern-S1.
 
-    <|action_start|> <|plugin|>\n{"name": "run_shell", "parameters": {"cmd": "ls"}}<|action_end|>
+<|action_start|> <|plugin|>\n{"name": "run_shell", "parameters": {"cmd": "ls"}}<|action_end|>
 """
 
 from services.parser.families.grammars import CHATML_STOPS, FRAMED_THINK, THINK, tagged_json

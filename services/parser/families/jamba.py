@@ -1,6 +1,6 @@
 r"""Jamba.
 
-    <tool_calls>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</tool_calls>
+<tool_calls>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</tool_calls>
 """
 
 from services.parser.families.grammars import tagged_json

@@ -37,7 +37,8 @@ FAMILY = Family(
     grammar=Markup(
         think=thinking([THINK]),
         calls=tuple(
-            Call(Shape(opener + CALL), ARGUMENTS, identify) for opener in (*(f"<|{s}_begin|>{{junk}}" for s in SECTIONS), "")
+            Call(Shape(opener + CALL), ARGUMENTS, identify)
+            for opener in (*(f"<|{s}_begin|>{{junk}}" for s in SECTIONS), "")
         ),
         tails=(*(f"<|{s}_end|>" for s in SECTIONS), "<|tool_call_end|>"),
         stops=CHATML_STOPS,

@@ -49,7 +49,10 @@ FAMILY = Family(
     grammar=Markup(
         think=thinking([(opening("think"), closing("think"))]),
         calls=(
-            *(Call(Shape(TOOLS + "{ws}" + opening(call), then=ARGUMENTS.follows, marker=TOOLS), ARGUMENTS) for call in CALL),
+            *(
+                Call(Shape(TOOLS + "{ws}" + opening(call), then=ARGUMENTS.follows, marker=TOOLS), ARGUMENTS)
+                for call in CALL
+            ),
             *(
                 Call(Shape(opening(call), then=ARGUMENTS.follows, marker="<|open|>{ws}call tool="), ARGUMENTS)
                 for call in CALL

@@ -1,6 +1,6 @@
 r"""Kimi thinking (old): reasoning, no tools.
 
-    ◁think▷Look first.◁/think▷Done.
+◁think▷Look first.◁/think▷Done.
 """
 
 from services.parser.families.grammars import CHATML_STOPS, thinking

@@ -22,7 +22,10 @@ FAMILY = Family(
     grammar=Markup(
         calls=(
             Call(Shape(PYTHON, then=("{",)), JsonCalls()),
-            Call(Shape("{", then=('"name"', '"type"', '"function"', '"parameters"', '"arguments"')), JsonCalls(strict=True)),
+            Call(
+                Shape("{", then=('"name"', '"type"', '"function"', '"parameters"', '"arguments"')),
+                JsonCalls(strict=True),
+            ),
         ),
         tails=(";", PYTHON),
         stops=STOPS,

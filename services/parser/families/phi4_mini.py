@@ -1,6 +1,6 @@
 r"""Phi-4 mini.
 
-    functools[{"name": "run_shell", "arguments": {"cmd": "ls"}}]   or   <|tool_call|>[…]<|/tool_call|>
+functools[{"name": "run_shell", "arguments": {"cmd": "ls"}}]   or   <|tool_call|>[…]<|/tool_call|>
 """
 
 from services.parser.families.grammars import tagged_json
@@ -14,9 +14,7 @@ FAMILY = Family(
     name="phi4_mini",
     models="Phi-4 mini",
     tool_parsers=("phi4_mini_json", "phi4", "phi4_mini"),
-    grammar=tagged_json(
-        "functools", "<|tool_call|>", closer="<|/tool_call|>", think=(), stops=STOPS, form=Form.LIST
-    ),
+    grammar=tagged_json("functools", "<|tool_call|>", closer="<|/tool_call|>", think=(), stops=STOPS, form=Form.LIST),
     style=Style(call='functools[{"name": "{name}", "arguments": {arguments}}]'),
     markers=("<|tool_call|>", "<|/tool_call|>"),
     stops=STOPS,

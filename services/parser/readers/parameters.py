@@ -168,7 +168,9 @@ class Parameters:
     @cached_property
     def front(self) -> Markers[Tag]:
         """Tags before the first value."""
-        return self._tags((self.opens, Tag.OPEN), (self.ends, Tag.END), (self.json, Tag.JSON), (self.beyond, Tag.BEYOND))
+        return self._tags(
+            (self.opens, Tag.OPEN), (self.ends, Tag.END), (self.json, Tag.JSON), (self.beyond, Tag.BEYOND)
+        )
 
     @cached_property
     def between(self) -> Markers[Tag]:

@@ -1,0 +1,244 @@
+"""Calls whose arguments are nested tags, every one behind a namespace token: objects, lists and values by the schema.
+
+    NS<invoke name="N"> NS<key>value NS</key> NS<list>NS<item>1 NS</item> NS</list> NS</invoke>
+
+A string argument streams; any other is said when it has ended, and consecutive repeats of one are a list.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from json import loads
+from re import compile, escape
+from typing import Any, Final
+
+from services.parser.coercion import STRING, coerced, resolved, types_of
+from services.parser.readers.parameters import StringSink
+from services.parser.readers.values import literal
+from services.parser.shapes import MORE, Found, Markers, Shape
+from services.parser.tape import Reading, Trigger, quoted
+from services.parser.turn import Opener, Turn
+from services.parser.writing import as_text
+
+_MAX_DEPTH: Final = 64
+
+
+class Tag(Enum):
+    """A tag behind the namespace token."""
+
+    OPEN = "opens an element"
+    CLOSE = "closes one"
+    END = "closes the call"
+    BEYOND = "belongs to what comes after the call"
+
+
+@dataclass(frozen=True)
+class Nested:
+    """The grammar: the namespace token, and the heads of what may follow a call."""
+
+    token: str
+    beyond: tuple[str, ...]
+
+    def read(self, turn: Turn, opener: Opener) -> Reading[str | None]:
+        """Reads the call. An opener that ends in `key>` has swallowed the start of its first element."""
+        name = turn.tools.named(opener.name or "")
+        elided = compile(r""">\s*([^\s<>"']+)>\Z""").search(opener.text)
+        turn.end_prose()
+        turn.blocks.open("tool_use", name)
+        turn.blocks.close((yield from _Invocation(self, turn, name).read(elided[1] if elided else None)))
+        return None
+
+    @cached_property
+    def tags(self) -> Markers[Tag]:
+        """All tags."""
+        return Markers(
+            [
+                (Shape(self.token + "</invoke>"), Tag.END),
+                *((Shape(self.token + head), Tag.BEYOND) for head in self.beyond),
+                (Shape(self.token + "</{key}>"), Tag.CLOSE),
+                (Shape(self.token + "<{key}>"), Tag.OPEN),
+            ]
+        )
+
+    @cached_property
+    def trigger(self) -> Trigger:
+        """Finds what may not pass a string unseen."""
+        return compile(f"[{escape(self.token[0])}]").search
+
+
+class _Invocation:
+    """The arguments of one call."""
+
+    __slots__ = ("_grammar", "_pending", "_properties", "_root", "_said", "_turn")
+
+    def __init__(self, grammar: Nested, turn: Turn, name: str) -> None:
+        self._grammar, self._turn = grammar, turn
+        self._properties = turn.tools.parameters(name)
+        self._root = turn.tools.schema(name)
+        self._said = False
+        self._pending: tuple[str, list[str]] = ("", [])
+
+    def read(self, elided: str | None) -> Reading[bool]:
+        """Reads to the call's end; True if it is whole."""
+        tape = self._turn.tape
+        if elided is not None and not (yield from self._argument(elided)):
+            return False
+        while True:
+            found = yield from tape.seek(self._grammar.tags)
+            if found is None:
+                if not (self._said or self._pending[1]) or not tape.stopped or tape.rest().strip():
+                    return False
+                break
+            if found.means is not Tag.BEYOND:
+                tape.position = found.match.end()
+            if found.means in (Tag.END, Tag.BEYOND):
+                break
+            if found.means is Tag.OPEN and not (yield from self._argument(found.match["key"])):
+                return False
+        self._flush()
+        self._turn.blocks.say("}" if self._said else "{}")
+        return True
+
+    def _argument(self, key: str) -> Reading[bool]:
+        schema = self._properties.get(key)
+        if types_of(schema, self._root) == STRING or key not in self._properties:
+            self._flush()
+            self._begin(key)
+            return (yield from self._string(key))
+        value = yield from self._element(schema, 0)
+        if value is None:
+            return False
+        if self._pending[0] != key:
+            self._flush()
+            self._pending = (key, [])
+        self._pending[1].append(value)
+        return True
+
+    def _begin(self, key: str) -> None:
+        self._turn.blocks.say((", " if self._said else "{") + quoted(key) + ": ")
+        self._said = True
+
+    def _flush(self) -> None:
+        key, values = self._pending
+        if values:
+            self._begin(key)
+            self._turn.blocks.say(values[0] if len(values) == 1 else f"[{', '.join(values)}]")
+            self._pending = ("", [])
+
+    def _string(self, key: str) -> Reading[bool]:
+        """A value that is text up to its own closer."""
+        tape, tags = self._turn.tape, self._grammar.tags
+        sink = StringSink(self._turn.blocks.say)
+        look = tape.position
+        while True:
+            at = tags.find(tape.text, look, tape.final)
+            found = tags.at(tape.text, at, tape.final) if at >= 0 else MORE
+            if isinstance(found, Found) and (found.means is Tag.END or found.match[0].endswith(f"</{key}>")):
+                sink.write(tape.text[tape.position : at])
+                tape.position = at if found.means is Tag.END else found.match.end()
+                sink.end()
+                return True
+            if found is not MORE:
+                look = at + 1
+                continue
+            end = len(tape.text) if at < 0 else at
+            sink.write(tape.text[tape.position : end])
+            tape.position = end
+            if tape.final:
+                return False
+            if at < 0:
+                tape.trigger, tape.escape = self._grammar.trigger, True
+            yield
+            tape.trigger = None
+            look = tape.position
+
+    def _element(self, schema: Any, depth: int) -> Reading[str | None]:
+        """An element's value as JSON, its closer passed over; None if the input ends in it."""
+        schema = resolved(schema, self._root)
+        children: list[tuple[str, str]] = []
+        text: list[str] = []
+        while True:
+            found = yield from self._tag(text)
+            if found is None:
+                return None
+            if found.means is not Tag.OPEN or depth >= _MAX_DEPTH:
+                if found.means is Tag.CLOSE:
+                    self._turn.tape.position = found.match.end()
+                return self._value(schema, "".join(text), children)
+            self._turn.tape.position = found.match.end()
+            key = found.match["key"]
+            child = yield from self._element(_child(schema, key), depth + 1)
+            if child is None:
+                return None
+            children.append((key, child))
+
+    def _tag(self, text: list[str]) -> Reading[Found[Tag] | None]:
+        """The next tag, in front of which the tape stops; what comes before is text."""
+        tape = self._turn.tape
+        tape.keep()
+        found = yield from tape.seek(self._grammar.tags)
+        text.append(tape.release())
+        return found
+
+    def _value(self, schema: Mapping[str, Any], text: str, children: list[tuple[str, str]]) -> str:
+        types = types_of(schema, self._root) if schema else frozenset[str]()
+        if not children:
+            return self._leaf(schema, types, text)
+        if "array" in types - {"object"} or ("properties" not in schema and all(key == "item" for key, _ in children)):
+            return f"[{', '.join(value for _, value in children)}]"
+        members: dict[str, list[str]] = {"$text": [quoted(text)]} if text.strip() else {}
+        for key, value in children:
+            members.setdefault(key, []).append(value)
+        written = (f"{quoted(k)}: {v[0] if len(v) == 1 else '[' + ', '.join(v) + ']'}" for k, v in members.items())
+        return f"{{{', '.join(written)}}}"
+
+    def _leaf(self, schema: Mapping[str, Any], types: frozenset[str], text: str) -> str:
+        if not types:
+            return text if _is_json(text) else quoted(text)
+        if "string" not in types:
+            if not text.strip() and types & {"array", "object"}:
+                return "[]" if "array" in types else "{}"
+            if types == {"array"} and text.lstrip()[:1] != "[":
+                return f"[{coerced(text, types_of(schema.get('items'), self._root), literal)}]"
+        return coerced(text, types, literal)
+
+
+def _child(schema: Mapping[str, Any], key: str) -> Any:
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and key in properties:
+        return properties[key]
+    return schema.get("items") if "items" in schema else schema.get("additionalProperties")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+@dataclass(frozen=True)
+class NestedStyle:
+    """Writes such arguments."""
+
+    token: str
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str:
+        """All arguments, in order."""
+        return "".join(self._element(key, value) for key, value in arguments.items())
+
+    def _element(self, key: str, value: Any) -> str:
+        return f"{self.token}<{key}>{self._content(value)}{self.token}</{key}>"
+
+    def _content(self, value: Any) -> str:
+        if isinstance(value, Mapping):
+            return self(value)
+        if isinstance(value, list):
+            return "".join(self._element("item", item) for item in value)
+        return as_text(value)
