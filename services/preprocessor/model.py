@@ -15,7 +15,7 @@ from services.preprocessor.template import ChatTemplate
 from services.preprocessor.tokens import PromptTokenizer
 from services.preprocessor.traits import TemplateTraits
 from services.runtime.config import PreprocessorConfig
-from services.worker.engines.model_files import find_file, read_facts, read_json
+from services.runtime.model_files import find_file, read_facts, read_json
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from services.preprocessor.preamble import strip_preamble
 from services.preprocessor.template import Message, Tool
 from services.preprocessor.thinking import ThinkingDecision, decide, template_variables
 from services.preprocessor.wording import tool_definition, tool_name
-from services.worker.engines.model_files import with_defaults
+from services.runtime.model_files import with_defaults
 
 _TAIL_CHARS = 512
 _CONTINUE_MARK = "\ue000continues here\ue000"

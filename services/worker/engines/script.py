@@ -23,8 +23,8 @@ from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.parser import Family, family
 from services.runtime.config import WorkerConfig
+from services.runtime.model_files import find_file, read_facts, read_json
 from services.worker.engine import Delta, EngineInfo, EngineRequest
-from services.worker.engines.model_files import find_file, read_facts, read_json
 from services.worker.engines.prefix_cache import PrefixCache
 from services.worker.engines.script_author import Author
 from services.worker.engines.script_player import Cue, Directive, Playback, Script, parse_file

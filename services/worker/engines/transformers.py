@@ -23,8 +23,8 @@ from schemas.control import Load
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed
 from services.runtime.config import WorkerConfig
+from services.runtime.model_files import ModelFacts, read_facts, with_defaults
 from services.worker.engine import Delta, EngineInfo, EngineRequest
-from services.worker.engines.model_files import ModelFacts, read_facts, with_defaults
 from services.worker.engines.threads import in_daemon_thread
 from services.worker.engines.transformers_adapter import (
     Progress,

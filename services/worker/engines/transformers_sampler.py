@@ -115,7 +115,9 @@ class Sampler(Column):
         probabilities = kept.softmax(dim=-1)
         # A token stays if those before it do not reach top_p yet; the first one always does.
         before = probabilities.cumsum(dim=-1) - probabilities
-        stays = (before < values["top_p"].unsqueeze(-1)) | (ranks == 0)
+        top_p = values["top_p"].unsqueeze(-1)
+        # Off means all: the sum of 150,000 floats comes to 1.0 before its end.
+        stays = (before < top_p) | (top_p >= 1.0) | (ranks == 0)
         stays &= probabilities >= values["min_p"].unsqueeze(-1) * probabilities[:, :1]
         return kept.masked_fill(~stays | kept.isneginf(), torch.inf).min(dim=-1, keepdim=True).values
 

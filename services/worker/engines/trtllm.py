@@ -19,8 +19,8 @@ from typing import Any
 from schemas.control import Load
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
+from services.runtime.model_files import ModelFacts, read_facts
 from services.worker.engine import Delta, EngineInfo, EngineRequest
-from services.worker.engines.model_files import ModelFacts, read_facts
 from services.worker.engines.threads import in_daemon_thread
 from services.worker.engines.trtllm_events import KvTranslator, kv_used
 from services.worker.engines.trtllm_pollers import KvFeed, Poller

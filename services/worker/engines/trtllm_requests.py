@@ -11,8 +11,8 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
+from services.runtime.model_files import with_defaults
 from services.worker.engine import Delta, EngineRequest
-from services.worker.engines.model_files import with_defaults
 from services.worker.engines.trtllm_signature import Capabilities
 
 BLOCK_TOKENS = 32
