@@ -1,0 +1,140 @@
+"""What stands between the contract and continuous batching, without either running."""
+
+from typing import Any
+
+import pytest
+
+from schemas.conversation import Sampling
+from schemas.errors import Invalid
+from schemas.events import FinishReason
+from services.worker.engine import Delta, EngineRequest
+from services.worker.engines.transformers_adapter import (
+    PAGE_TOKENS,
+    EngineArgs,
+    Progress,
+    batching_options,
+    cpu_kv_tokens,
+    parse_args,
+    row_arguments,
+)
+
+KNOWN_523 = {"page_size", "num_blocks", "max_batch_tokens", "auto_switch_to_flash", "scheduler_type", "max_queue_size"}
+KNOWN_517 = (KNOWN_523 - {"page_size", "auto_switch_to_flash"}) | {"block_size"}
+
+
+def request(max_tokens: int = 10, stop_ids: tuple[int, ...] = (5, 7), **sampling: Any) -> EngineRequest:
+    return EngineRequest("t", [1, 2], Sampling(max_tokens=max_tokens, **sampling), list(stop_ids))
+
+
+def progress(**changes: Any) -> Progress:
+    return Progress(request(**changes))
+
+
+def finish(turn: Progress, generated: list[int], logprobs: Any = ()) -> Delta:
+    turn.finished = True
+    return turn.take(generated, logprobs, None)
+
+
+def test_each_output_has_all_tokens_and_each_delta_only_the_new_ones() -> None:
+    turn = progress()
+    assert turn.take([10], [], 96) == Delta([10], cached=96)
+    assert turn.take([10, 11, 12], [], None) == Delta([11, 12])
+    assert finish(turn, [10, 11, 12, 5]) == Delta([], finish=FinishReason.STOP, stop_id=5)
+    assert turn.taken == 3
+
+
+def test_an_end_without_a_stop_token_is_the_limit() -> None:
+    assert finish(progress(), [10, 11]) == Delta([10, 11], finish=FinishReason.LENGTH)
+    assert finish(progress(stop_ids=()), [10, 5]) == Delta([10, 5], finish=FinishReason.LENGTH)
+
+
+def test_prefill_only_decodes_one_token_and_shows_none() -> None:
+    turn = progress(max_tokens=0)
+    assert turn.max_new_tokens == 1
+    turn.finished = True
+    assert turn.take([5], [], 32) == Delta([], cached=32, finish=FinishReason.LENGTH)
+
+
+def test_no_stop_ids_means_none_and_not_the_models_own() -> None:
+    assert progress(stop_ids=()).eos_token_id == [-1]
+    assert progress(stop_ids=(7, 5)).eos_token_id == [5, 7]
+
+
+def test_logprobs_go_with_their_ids() -> None:
+    turn = progress(logprobs=0)
+    assert turn.take([10], [-0.1], None).logprobs == [[(10, -0.1)]]
+    assert finish(turn, [10, 11, 5], [-0.1, -0.2, -0.3]).logprobs == [[(11, -0.2)]]
+    assert progress().take([10], [-0.1], None).logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), {"pick": -1}),
+        (Sampling(temperature=0.0, top_p=0.5), {"pick": -1}),
+        (Sampling(temperature=1e-9), {"pick": -1}),
+        (Sampling(temperature=0.7, top_k=1), {"pick": -1}),
+        (Sampling(temperature=1), {"temperature": 1.0}),
+        (Sampling(temperature=0.7, top_k=0, top_p=1.0, min_p=0.0), {"temperature": 0.7}),
+        (Sampling(temperature=0.7, top_k=-1), {"temperature": 0.7}),
+        (
+            Sampling(temperature=0.7, top_k=20, top_p=0.9, min_p=0.1),
+            {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.1},
+        ),
+        (Sampling(temperature=0.7, seed=0), {"temperature": 0.7, "pick": 1}),
+        (Sampling(temperature=0.7, seed=-1), {"temperature": 0.7, "pick": 2**31 - 1}),
+    ],
+)
+def test_arguments_of_a_row(sampling: Sampling, expected: dict[str, Any]) -> None:
+    found = row_arguments(sampling)
+    assert found == expected
+    # The library refuses an int where it wants a float.
+    assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in expected.items()}
+
+
+def options(args: EngineArgs = EngineArgs(), *, on_cpu: bool = True, known: Any = KNOWN_523) -> dict[str, Any]:  # noqa: B008 - frozen
+    return batching_options(args, slots=8, kv_tokens=1000, on_cpu=on_cpu, known=known)
+
+
+def test_the_page_has_another_name_in_5_17() -> None:
+    assert options()["page_size"] == PAGE_TOKENS
+    old = options(known=KNOWN_517)
+    assert old["block_size"] == PAGE_TOKENS
+    assert "page_size" not in old
+    assert "auto_switch_to_flash" not in old
+
+
+def test_the_cache_is_a_block_larger_than_what_is_admitted() -> None:
+    assert options()["num_blocks"] * PAGE_TOKENS >= 1000 + PAGE_TOKENS
+
+
+def test_a_cpu_never_leaves_sizes_to_the_library() -> None:
+    found = options()
+    assert found["max_batch_tokens"] == 512
+    assert found["auto_switch_to_flash"] is False
+    assert "max_batch_tokens" not in options(on_cpu=False)
+
+
+def test_the_operator_has_the_last_word_within_what_works() -> None:
+    assert options(EngineArgs(batching={"max_batch_tokens": 64}))["max_batch_tokens"] == 64
+    with pytest.raises(Invalid, match="knows no pagesize"):
+        options(EngineArgs(batching={"pagesize": 1}))
+    with pytest.raises(Invalid, match="max_queue_size"):
+        options(EngineArgs(batching={"max_queue_size": 5}))
+
+
+def test_engine_args_are_checked() -> None:
+    assert parse_args(None) == EngineArgs()
+    assert parse_args({"mode": "greedy"}).mode == "greedy"
+    with pytest.raises(Invalid, match="unknown field `modes`"):
+        parse_args({"modes": 1})
+    with pytest.raises(Invalid, match="mode"):
+        parse_args({"mode": "fast"})
+
+
+def test_the_cpu_cache_stays_within_an_eighth_of_the_memory() -> None:
+    assert cpu_kv_tokens(1_000_000, 8_000_000_000, 40_960) == 1_000
+    assert cpu_kv_tokens(1_000, 64_000_000_000, 40_960) == 40_960
+    assert cpu_kv_tokens(1_000, 64_000_000_000, 1_000_000) == 131_072
+    assert cpu_kv_tokens(1_000, 64_000_000_000, 2_048) == 32_768
+    assert cpu_kv_tokens(10**9, 10**6, 2_048) == 4 * PAGE_TOKENS

@@ -1,0 +1,146 @@
+"""Choosing tokens per request, against transformers' own warpers and against plain statistics."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from transformers import (  # noqa: E402
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.generation.continuous_batching.cb_logits_processors import (  # noqa: E402
+    ContinuousBatchingLogitsProcessorList,
+)
+
+from services.worker.engines.transformers_sampler import GREEDY, install  # noqa: E402
+
+VOCAB = 300
+
+
+def processors(*, eager: bool) -> Any:
+    chain = ContinuousBatchingLogitsProcessorList(LogitsProcessorList())
+    install(chain, eager=eager)
+    return chain
+
+
+def run(chain: Any, scores: Any, rows: list[dict[str, Any]], at: int = 10) -> Any:
+    """One step for requests with these arguments, through the library's own list."""
+    requests = []
+    for row in rows:
+        chain.check_kwargs(row)
+        state = SimpleNamespace(logit_processor_kwargs=row, position_offset=at)
+        requests.append(SimpleNamespace(state=state, has_new_token=True))
+    storage = torch.zeros((chain.tensors_required, len(rows) + 3), dtype=torch.int32)
+    chain.fill_defaults(storage)
+    arguments = chain.prepare_tensor_args(requests, storage)
+    return chain(torch.zeros(len(rows), dtype=torch.int64), scores, arguments)
+
+
+def by_warpers(scores: Any, row: dict[str, Any]) -> Any:
+    warpers = LogitsProcessorList()
+    if row.get("temperature", 1.0) != 1.0:
+        warpers.append(TemperatureLogitsWarper(row["temperature"]))
+    if row.get("top_k"):
+        warpers.append(TopKLogitsWarper(row["top_k"]))
+    if row.get("top_p", 1.0) < 1.0:
+        warpers.append(TopPLogitsWarper(row["top_p"]))
+    if row.get("min_p"):
+        warpers.append(MinPLogitsWarper(row["min_p"]))
+    return warpers(None, scores)
+
+
+ROWS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.6},
+    {"top_k": 20},
+    {"temperature": 1.7, "top_k": 5},
+    {"top_p": 0.8},
+    {"temperature": 0.7, "top_k": 50, "top_p": 0.9},
+    {"min_p": 0.2},
+    {"temperature": 1.2, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
+    {"top_p": 1e-6},
+    {"top_k": 10_000},
+]
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_each_row_is_filtered_as_transformers_would(eager: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn((len(ROWS), VOCAB), generator=generator) * 4
+    found = run(processors(eager=eager), scores.clone(), ROWS)
+    for row, mine, plain in zip(ROWS, found, scores, strict=True):
+        theirs = by_warpers(plain.unsqueeze(0).clone(), row)[0]
+        assert torch.equal(mine.isneginf(), theirs.isneginf()), row
+        assert torch.allclose(mine, theirs), row
+
+
+def test_alike_rows_take_the_short_way_to_the_same_result() -> None:
+    generator = torch.Generator().manual_seed(4)
+    scores = torch.randn((2, VOCAB), generator=generator)
+    rows = [{"top_k": 7, "top_p": 0.9}, {"top_k": 3}]
+    found = run(processors(eager=True), scores.clone(), rows)
+    for row, mine, plain in zip(rows, found, scores, strict=True):
+        assert torch.equal(mine.isneginf(), by_warpers(plain.unsqueeze(0), row)[0].isneginf())
+
+
+def test_nothing_asked_nothing_changed() -> None:
+    scores = torch.randn((2, VOCAB))
+    assert run(processors(eager=True), scores, [{}, {}]) is scores
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_greedy_row_is_argmax_also_among_equals(eager: bool) -> None:
+    scores = torch.zeros((2, VOCAB))
+    scores[0, [17, 40, 200]] = 9.0
+    found = run(processors(eager=eager), scores, [{"pick": GREEDY}, {}])
+    assert found[0].isfinite().nonzero().tolist() == [[17]]
+    assert found[1].isfinite().all()
+
+
+def picked(seed: int, scores: Any, at: int, others: int = 0) -> int:
+    rows = [{"pick": seed}] + [{"temperature": 0.5}] * others
+    found = run(processors(eager=True), scores.repeat(1 + others, 1), rows, at)
+    (token,) = found[0].isfinite().nonzero().flatten().tolist()
+    return int(token)
+
+
+def test_a_seed_gives_the_same_token_in_any_company() -> None:
+    scores = torch.zeros((1, VOCAB))
+    alone = [picked(5, scores, at) for at in range(20)]
+    assert alone == [picked(5, scores, at, others=3) for at in range(20)]
+    assert alone != [picked(6, scores, at) for at in range(20)]
+    assert len(set(alone)) > 10
+
+
+@pytest.mark.parametrize("vary", ["seed", "position"])
+def test_seeded_tokens_are_drawn_from_the_softmax(vary: str) -> None:
+    weights = torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03])
+    draws = 20_000
+    chain = processors(eager=True)
+    counts = torch.zeros(5)
+    for start in range(0, draws, 2_000):
+        if vary == "seed":
+            rows = [{"pick": start + i + 1} for i in range(2_000)]
+            found = run(chain, weights.log().repeat(2_000, 1), rows)
+            counts += found.isfinite().sum(dim=0)
+        else:
+            for at in range(start, start + 2_000, 10):
+                counts += run(chain, weights.log().repeat(1, 1), [{"pick": 77}], at).isfinite().sum(dim=0)
+    total = counts.sum()
+    expected = weights * total
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert chi_square < 18.5  # 99.9 % of four degrees of freedom
+
+
+def test_noise_has_no_infinities() -> None:
+    from services.worker.engines.transformers_sampler import _gumbel
+
+    keys = torch.arange(1, 200, dtype=torch.int32).unsqueeze(-1)
+    assert _gumbel(keys, 5_000).isfinite().all()
