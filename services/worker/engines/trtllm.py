@@ -231,11 +231,14 @@ class TrtllmEngine:
         """The engine may die without a word: then nothing comes, from any request."""
         while self.healthy():
             await asyncio.sleep(WATCH_INTERVAL_S)
-            now = time.monotonic()
-            if self._turns and now - self._progress_at > self._config.watchdog_s:
-                self._die(f"it said nothing for {self._config.watchdog_s:.0f} s")
-            elif self._healthy_at and now - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S:
-                self._die(f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s")
+            self._judge()
+
+    def _judge(self) -> None:
+        now = time.monotonic()
+        if self._turns and now - self._progress_at > self._config.watchdog_s:
+            self._die(f"it said nothing for {self._config.watchdog_s:.0f} s")
+        elif self._healthy_at and now - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S:
+            self._die(f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s")
 
     def _die(self, reason: str) -> None:
         self._turns.die(reason)

@@ -1,0 +1,79 @@
+"""KV events and statistics in TensorRT-LLM's form."""
+
+from typing import Any
+
+from services.worker.engines.trtllm_events import KvTranslator, kv_used
+from services.worker.kv_events import BlocksRemoved, BlocksStored, CacheCleared
+
+
+def block(block_hash: int, tokens: list[Any], **more: Any) -> dict[str, Any]:
+    unique = [{"type": "unique_token", "token_id": token, "token_extra_id": 0} for token in tokens]
+    return {
+        "type": "stored_block",
+        "block_hash": block_hash,
+        "tokens": unique,
+        "cache_level": 0,
+        "priority": 35,
+        **more,
+    }
+
+
+def event(number: int, data: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"event_id": number, "window_size": 4096, "data": data, **more}
+
+
+def stored(number: int, parent: int | None, *blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return event(number, {"type": "stored", "parent_hash": parent, "blocks": list(blocks)}, **more)
+
+
+def removed(number: int, *hashes: int, **more: Any) -> dict[str, Any]:
+    return event(number, {"type": "removed", "block_hashes": list(hashes)}, **more)
+
+
+def test_chains_of_whole_blocks() -> None:
+    kv = KvTranslator(2)
+    created = event(0, {"type": "created", "num_blocks_per_cache_level": [10, 0]})
+    told = kv.translate([created, stored(1, None, block(11, [1, 2]), block(12, [3, 4])), removed(2, 12)])
+    assert told == [BlocksStored(None, [(11, [1, 2]), (12, [3, 4])]), BlocksRemoved([12])]
+    assert kv.translate([stored(3, 11, block(13, [5, 6], cache_salt="s"))]) == [BlocksStored(11, [(13, [5, 6])], "s")]
+
+
+def test_blocks_that_are_not_full_are_not_told_nor_is_their_end() -> None:
+    kv = KvTranslator(2)
+    told = kv.translate([stored(0, None, block(11, [1, 2]), block(12, [3])), removed(1, 12), removed(2, 11, 12)])
+    assert told == [BlocksStored(None, [(11, [1, 2])]), BlocksRemoved([11, 12])]
+    assert kv.translate([stored(3, None, block(20, ["a1b2", 2]))]) == []
+    assert kv.translate([stored(4, 20, block(21, [3, 4]))]) == []
+
+
+def test_a_block_that_fills_up_is_told_then() -> None:
+    kv = KvTranslator(2)
+    assert kv.translate([stored(0, None, block(11, [1]))]) == []
+    assert kv.translate([stored(1, None, block(11, [1, 2]))]) == [BlocksStored(None, [(11, [1, 2])])]
+    assert kv.translate([removed(2, 11)]) == [BlocksRemoved([11])]
+
+
+def test_a_hole_in_the_numbers_voids_what_is_known_of_that_rank() -> None:
+    kv = KvTranslator(2)
+    kv.translate([removed(0, 1), removed(0, 1, attention_dp_rank=1)])
+    told = kv.translate([removed(5, 11), removed(1, 12, attention_dp_rank=1)])
+    assert told == [CacheCleared(0), BlocksRemoved([11]), BlocksRemoved([12], 1)]
+    assert kv.translate([removed(6, 13)]) == [BlocksRemoved([13])]
+
+
+def test_of_several_windows_only_the_whole_prompt_is_told() -> None:
+    kv = KvTranslator(1)
+    first = stored(0, None, block(1, [1]), window_size=4096)
+    assert kv.translate([first, stored(1, None, block(1, [1]), window_size=128)]) == [BlocksStored(None, [(1, [1])])]
+
+
+def test_unknown_events_are_skipped() -> None:
+    kv = KvTranslator(1)
+    updated = event(0, {"type": "updated", "block_hash": 1, "cache_level": {"old_value": 0, "new_value": 1}})
+    assert kv.translate([updated, event(1, {"type": "new"}), {"event_id": 2}]) == []
+
+
+def test_use_of_the_cache() -> None:
+    assert kv_used({"iter": 3, "kvCacheStats": {"usedNumBlocks": 25, "maxNumBlocks": 100}}) == 0.25
+    assert kv_used({"kvCacheStats": {"usedNumBlocks": 25, "maxNumBlocks": 0}}) is None
+    assert kv_used({}) is None

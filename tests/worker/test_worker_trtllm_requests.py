@@ -1,0 +1,235 @@
+"""Arguments for TensorRT-LLM by what a release takes, and deltas from its outputs."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import EngineFailed
+from schemas.events import FinishReason
+from services.runtime.config import WorkerConfig
+from services.worker.engine import Delta, EngineRequest
+from services.worker.engines.trtllm_requests import (
+    Progress,
+    features,
+    generate_arguments,
+    guided_arguments,
+    llm_arguments,
+    sampling_arguments,
+    squashed,
+)
+from services.worker.engines.trtllm_signature import Capabilities, probe
+
+BOTH = pytest.mark.parametrize("fake_trtllm", ["v12", "main26"], indirect=True)
+NEW = pytest.mark.parametrize("fake_trtllm", ["main26"], indirect=True)
+OLD = pytest.mark.parametrize("fake_trtllm", ["v12"], indirect=True)
+OWN = Sampling(temperature=0.6, top_p=0.95)
+
+
+def capabilities(fake: Any) -> Capabilities:
+    return probe(fake, fake.llmapi)
+
+
+def config(**changes: Any) -> WorkerConfig:
+    return WorkerConfig(model="/models/m", slots=64, **changes)
+
+
+def request(stop_ids: tuple[int, ...] = (5, 7), **sampling: Any) -> EngineRequest:
+    return EngineRequest("t", [1, 2, 3], Sampling(**{"max_tokens": 10, **sampling}), list(stop_ids))
+
+
+@BOTH
+def test_what_every_release_is_built_with(fake_trtllm: Any) -> None:
+    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), capabilities(fake_trtllm))
+    assert found["max_batch_size"] == 64
+    assert found["max_seq_len"] == 4096
+    assert found["enable_chunked_prefill"] is True
+    assert found["guided_decoding_backend"] == "xgrammar"
+    assert found["kv_cache_config"] == {
+        "enable_block_reuse": True,
+        "event_buffer_max_size": 65_536,
+        "max_tokens": 9000,
+    }
+    assert "skip_tokenizer_init" not in found
+    fake_trtllm.LLM(**found)
+
+
+@NEW
+def test_what_only_newer_releases_know(fake_trtllm: Any) -> None:
+    found = llm_arguments(config(), capabilities(fake_trtllm))
+    assert found["telemetry_config"] == {"disabled": True}
+    assert found["scheduler_config"] == {"waiting_queue_policy": "priority"}
+    assert {"priority", "salt", "kv_events", "guided"} <= features(found, capabilities(fake_trtllm))
+
+
+@OLD
+def test_what_1_2_would_refuse_is_left_out(fake_trtllm: Any) -> None:
+    found = llm_arguments(config(), capabilities(fake_trtllm))
+    assert not {"telemetry_config", "scheduler_config"} & set(found)
+    offered = features(found, capabilities(fake_trtllm))
+    assert "priority" not in offered
+    assert "salt" in offered
+
+
+@NEW
+def test_the_operator_has_the_last_word_also_inside(fake_trtllm: Any) -> None:
+    can = capabilities(fake_trtllm)
+    own = {
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.8},
+        "tensor_parallel_size": 4,
+        "enable_chunked_prefill": False,
+    }
+    found = llm_arguments(config(engine_args=own), can)
+    assert found["kv_cache_config"]["event_buffer_max_size"] == 65_536
+    assert found["kv_cache_config"]["free_gpu_memory_fraction"] == 0.8
+    assert (found["tensor_parallel_size"], found["enable_chunked_prefill"]) == (4, False)
+    without = llm_arguments(config(engine_args={"kv_cache_config": {"enable_block_reuse": False}}), can)
+    assert not {"prefix_cache", "kv_events"} & features(without, can)
+    plain = llm_arguments(config(engine_args={"guided_decoding_backend": None}), can)
+    assert "guided" not in features(plain, can)
+
+
+def test_a_release_that_cannot_be_asked_gets_the_common_fields() -> None:
+    class Llm:
+        def generate_async(self, inputs: Any, sampling_params: Any = None) -> None: ...
+
+    can = probe(SimpleNamespace(LLM=Llm, SamplingParams=lambda *, end_id=None, max_tokens=32: None), SimpleNamespace())
+    found = llm_arguments(config(), can)
+    assert "telemetry_config" not in found
+    assert found["model"] == "/models/m"
+    assert sampling_arguments(request(seed=3), OWN, [5], can) == {"end_id": 5, "max_tokens": 10}
+    assert generate_arguments(EngineRequest("t", [1], Sampling(), [], priority=4), can) == {"streaming": True}
+
+
+@BOTH
+def test_sampling_goes_without_strings_and_without_the_tokenizer(fake_trtllm: Any) -> None:
+    found = sampling_arguments(request((7, 9, 5)), OWN, [5, 7], capabilities(fake_trtllm))
+    assert (found["end_id"], found["pad_id"], found["ignore_eos"]) == (5, 5, False)
+    assert found["stop_token_ids"] == [7, 9]
+    assert found["include_stop_str_in_output"] is True
+    assert found["detokenize"] is False
+    assert (found["temperature"], found["top_p"]) == (0.6, 0.95)
+    assert not {"n", "best_of", "use_beam_search", "stop", "logprobs", "seed"} & set(found)
+    fake_trtllm.SamplingParams(**found)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"max_tokens": 0}, {"max_tokens": 1}),
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"logprobs": 0}, {"logprobs": 1}),
+        ({"logprobs": 4}, {"logprobs": 4}),
+        ({"temperature": 0.0}, {"temperature": 0.0}),
+        ({"stop_ids": ()}, {"ignore_eos": True, "end_id": 5}),
+        ({"stop_ids": (9,)}, {"ignore_eos": False, "end_id": 9}),
+        ({"min_tokens": 3, "seed": 9, "min_p": 0.1}, {"min_tokens": 3, "seed": 9, "min_p": 0.1}),
+    ],
+)
+def test_values_that_it_takes_differently(fake_trtllm: Any, asked: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = sampling_arguments(request(**asked), OWN, [5, 7], capabilities(fake_trtllm))
+    assert {name: found[name] for name in expected} == expected
+    fake_trtllm.SamplingParams(**found)
+
+
+@NEW
+def test_priorities_keep_their_order(fake_trtllm: Any) -> None:
+    values = [squashed(priority) for priority in (-1000, -1, 0, 1, 2, 1000)]
+    assert values == sorted(values)
+    assert values[2] == 0.5
+    assert 0.0 <= values[0] < values[-1] <= 1.0
+    asked = EngineRequest("t", [1], Sampling(), [], priority=1, cache_salt="s")
+    found = generate_arguments(asked, capabilities(fake_trtllm))
+    assert found == {"streaming": True, "cache_salt": "s", "priority": 0.75}
+
+
+def test_guides() -> None:
+    schema = {"type": "object"}
+    assert guided_arguments(OutputFormat("json_schema", schema)) == {"json": schema}
+    assert guided_arguments(OutputFormat("json_object")) == {"json_object": True}
+
+
+def output(ids: list[int], reason: str | None = None, stop: Any = None, **more: Any) -> Any:
+    out = SimpleNamespace(token_ids=ids, finish_reason=reason, stop_reason=stop, logprobs=more.pop("logprobs", None))
+    return SimpleNamespace(outputs=[out], **{"cached_tokens": 2, **more})
+
+
+def progress(**changes: Any) -> Progress:
+    return Progress(request(**changes), [5, 7])
+
+
+def test_the_list_grows_and_each_delta_is_what_is_new() -> None:
+    turn = progress()
+    assert turn.take(output([10])) == Delta([10], cached=2)
+    assert turn.take(output([10, 11, 12])) == Delta([11, 12])
+    assert turn.take(output([10, 11, 12, 13], "length")) == Delta([13], finish=FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("last", "stop_reason", "stop_id"),
+    [
+        ([10, 5], None, 5),
+        ([10], None, 5),
+        ([10, 7], 7, 7),
+        ([10], 7, 7),
+        ([], None, 5),
+    ],
+    ids=["end id among the ids", "end id left out", "stop word kept", "stop word cut off", "list shrunk"],
+)
+def test_every_way_to_stop(last: list[int], stop_reason: Any, stop_id: int) -> None:
+    turn = progress()
+    assert turn.take(output([10])).ids == [10]
+    assert turn.take(output(last, "stop", stop_reason)) == Delta([], finish=FinishReason.STOP, stop_id=stop_id)
+
+
+def test_a_stop_token_waits_until_it_is_known_to_be_the_end() -> None:
+    turn = progress()
+    assert turn.take(output([10, 7])).ids == [10]
+    assert turn.take(output([10, 7, 11])).ids == [7, 11]
+    turn = progress()
+    assert turn.take(output([10, 7])).ids == [10]
+    assert turn.take(output([10, 7], "stop", 7)) == Delta([], finish=FinishReason.STOP, stop_id=7)
+
+
+def test_limit_and_stop_in_one_token_is_a_stop() -> None:
+    assert progress().take(output([10, 7], "length")).finish is FinishReason.STOP
+
+
+def test_prefill_only() -> None:
+    assert progress(max_tokens=0).take(output([10], "length")) == Delta([], cached=2, finish=FinishReason.LENGTH)
+    assert progress(max_tokens=0).take(output([5], "stop")) == Delta([], cached=2, finish=FinishReason.LENGTH)
+
+
+def test_cached_is_never_more_than_the_prompt() -> None:
+    assert progress().take(output([10], cached_tokens=96)).cached == 3
+    assert progress().take(SimpleNamespace(outputs=output([10]).outputs)).cached == 0
+
+
+@pytest.mark.parametrize("reason", ["timeout", "not_finished", "surprise"])
+def test_other_ends_are_failures(reason: str) -> None:
+    with pytest.raises(EngineFailed, match=reason):
+        progress().take(output([10], reason))
+    with pytest.raises(EngineFailed, match="without an output"):
+        progress().take(SimpleNamespace(outputs=[], finished=False))
+
+
+def test_cancelled_is_an_end() -> None:
+    assert progress().take(output([], "cancelled")).finish is FinishReason.CANCELLED
+
+
+def test_logprobs_in_both_forms() -> None:
+    told = [{10: SimpleNamespace(logprob=-0.5), 11: SimpleNamespace(logprob=-0.1), 12: SimpleNamespace(logprob=-3.0)}]
+    assert progress(logprobs=2).take(output([10], logprobs=told)).logprobs == [[(10, -0.5), (11, -0.1), (12, -3.0)]]
+    assert progress(logprobs=1).take(output([10], logprobs=told)).logprobs == [[(10, -0.5), (11, -0.1)]]
+    assert progress(logprobs=0).take(output([10], logprobs=told)).logprobs == [[(10, -0.5)]]
+    assert progress(logprobs=0).take(output([10], logprobs=[-0.7])).logprobs == [[(10, -0.7)]]
+    turn = progress(logprobs=0)
+    turn.take(output([10], logprobs=[-0.7]))
+    assert turn.take(output([10, 11], logprobs=[-0.7, -0.9])).logprobs == [[(11, -0.9)]]
+
+
+def test_nothing_here_imports_tensorrt_llm() -> None:
+    assert "tensorrt_llm" not in sys.modules
