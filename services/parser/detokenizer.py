@@ -9,7 +9,7 @@ is tried at load on text that is hard to cut.
 import codecs
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -110,8 +110,7 @@ def _table(tokenizer: Tokenizer, spec: dict[str, Any]) -> list[bytes] | None:
     steps = _decoder_steps(spec.get("decoder"))
     kinds = {step["type"] for step in steps}
     if kinds == {"ByteLevel"}:
-        byte_of = {character: byte for byte, character in _byte_characters().items()}
-        convert = lambda token: bytes(byte_of[c] for c in token)  # noqa: E731
+        convert: Callable[[str], bytes] = _byte_level
     elif kinds and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
         convert = _sentencepiece
     else:
@@ -135,6 +134,10 @@ def _decoder_steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [decoder]
 
 
+def _byte_level(token: str) -> bytes:
+    return bytes(_BYTE_OF[character] for character in token)
+
+
 def _sentencepiece(token: str) -> bytes:
     match = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(match[1], 16)]) if match else token.replace("▁", " ").encode()
@@ -145,6 +148,9 @@ def _byte_characters() -> dict[int, str]:
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = [byte for byte in range(256) if byte not in plain]
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + n) for n, byte in enumerate(shifted)}
+
+
+_BYTE_OF = {character: byte for byte, character in _byte_characters().items()}
 
 
 def _agrees(table: list[bytes], tokenizer: Tokenizer) -> bool:

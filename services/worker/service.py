@@ -96,8 +96,8 @@ class Worker:
 
     async def watch(self) -> None:
         """Ends the process when the engine has died, whether or not a turn was open to notice it."""
-        while self._engine.healthy():
-            await asyncio.sleep(HEALTH_INTERVAL_S)  # noqa: ASYNC110 - an engine that dies tells nobody
+        while self._engine.healthy():  # noqa: ASYNC110 - an engine that dies tells nobody
+            await asyncio.sleep(HEALTH_INTERVAL_S)
         # Turns first: their errors must be in the outbox before the process goes.
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await asyncio.sleep(0)
