@@ -24,6 +24,7 @@ class TokenStream:
     """One turn's output tokens and how far its shard has them."""
 
     __slots__ = (
+        "_cached_sent",
         "attempt",
         "cached",
         "context",
@@ -51,6 +52,7 @@ class TokenStream:
         self.resumed = len(resume)
         self.logprobs: Logprobs | None = None
         self.cached: int | None = None
+        self._cached_sent: int | None = None
         self.finish: TokenFinish | None = None
         self.sent = -1
         """Output tokens that were sent; -1: not even the parse context."""
@@ -84,6 +86,8 @@ class TokenStream:
         end = min(len(self.ids), at + budget)
         whole = end == len(self.ids)
         self.sent = end
+        cached = self.cached if at == 0 or self.cached != self._cached_sent else None
+        self._cached_sent = self.cached
         if whole and self.finish is not None:
             self.finish_seq = seq
         return TokenEntry(
@@ -92,7 +96,7 @@ class TokenStream:
             at,
             self.ids[at:end],
             self.context if at == 0 else ABSENT,
-            self.cached,
+            cached,
             self.logprobs[at:end] if self.logprobs is not None else None,
             self.finish if whole else None,
         )
@@ -100,6 +104,7 @@ class TokenStream:
     def rewind(self, offset: int) -> None:
         """Send again from `offset` on; never moves forward."""
         self.sent = -1 if offset == 0 else min(self.sent, offset)
+        self._cached_sent = None
         self.finish_seq = None
         self.delivered = False
 
@@ -148,6 +153,9 @@ class Outbox:
         entries: list[TokenEntry] = []
         budget = MAX_FRAME_TOKENS
         for turn, stream in list(dirty.items()):
+            if not stream.pending:  # marked twice in one tick
+                del dirty[turn]
+                continue
             entry = stream.take(seq, budget)
             entries.append(entry)
             budget -= len(entry.ids)
@@ -157,7 +165,7 @@ class Outbox:
                 self._ends.setdefault(parser, deque()).append((seq, stream))
             if budget <= 0:
                 break
-        return TokenFrame(self._worker, seq, entries)
+        return TokenFrame(self._worker, seq, entries) if entries else None
 
     def credited(self, parser: str, seq: int) -> None:
         """A shard has everything up to frame `seq`: streams whose end was in it are delivered."""

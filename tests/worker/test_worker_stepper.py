@@ -51,6 +51,33 @@ def test_only_the_first_entry_carries_the_context() -> None:
     assert entry.finish.stop_id == 9
 
 
+def test_what_is_marked_twice_goes_out_once() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], cached=3, finish=FinishReason.STOP))
+    box.mark(s)
+    assert box.fill("p1", 1) is not None
+    box.mark(s)
+    assert box.fill("p1", 2) is None
+
+
+def test_the_cached_count_is_told_once_and_again_after_a_replay() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    told = []
+    for n in range(3):
+        s.add(Delta([n], cached=3 if n == 1 else None))
+        box.mark(s)
+        frame = box.fill("p1", n + 1)
+        assert frame is not None
+        told.append(frame.entries[0].cached)
+    assert told == [None, 3, None]
+    box.replay(Replay("p1", [Standing("t1", 1, 2)]))
+    frame = box.fill("p1", 4)
+    assert frame is not None
+    assert frame.entries[0].cached == 3
+
+
 def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
     box, s = outbox(), stream()
     box.open(s)
@@ -90,10 +117,7 @@ def test_replay_of_all_begins_unnamed_streams_anew_with_their_context() -> None:
     box.replay(Replay("p1", [Standing("a", 1, 2)], all=True))
     frame = box.fill("p1", 2)
     assert frame is not None
-    assert [(e.turn, e.at, e.ids, e.context) for e in frame.entries] == [
-        ("a", 2, [], ABSENT),
-        ("b", 0, [1, 2], CONTEXT),
-    ]
+    assert [(e.turn, e.at, e.ids, e.context) for e in frame.entries] == [("b", 0, [1, 2], CONTEXT)]
     assert box.fill("p2", 2) is None
 
 
