@@ -230,7 +230,9 @@ class Bus:
         # Total: an exception from here ends nats-py's read loop while the connection looks alive.
         if isinstance(error, errors.SlowConsumerError):
             self.dropped += 1
-        self._log.warning("bus.error", error=repr(error))
+        # Each failed attempt to connect comes here; `_disconnected` has said it, and `connect` says it if it fails.
+        write = self._log.warning if self._client.is_connected else self._log.debug
+        write("bus.error", error=repr(error))
 
     async def _disconnected(self) -> None:
         if not self._closing:
