@@ -1,0 +1,129 @@
+"""A real model, tiny and random, decodes through the whole path: HTTP, four processes, continuous batching, parser."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats as nats_library
+import pytest
+
+from schemas import subjects
+from schemas.frames import TokenFrame
+from services.cli.demo_model import build_demo_model
+from tests.conftest import NatsServer
+from tests.pipeline.client import Client
+from tests.pipeline.stack import Stack
+
+MODEL = "tiny/random"
+OUTPUT = 24
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's tokenizer and template with two layers of random weights."""
+    path = build_demo_model(tmp_path_factory.mktemp("tiny") / "model")
+    size = len(transformers.AutoTokenizer.from_pretrained(path))
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=8192,
+        tie_word_embeddings=False,
+    )
+    model = transformers.Qwen3ForCausalLM(config)
+    generation = (path / "generation_config.json").read_bytes()
+    model.save_pretrained(path)
+    (path / "generation_config.json").write_bytes(generation)
+    return path
+
+
+@pytest.fixture(scope="module")
+def real(nats: NatsServer, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    running = Stack(nats, tiny, tmp_path_factory.mktemp("real"))
+    named = {"served_model_name": MODEL}
+    worker = {**named, "engine": "transformers", "kv_tokens": 8192, "slots": 8, "max_model_len": 4096}
+    try:
+        yield running.start_all(parser=named, preprocessor=named, worker=worker)
+    finally:
+        running.stop()
+
+
+class Heard:
+    """The output ids of every turn."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, list[int]] = {}
+
+    async def open(self, url: str) -> "Heard":
+        self._nats = await nats_library.connect(url)
+
+        async def frame(message: Any) -> None:
+            for entry in msgspec.json.decode(message.data, type=TokenFrame).entries:
+                ids = self.ids.setdefault(entry.turn, [])
+                assert entry.at == len(ids)
+                ids += entry.ids
+
+        await self._nats.subscribe(f"{subjects.PREFIX}.tok.>", cb=frame)
+        await self._nats.flush()
+        return self
+
+
+def ask(text: str, **more: Any) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "max_tokens": OUTPUT,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": text}],
+        **more,
+    }
+
+
+async def test_greedy_output_is_that_of_generate_and_a_second_turn_is_cached(
+    real: Stack, nats: NatsServer, tiny: Path
+) -> None:
+    client, heard = Client(real.url), await Heard().open(nats.url)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny)
+    request = ask("Count the boats in the harbour. " * 20)
+    answer = await client.stream({**request, "stream": True})
+    turn = answer.events[0].data["message"]["id"].removeprefix("msg_")
+    counted = {k: v for k, v in request.items() if k not in ("max_tokens", "temperature")}
+    _, prompt = await client.post("/v1/tokenize", counted)
+    with torch.no_grad():
+        expected = model.generate(
+            torch.tensor([prompt["tokens"]]), max_new_tokens=OUTPUT, do_sample=False, eos_token_id=None
+        )[0, len(prompt["tokens"]) :].tolist()
+    assert heard.ids[turn] == expected
+    assert answer.stop_reason == "max_tokens"
+    assert answer.usage["output_tokens"] == OUTPUT
+    assert answer.usage["cache_read_input_tokens"] == 0
+
+    messages = [*request["messages"], {"role": "assistant", "content": "Seven."}, {"role": "user", "content": "Sure?"}]
+    status, second = await client.post("/v1/messages", {**request, "messages": messages})
+    assert status == 200
+    assert second["usage"]["cache_read_input_tokens"] > 100, "the first turn's question is in the KV cache"
+    total = second["usage"]["input_tokens"] + second["usage"]["cache_read_input_tokens"]
+    _, count = await client.post("/v1/messages/count_tokens", {**counted, "messages": messages})
+    assert total == count["input_tokens"]
+    await client.http.close()
+
+
+async def test_what_the_engine_lacks_is_refused_with_a_status(real: Stack) -> None:
+    client = Client(real.url)
+    status, error = await client.post("/v1/messages", ask("hi", seed=7, temperature=0.7))
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
+    assert "seed" in error["error"]["message"]
+    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    status, error = await client.post("/v1/messages", ask("hi", output_config=form))
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
+    status, _ = await client.post("/v1/messages", ask("hi"))
+    assert status == 200
+    await client.http.close()
