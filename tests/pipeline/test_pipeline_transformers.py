@@ -118,9 +118,9 @@ async def test_greedy_output_is_that_of_generate_and_a_second_turn_is_cached(
 
 async def test_what_the_engine_lacks_is_refused_with_a_status(real: Stack) -> None:
     client = Client(real.url)
-    status, error = await client.post("/v1/messages", ask("hi", seed=7, temperature=0.7))
+    status, error = await client.post("/v1/messages", ask("hi", presence_penalty=0.5))
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
-    assert "seed" in error["error"]["message"]
+    assert "presence_penalty" in error["error"]["message"]
     form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     status, error = await client.post("/v1/messages", ask("hi", output_config=form))
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
