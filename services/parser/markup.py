@@ -102,6 +102,8 @@ class Markup:
             means = hit.means
             if isinstance(means, Call):
                 after = yield from means.read(turn, hit.match)
+                if turn.tape.final and after is None:
+                    return  # the input ended in the call; what is left belongs to it
                 if after is not None:
                     turn.prose(after)
                     continue

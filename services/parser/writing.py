@@ -42,11 +42,14 @@ def _type(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """The written form: `call` with `{name}` and `{arguments}`, `reasoning` with `{text}`."""
+    """The written form: `call` with `{name}` and `{arguments}`, `reasoning` and `text` with `{text}`; `joint` stands
+    between any two of them."""
 
     call: str = ""
     arguments: Callable[[Mapping[str, Any]], str] = as_json
     reasoning: str = ""
+    text: str = "{text}"
+    joint: str = ""
 
     def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """One call, whole."""
@@ -56,6 +59,11 @@ class Style:
     def write_reasoning(self, text: str) -> str:
         """Reasoning with its markers."""
         front, _, back = self.reasoning.partition("{text}")
+        return front + text + back
+
+    def write_text(self, text: str) -> str:
+        """Text with its markers, where it has any."""
+        front, _, back = self.text.partition("{text}")
         return front + text + back
 
     def call_prefix(self, name: str | None) -> str:

@@ -47,7 +47,9 @@ FAMILY = Family(
     style=Style(
         call=" to={name}<|channel|>analysis <|constrain|>xml<|message|>{arguments}<|call|>",
         arguments=Tags('<rfl:parameter name="{key}">\n{value}\n</rfl:parameter>'),
-        reasoning="<|channel|>analysis<|message|>{text}<|end|><|start|>assistant",
+        reasoning="<|channel|>analysis<|message|>{text}<|end|>",
+        text="<|channel|>final<|message|>{text}<|end|>",
+        joint="<|start|>assistant",
     ),
     think=("<|channel|>analysis<|message|>", "<|end|>"),
     markers=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *ENDS),

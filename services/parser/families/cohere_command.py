@@ -36,6 +36,7 @@ FAMILY = Family(
     ),
     style=Style(
         call='<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "{name}", "parameters": {arguments}}]<|END_ACTION|>',
+        text="<|START_TEXT|>{text}<|END_TEXT|>",
         reasoning="<|START_THINKING|>{text}<|END_THINKING|>",
     ),
     think=THINK,

@@ -23,6 +23,7 @@ FAMILY = Family(
     ),
     style=Style(
         call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>\n',
+        text="\n<response>\n{text}\n</response>\n",
         reasoning="<think>\n{text}\n</think>\n",
     ),
     think=THINK,

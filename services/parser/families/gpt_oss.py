@@ -50,7 +50,9 @@ FAMILY = Family(
     ),
     style=Style(
         call="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>",
-        reasoning="<|channel|>analysis<|message|>{text}<|end|><|start|>assistant",
+        reasoning="<|channel|>analysis<|message|>{text}<|end|>",
+        text="<|channel|>final<|message|>{text}<|end|>",
+        joint="<|start|>assistant",
     ),
     think=("<|channel|>analysis<|message|>", "<|end|>"),
     markers=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *ENDS),

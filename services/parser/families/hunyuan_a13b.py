@@ -25,6 +25,7 @@ FAMILY = Family(
     ),
     style=Style(
         call='<tool_calls>[{"name": "{name}", "arguments": {arguments}}]</tool_calls>',
+        text="<answer>\n{text}\n</answer>",
         reasoning="<think>\n{text}\n</think>\n",
     ),
     think=THINK,

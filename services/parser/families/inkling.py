@@ -43,7 +43,9 @@ FAMILY = Family(
     ),
     style=Style(
         call='{name}<|content_invoke_tool_json|>{"name": "{name}", "args": {arguments}}<|end_message|>',
-        reasoning="<|content_thinking|>{text}<|end_message|><|message_model|>",
+        reasoning="<|content_thinking|>{text}<|end_message|>",
+        text="<|content_text|>{text}<|end_message|>",
+        joint="<|message_model|>",
     ),
     think=("<|content_thinking|>", "<|end_message|>"),
     markers=("<|message_model|>", "<|content_thinking|>", "<|content_text|>", INVOKE, *ENDS),

@@ -17,7 +17,7 @@ from services.parser.writing import Style
 
 _ID = compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?\Z")
 CALL = "<|tool_call_begin|>{id}<|tool_call_argument_begin|>"
-SECTIONS = ("tool_calls_section", "tool_call_section")
+BEGINS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
 
 
 def identify(header: str) -> tuple[str, str]:
@@ -36,11 +36,15 @@ FAMILY = Family(
     reasoning_parsers=("kimi_k2", "kimi_k25"),
     grammar=Markup(
         think=thinking([THINK]),
-        calls=tuple(
-            Call(Shape(opener + CALL), ARGUMENTS, identify)
-            for opener in (*(f"<|{s}_begin|>{{junk}}" for s in SECTIONS), "")
+        calls=(
+            *(Call(Shape(begin + "{ws}" + CALL), ARGUMENTS, identify) for begin in BEGINS),
+            *(
+                Call(Shape(begin + "{junk}" + CALL, marker=begin + "{junk}<|tool_call_begin|>"), ARGUMENTS, identify)
+                for begin in BEGINS
+            ),
+            Call(Shape(CALL), ARGUMENTS, identify),
         ),
-        tails=(*(f"<|{s}_end|>" for s in SECTIONS), "<|tool_call_end|>"),
+        tails=("<|tool_calls_section_end|>", "<|tool_call_section_end|>", "<|tool_call_end|>"),
         stops=CHATML_STOPS,
     ),
     style=Style(

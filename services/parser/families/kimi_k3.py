@@ -67,6 +67,7 @@ FAMILY = Family(
         call='<|open|>tools<|sep|><|open|>call tool="{name}" index="1"<|sep|>{arguments}<|close|>call<|sep|>'
         "<|close|>tools<|sep|>",
         arguments=Tags('<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>'),
+        text="<|open|>response<|sep|>{text}<|close|>response<|sep|>",
         reasoning="<|open|>think<|sep|>{text}<|close|>think<|sep|>",
     ),
     think=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),

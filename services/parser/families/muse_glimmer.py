@@ -53,7 +53,9 @@ FAMILY = Family(
         call=' to=functions.{name}<|message|><atem:function_calls>\n<atem:invoke name="functions.{name}">\n{arguments}'
         "</atem:invoke>\n</atem:function_calls><|eom|>",
         arguments=Tags('<atem:parameter name="{key}">{value}</atem:parameter>\n'),
-        reasoning=" to=self<|message|>{text}<|eom|><|start|>assistant",
+        reasoning=" to=self<|message|>{text}<|eom|>",
+        text=" to=user<|message|>{text}<|eom|>",
+        joint="<|start|>assistant",
     ),
     think=("<|start|>assistant to=self<|message|>", "<|eom|>"),
     markers=("<|start|>", "<|message|>", *ENDS),

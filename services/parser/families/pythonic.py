@@ -14,7 +14,7 @@ from services.parser.writing import Style
 STOPS = ("<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|im_end|>")
 LIST = "[{ws}{name}{ws}({ws}"
 BARE = tuple(Call(Shape(LIST + first, line_start=True), Pythonic()) for first in ("{bare}{ws}=", ")"))
-STYLE = Style(call="[{name}({arguments})]", arguments=python_style)
+STYLE = Style(call="[{name}({arguments})]", arguments=python_style, joint="\n")
 
 FAMILY = Family(
     name="pythonic",

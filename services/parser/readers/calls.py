@@ -262,7 +262,8 @@ class _Calls:
         if not ended and not inner.text.strip() and self.turn.blocks.kind != "tool_use":
             said.append("{}")
             return True
-        return ended == [True] and not inner.rest().strip()
+        opened = self.turn.blocks.kind == "tool_use" or "".join(said[:1]) == "{"
+        return opened and ended == [True] and not inner.rest().strip()
 
     def _say(self, said: list[str], text: str) -> None:
         blocks = self.turn.blocks
