@@ -1,6 +1,7 @@
 """The conformance suite over every engine that this machine has."""
 
 import importlib.util
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -51,27 +52,33 @@ class TestTransformers(Conformance):
         info = await engine.start()
         prompt = [(11 * i + 3) % 500 + 8 for i in range(100)]
 
+        processor = engine._manager.batch_processor
+        prepare = processor.prepare_next_batch
+        gate = threading.Event()
+        gate.set()
+
+        def gated() -> bool:
+            gate.wait()
+            return bool(prepare())
+
+        def broken() -> None:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
         def kill() -> None:
-            def broken() -> None:
-                raise RuntimeError("CUDA error: device-side assert triggered")
+            processor.prepare_next_batch = broken
 
-            engine._manager.batch_processor.prepare_next_batch = broken
-
-        def hold() -> None:
-            engine._manager.background_thread_status.acquire_pause(engine._manager._wake_up_loop)
-
-        def resume() -> None:
-            engine._manager.background_thread_status.release_pause()
-
-        yield Bench(engine, info, prompt, kill, hold, resume, SLOTS)
+        processor.prepare_next_batch = gated
+        yield Bench(engine, info, prompt, kill, gate.clear, gate.set, SLOTS)
+        gate.set()
         await engine.stop(5.0)
 
 
 @pytest.mark.parametrize("fake_trtllm", ["v12", "main26"], indirect=True)
 class TestTrtllm(Conformance):
     @pytest.fixture
-    async def bench(self, fake_trtllm: Any, tiny_model: Path) -> AsyncIterator[Bench]:
-        config = WorkerConfig(model=str(tiny_model), slots=SLOTS, max_model_len=4096, watchdog_s=0.5)
+    async def bench(self, fake_trtllm: Any, tmp_path: Path) -> AsyncIterator[Bench]:
+        (tmp_path / "config.json").write_text('{"vocab_size": 512, "eos_token_id": [5, 7]}')
+        config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096, watchdog_s=0.5)
         engine: Any = open_engine("trtllm", config)
         info = await engine.start()
         runtime = fake_trtllm.LLM.last.runtime

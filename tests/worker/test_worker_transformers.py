@@ -4,6 +4,7 @@ import asyncio
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -163,15 +164,14 @@ async def test_a_dead_thread_is_noticed_while_nothing_is_open(engine: Transforme
 async def test_a_stuck_step_is_noticed(tiny_model: Path) -> None:
     engine = TransformersEngine(config(tiny_model, watchdog_s=0.3))
     await engine.start()
-    status = engine._manager.background_thread_status
+    gate = threading.Event()
+    engine._manager.batch_processor.prepare_next_batch = gate.wait
     deltas = engine.generate(request("t", max_tokens=3000))
-    await asyncio.wait_for(anext(deltas), WAIT_S)
-    status.acquire_pause(engine._manager._wake_up_loop)
     try:
         with pytest.raises(EngineDied, match="no step in"):
             await asyncio.wait_for(_drain(deltas), WAIT_S)
     finally:
-        status.release_pause()
+        gate.set()
         await engine.stop(5.0)
 
 

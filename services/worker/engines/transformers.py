@@ -167,8 +167,9 @@ class TransformersEngine:
 
     def _failed(self, turn: Turn, error: str) -> None:
         """One request was refused, or the whole thread is on its way out: it fails its requests one by one first."""
-        status = self._manager.background_thread_status
-        if not self._manager.is_running() or status.local_status >= status.HARD_STOP:
+        status = getattr(self._manager, "background_thread_status", None)
+        stopping = status is not None and status.local_status >= status.HARD_STOP
+        if stopping or not self._manager.is_running() or getattr(self._manager, "fatal_error", None) is not None:
             self._turns.die(error)
         else:
             turn.fail(lambda: EngineFailed(f"transformers: {error}"))
