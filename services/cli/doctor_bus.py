@@ -26,7 +26,7 @@ async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Find
         msgspec.structs.replace(config, connect_timeout_s=min(CONNECT_S, config.connect_timeout_s)),
         name="turnwire/doctor",
         inbox_prefix="_INBOX_tap",
-        log=open_log(ServiceConfig(log_level="error")),
+        log=open_log(ServiceConfig(log_level="warning")),
         on_fatal=broken.append,
         on_reconnect=lambda: None,
     )

@@ -165,6 +165,8 @@ def python_module(module: str, *argv: str) -> list[str]:
     return [sys.executable, "-m", module, *argv]
 
 
-def quiet_threads(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that keep numeric libraries from starting a thread per core in every process, unless set by hand."""
-    return {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS") if name not in env}
+def quiet(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables, unless set by hand: no numeric library starts a thread per core in every process, and transformers
+    does not tell each of them that it has no torch."""
+    wanted = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TRANSFORMERS_NO_ADVISORY_WARNINGS")
+    return {name: "1" for name in wanted if name not in env}

@@ -73,7 +73,7 @@ async def watch(config: BusConfig, arguments: argparse.Namespace, record: IO[byt
         config,
         name="turnwire/tap",
         inbox_prefix="_INBOX_tap",
-        log=open_log(ServiceConfig(log_level="error")),
+        log=open_log(ServiceConfig(log_level="warning")),
         on_fatal=lambda _reason: end(1),
         on_reconnect=lambda: None,
     )

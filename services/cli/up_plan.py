@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from services.cli.demo_model import build_demo_model
 from services.cli.health import reachable
-from services.cli.supervisor import Spec, python_module, quiet_threads
+from services.cli.supervisor import Spec, python_module, quiet
 from services.runtime.config import (
     STAGES,
     FrontendConfig,
@@ -140,13 +140,13 @@ def prepare_state(plan: Plan) -> None:
 def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
     """Every service process, in the order in which to start them."""
     bus = [f"--nats-url={nats_url}"] if nats_url else []
-    quiet = {} if plan.worker.engine == "trtllm" else quiet_threads(env)
+    calm = {} if plan.worker.engine == "trtllm" else quiet(env)
     found = []
     for stage, count in plan.counts().items():
         for number in range(count):
             name = f"{stage}-{number + 1}"
             own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
-            found.append(Spec(name, python_module(f"services.{stage}", *plan.flags[stage], *bus, *own), quiet))
+            found.append(Spec(name, python_module(f"services.{stage}", *plan.flags[stage], *bus, *own), calm))
     return found
 
 

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Builds the images and shows that the stack answers, how it scales, and that it stands the loss of a part.
+# Needs Docker with Compose and Buildx, and python3 on this machine. Ends with status 0 if everything held.
+#
+#   PROVE_BASE=IMAGE    base image [python:3.12-slim]; where it can be neither found nor pulled, one is made with
+#                       debootstrap (as root) and imported
+#   PROVE_SUITE=NAME    Debian suite for debootstrap [bookworm]
+#   PROVE_MIRROR=URL    Debian mirror for debootstrap [its own default]
+#   PROVE_NATS=IMAGE    NATS image [nats:2.15-alpine]; where it cannot be had, deploy/nats/Dockerfile is built
+#   PROVE_CA=FILE       certificates to trust while building, behind a proxy that has its own
+#   PROVE_PORT=N        port on loopback [18000]
+#   PROVE_KEEP=1        leave the stack running
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+SUITE=${PROVE_SUITE:-bookworm}
+PORT=${PROVE_PORT:-18000}
+URL=http://127.0.0.1:$PORT
+WORK=$(mktemp -d)
+
+export COMPOSE_PROJECT_NAME=turnwire-prove
+export TURNWIRE_COMPOSE_LISTEN=127.0.0.1:$PORT
+export TURNWIRE_COMPOSE_CA=${PROVE_CA:-/dev/null}
+# Eight turns at once per worker, so that one worker is soon full and a second one shows.
+export TURNWIRE_SLOTS=8 TURNWIRE_TOKEN_DELAY_MS=20
+
+compose() { docker compose --progress quiet "$@"; }
+say() { printf '\n== %s\n' "$*"; }
+have() { docker image inspect "$1" >/dev/null 2>&1 || docker pull --quiet "$1" >/dev/null 2>&1; }
+
+finish() {
+    status=$?
+    if [ $status != 0 ]; then docker compose logs --tail 20 >&2 || true; fi
+    if [ -z "${PROVE_KEEP:-}" ]; then compose down --volumes --timeout 10 >/dev/null 2>&1 || true; fi
+    rm -rf "$WORK"
+    exit $status
+}
+trap finish EXIT
+
+base_image() {
+    local base=${PROVE_BASE:-python:3.12-slim}
+    if ! have "$base"; then
+        base=turnwire-base:$SUITE
+        if ! have "$base"; then
+            echo "no registry: making $base with debootstrap" >&2
+            debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates,wget \
+                "$SUITE" "$WORK/root" ${PROVE_MIRROR:+"$PROVE_MIRROR"} >"$WORK/debootstrap.log" 2>&1 \
+                || { tail -20 "$WORK/debootstrap.log" >&2; return 1; }
+            rm -rf "$WORK/root/var/cache/apt/archives" "$WORK/root/var/lib/apt/lists"
+            tar -C "$WORK/root" -c . | docker import - "$base" >/dev/null
+            rm -rf "$WORK/root"
+        fi
+    fi
+    echo "$base"
+}
+
+nats_image() {
+    local image=${PROVE_NATS:-nats:2.15-alpine}
+    if ! have "$image"; then
+        image=turnwire-nats:local
+        docker build --quiet --tag "$image" --build-arg BASE="$TURNWIRE_COMPOSE_BASE" \
+            --secret id=ca,src="$TURNWIRE_COMPOSE_CA" deploy/nats >/dev/null
+    fi
+    echo "$image"
+}
+
+ask() { python3 deploy/prove.py "$URL" "$@"; }
+
+say "images"
+TURNWIRE_COMPOSE_BASE=$(base_image)
+export TURNWIRE_COMPOSE_BASE
+TURNWIRE_COMPOSE_NATS_IMAGE=$(nats_image)
+export TURNWIRE_COMPOSE_NATS_IMAGE
+compose build
+docker image ls --format '{{.Repository}}:{{.Tag}}  {{.Size}}' | grep -E '^(turnwire|nats)[:-]' | sort
+
+say "one of each"
+compose up --detach --wait
+ask one
+ask load 32 --there worker=1,parser=1
+
+say "a user of the bus hears its own subjects only"
+docker compose exec -T frontend timeout --signal INT 3 turnwire tap 'tw.v1.tok.>' >"$WORK/refused" 2>&1 || true
+grep -i --max-count 1 'permissions violation' "$WORK/refused"
+
+say "two workers, three parsers"
+compose up --detach --wait --no-recreate --scale parser=3 --scale worker=2
+compose run --rm -T --name "$COMPOSE_PROJECT_NAME-tap" tap --json 'tw.v1.evt.>' >"$WORK/tap" 2>"$WORK/heard" &
+tapping=$!
+until grep -q 'listening on' "$WORK/heard"; do kill -0 $tapping; sleep 0.1; done
+ask load 32 --there worker=2,parser=3
+docker kill --signal INT "$COMPOSE_PROJECT_NAME-tap" >/dev/null
+wait $tapping
+ask spread "$WORK/tap" --over worker=2,parser=3
+
+say "in the middle of 16 turns a parser is killed and a worker stopped"
+ask load 16 --there worker=2,parser=3 &
+asking=$!
+sleep 0.7
+docker kill "$(docker compose ps --quiet parser | head -1)" >/dev/null
+docker stop --time 60 "$(docker compose ps --quiet worker | head -1)" >/dev/null
+wait $asking
+
+say "everything held"
