@@ -11,10 +11,7 @@ environment says otherwise they are told to sleep; `OMP_NUM_THREADS=1` is the sa
 
 import asyncio
 import contextlib
-import dataclasses
 import gc
-import os
-import sys
 from collections.abc import AsyncGenerator, Callable
 from itertools import count
 from typing import Any
@@ -23,20 +20,14 @@ from schemas.control import Load
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed
 from services.runtime.config import WorkerConfig
-from services.runtime.model_files import ModelFacts, read_facts, with_defaults
+from services.runtime.model_files import with_defaults
 from services.worker.engine import Delta, EngineInfo, EngineRequest
 from services.worker.engines.threads import in_daemon_thread
-from services.worker.engines.transformers_adapter import (
-    Progress,
-    batching_options,
-    cpu_kv_tokens,
-    parse_args,
-    row_arguments,
-)
+from services.worker.engines.transformers_adapter import Progress, parse_args, row_arguments
+from services.worker.engines.transformers_loader import Loaded, load_model
 from services.worker.engines.turns import OpenTurns, Turn
 
 WATCH_INTERVAL_S = 0.25
-MAX_THREADS = 8
 
 
 class TransformersEngine:
@@ -53,7 +44,8 @@ class TransformersEngine:
         self._stopping = False
         self._watcher: asyncio.Task[None] | None = None
         self._manager: Any = None
-        self._facts: ModelFacts
+        self._own: Sampling
+        """The model's own way to choose tokens."""
         self._info: EngineInfo
 
     async def start(self) -> EngineInfo:
@@ -64,9 +56,10 @@ class TransformersEngine:
         # The library's thread is no daemon: an exception anywhere would leave a process that never ends. Threads
         # inherit that from the thread that starts them, so it is started from one.
         try:
-            self._info = await in_daemon_thread(self._load, "transformers-load")
+            loaded = await in_daemon_thread(self._load, "transformers-load")
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
+        self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
         self._watcher = asyncio.create_task(self._watch())
         try:
             async for _ in self.generate(EngineRequest("start", [0], Sampling(max_tokens=1), [])):
@@ -132,7 +125,7 @@ class TransformersEngine:
     def _submit(self, key: str, turn: Turn, request: EngineRequest, progress: Progress) -> None:
         arguments: dict[str, Any] = {}
         if self._args.mode == "sampling":
-            arguments = row_arguments(with_defaults(request.sampling, self._facts.sampling))
+            arguments = row_arguments(with_defaults(request.sampling, self._own))
         # The handler first: outputs that come before it land in a shared queue, and the turn would hang.
         self._manager.register_result_handler(key, self._callback(key, turn, progress))
         added = self._manager.add_request(
@@ -199,75 +192,13 @@ class TransformersEngine:
                 self._turns.die(f"no step in {self._config.watchdog_s:.0f} s")
                 return
 
-    # On the loading thread.
-
-    def _load(self) -> EngineInfo:
-        if "torch" not in sys.modules:
-            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when OpenMP is loaded
-        import torch
-        import transformers
-
-        if not sys.stderr.isatty():
-            transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        config = self._config
-        self._facts = read_facts(config.model)
-        device = _device(torch, config.device)
-        if device.type == "cpu":
-            torch.set_num_threads(self._args.threads or _cpu_threads())
-        model = self._model(torch, transformers, device)
-        window = config.max_model_len or self._facts.window or 4096
-        kv_tokens = config.kv_tokens
-        if kv_tokens is None and device.type == "cpu":
-            kv_tokens = cpu_kv_tokens(_kv_bytes_per_token(model), _free_memory(), window)
-        self._manager = self._make_manager(model, kv_tokens)
-        # Makes the cache and captures CUDA graphs here, where an exception reaches the caller.
-        self._manager.warmup()
-        cache = self._manager.batch_processor.cache
-        self._observe(cache)
-        self._manager.current_batch = 0
-        self._manager.start()
-        return self._describe(transformers.__version__, cache, model, window)
-
-    def _model(self, torch: Any, transformers: Any, device: Any) -> Any:
-        args, config = self._args, self._config
-        dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
-        options: dict[str, Any] = {"attn_implementation": args.attn_implementation, "dtype": dtype}
-        options["trust_remote_code"] = config.trust_remote_code
-        options |= args.model_kwargs
-        auto = transformers.AutoModelForCausalLM
-        if args.load_format == "dummy":
-            if args.seed is not None:
-                torch.manual_seed(args.seed)
-            own = transformers.AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
-            if dtype == "auto":
-                options["dtype"] = getattr(own, "dtype", None) or torch.float32
-            return auto.from_config(own, **options).to(device).eval()
-        model = auto.from_pretrained(config.model, **options)
-        return (model if "device_map" in options else model.to(device)).eval()
-
-    def _make_manager(self, model: Any, kv_tokens: int | None) -> Any:
-        from transformers import GenerationConfig
-        from transformers.generation.configuration_utils import ContinuousBatchingConfig
-
-        on_cpu = model.device.type == "cpu"
-        known = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
-        options = batching_options(
-            self._args, slots=self._config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, known=known
-        )
-        sampling = self._args.mode == "sampling"
-        # Neutral, so that the library makes no processors of its own; end tokens come with each request.
-        neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampling else {}
-        generation = GenerationConfig(  # type: ignore[no-untyped-call]
-            do_sample=sampling, eos_token_id=-1, **neutral
-        )
-        manager = model.init_continuous_batching(
-            generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**options)
-        )
-        if sampling:
-            from services.worker.engines.transformers_sampler import install
-
-            install(manager.logit_processor, eager=on_cpu)
-        return manager
+    def _load(self) -> Loaded:
+        """On a thread of its own: up to the running generation thread."""
+        loaded = load_model(self._config, self._args)
+        self._observe(loaded.manager.batch_processor.cache)
+        loaded.manager.current_batch = 0
+        loaded.manager.start()
+        return loaded
 
     def _observe(self, cache: Any) -> None:
         """The library tells nobody how much of a prompt it found; its own search does."""
@@ -279,46 +210,3 @@ class TransformersEngine:
             return found
 
         cache.search_prefix_match = observed
-
-    def _describe(self, version: str, cache: Any, model: Any, window: int) -> EngineInfo:
-        config = self._manager.continuous_batching_config
-        page = getattr(config, "page_size", None) or config.block_size
-        capacity = (cache.num_blocks - 1) * page
-        shares = bool(cache.use_prefix_sharing)
-        features = {"sampling", "seed", "min_p"} if self._args.mode == "sampling" else {"logprobs"}
-        return EngineInfo(
-            name="transformers",
-            version=version,
-            max_model_len=min(window, capacity),
-            slots=self._config.slots,
-            block_tokens=page if shares else None,
-            kv_tokens=capacity,
-            eos_ids=self._facts.eos_ids,
-            features=frozenset(features | ({"prefix_cache"} if shares else set())),
-            vocab_size=model.get_input_embeddings().num_embeddings,
-        )
-
-
-def _device(torch: Any, name: str) -> Any:
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _cpu_threads() -> int:
-    """OMP_NUM_THREADS if set; else all cores but one, for the event loop and everything else needs one, too."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() else max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
-
-
-def _kv_bytes_per_token(model: Any) -> int:
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width * model.dtype.itemsize)
-
-
-def _free_memory() -> int:
-    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
