@@ -14,13 +14,12 @@ import msgspec
 from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, FinishReason
 from services.cli import bus_view
+from services.parser import open_parser
 from services.runtime.config_flags import parse_arguments
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints one line for each event; status 2 for an unknown family or unreadable tools."""
-    from services.parser import open_parser
-
     parser = argparse.ArgumentParser(prog="turnwire parse", allow_abbrev=False, description=__doc__)
     parser.add_argument("--family", required=True, help="qwen3_coder, hermes …")
     parser.add_argument("--tools", type=Path, metavar="FILE", help="JSON list of tools, in any API's form")
@@ -32,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         tools = read_tools(arguments.tools.read_bytes()) if arguments.tools else []
         machine = open_parser(arguments.family, tools=tools, in_reasoning=arguments.in_reasoning)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         print(f"turnwire parse: {error}", file=sys.stderr)
         return 2
     text = sys.stdin.read()

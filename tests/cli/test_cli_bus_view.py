@@ -48,14 +48,14 @@ def said(subject: str, message: Struct) -> list[Line]:
     ("subject", "message", "line"),
     [
         (
-            subjects.turn("acme/m"),
+            subjects.turn("acme/m", "pre"),
             TurnRequest("t1", "f1", CONVERSATION),
-            Line("turn", "acme/m", "t1", "1 messages, 1 tools, from f1"),
+            Line("turn", "acme/m pre", "t1", "1 messages, 1 tools, from f1"),
         ),
         (
-            subjects.turn("acme/m"),
+            subjects.turn("acme/m", "pre"),
             TurnRequest("t1", "f1", CONVERSATION, attempt=2, resume=pack_ids([1, 2])),
-            Line("turn", "acme/m", "t1", "attempt 2: 1 messages, 1 tools, resumes behind 2 tokens, from f1"),
+            Line("turn", "acme/m pre", "t1", "attempt 2: 1 messages, 1 tools, resumes behind 2 tokens, from f1"),
         ),
         (
             subjects.generate("acme/m", "w.1"),
@@ -68,12 +68,16 @@ def said(subject: str, message: Struct) -> list[Line]:
                 "max_tokens 9, tokens to p1",
             ),
         ),
-        (subjects.count("m"), CountRequest(CONVERSATION), Line("count", "m", "", "count 1 messages")),
-        (subjects.tokenize("m"), TokenizeRequest(text="four"), Line("tokenize", "m", "", "tokenize 4 characters")),
+        (subjects.count("m", "pre"), CountRequest(CONVERSATION), Line("count", "m pre", "", "count 1 messages")),
         (
-            subjects.detokenize("m"),
+            subjects.tokenize("m", "pre"),
+            TokenizeRequest(text="four"),
+            Line("tokenize", "m pre", "", "tokenize 4 characters"),
+        ),
+        (
+            subjects.detokenize("m", "pre"),
             DetokenizeRequest(pack_ids([5, 6])),
-            Line("detokenize", "m", "", "detokenize [5 6]"),
+            Line("detokenize", "m pre", "", "detokenize [5 6]"),
         ),
         (
             subjects.cancel("m"),
@@ -167,7 +171,7 @@ def test_subjects_without_a_type_show_their_json() -> None:
 @pytest.mark.parametrize("data", [b"\x00", b"{}", b'{"turn": 3}'])
 def test_bytes_that_do_not_fit_are_refused(data: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        bus_view.decode(subjects.turn("m"), data)
+        bus_view.decode(subjects.turn("m", "pre"), data)
 
 
 def test_every_subject_word_is_known() -> None:

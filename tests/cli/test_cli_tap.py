@@ -102,7 +102,7 @@ async def test_whole_messages_to_a_program_and_a_file(
 
 async def test_what_cannot_be_read_is_said_and_the_tap_goes_on(nats: NatsServer, publish: Callable[..., bool]) -> None:
     async with tap(nats.url) as process:
-        publish(subjects.turn("m"), Cancel("t", 1, "hangup"))
+        publish(subjects.turn("m", "pre"), Cancel("t", 1, "hangup"))
         publish(subjects.cancel("m"), Cancel("turn-aaaa", 1, "hangup"))
         assert "cannot be read: Object missing required field" in await line(process)
         assert "turn-aaaa" in await line(process)

@@ -47,38 +47,38 @@ PUBLISHES = {
 """What each service says, from the docstring of `schemas.subjects` and the code of its shell."""
 
 HEARS = {
-    "frontend": [(subjects.events("f.1"), ""), (subjects.beats(), ""), ("_INBOX_frontend.>", "")],
+    "frontend": [subjects.events("f.1"), subjects.beats(), "_INBOX_frontend.>"],
     "preprocessor": [
-        (subjects.turn(MODEL, "pre.1"), ""),
-        (subjects.count(MODEL, "pre.1"), ""),
-        (subjects.tokenize(MODEL, "pre.1"), ""),
-        (subjects.detokenize(MODEL, "pre.1"), ""),
-        (subjects.cancel(MODEL), ""),
-        (subjects.kv(MODEL, "*"), ""),
-        (subjects.beats(), ""),
-        ("_INBOX_preprocessor.>", ""),
+        subjects.turn(MODEL, "pre.1"),
+        subjects.count(MODEL, "pre.1"),
+        subjects.tokenize(MODEL, "pre.1"),
+        subjects.detokenize(MODEL, "pre.1"),
+        subjects.cancel(MODEL),
+        subjects.kv(MODEL, "*"),
+        subjects.beats(),
+        "_INBOX_preprocessor.>",
     ],
     "worker": [
-        (subjects.generate(MODEL, "w.1"), ""),
-        (subjects.cancel(MODEL), ""),
-        (subjects.credit("worker", "w.1"), ""),
-        (subjects.replay("worker", "w.1"), ""),
-        (subjects.beats(), ""),
-        ("_INBOX_worker.>", ""),
+        subjects.generate(MODEL, "w.1"),
+        subjects.cancel(MODEL),
+        subjects.credit("worker", "w.1"),
+        subjects.replay("worker", "w.1"),
+        subjects.beats(),
+        "_INBOX_worker.>",
     ],
     "parser": [
-        (subjects.tokens("p.1"), ""),
-        (subjects.cancel(MODEL), ""),
-        (subjects.credit("parser", "p.1"), ""),
-        (subjects.replay("parser", "p.1"), ""),
-        (subjects.beats(), ""),
-        ("_INBOX_parser.>", ""),
+        subjects.tokens("p.1"),
+        subjects.cancel(MODEL),
+        subjects.credit("parser", "p.1"),
+        subjects.replay("parser", "p.1"),
+        subjects.beats(),
+        "_INBOX_parser.>",
     ],
-    "tap": [(subjects.ALL, "")],
+    "tap": [subjects.ALL],
 }
 
 EVERY_PUBLISHED = sorted({subject for said in PUBLISHES.values() for subject in said} | {"_INBOX_frontend.x", "other"})
-EVERY_HEARD = sorted({heard for all_heard in HEARS.values() for heard in all_heard} | {(">", "")})
+EVERY_HEARD = sorted({heard for all_heard in HEARS.values() for heard in all_heard} | {">"})
 
 
 @pytest.fixture(scope="module")
@@ -159,14 +159,14 @@ async def test_who_may_say_what(user: User, request: pytest.FixtureRequest) -> N
 async def test_who_may_hear_what(user: User, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["user"]
     allowed = []
-    for subject, queue in EVERY_HEARD:
-        subscription = await user.client.subscribe(subject, queue=queue)
+    for subject in EVERY_HEARD:
+        subscription = await user.client.subscribe(subject)
         if not await user.refused():
-            allowed.append((subject, queue))
+            allowed.append(subject)
         await subscription.unsubscribe()
     wanted = set(HEARS[name])
     if name == "tap":
-        wanted |= {(s, q) for s, q in EVERY_HEARD if s.startswith(subjects.PREFIX)}
+        wanted |= {subject for subject in EVERY_HEARD if subject.startswith(subjects.PREFIX)}
     assert set(allowed) == wanted
 
 
