@@ -1,21 +1,16 @@
 """deploy/nats/nats.conf on a real server: every service may do what it must, and nothing of what is another's."""
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import nats
 import pytest
 from nats.aio.client import Client
 
 from schemas import subjects
-from services.cli.make_secrets import make_secrets
 from services.runtime.config import read_secret
-from tests.conftest import free_port
+from tests.deploy.deployed import DeployedNats
 
-CONF = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
 MODEL = "acme/m"
 
 PUBLISHES = {
@@ -82,30 +77,10 @@ EVERY_HEARD = sorted({heard for all_heard in HEARS.values() for heard in all_hea
 
 
 @pytest.fixture(scope="module")
-def server(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    directory = tmp_path_factory.mktemp("deploy")
-    shutil.copy(CONF, directory)
-    make_secrets(directory / "made")
-    shutil.copytree(directory / "made" / "nats", directory / "secrets")
-    port = free_port()
-    command = [
-        nats_binary,
-        "-c",
-        str(directory / CONF.name),
-        "-a",
-        "127.0.0.1",
-        "-p",
-        str(port),
-        "-m",
-        str(free_port()),
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "Server is ready" in line:
-                break
-        yield f"nats://127.0.0.1:{port}", directory / "made"
-        process.kill()
+def server(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedNats]:
+    deployed = DeployedNats(nats_binary, tmp_path_factory.mktemp("deploy"))
+    yield deployed
+    deployed.stop()
 
 
 class User:
@@ -124,8 +99,7 @@ class User:
 
 
 @pytest.fixture
-async def user(server: tuple[str, Path], request: pytest.FixtureRequest) -> AsyncIterator[User]:
-    url, secrets = server
+async def user(server: DeployedNats, request: pytest.FixtureRequest) -> AsyncIterator[User]:
     refusals: list[str] = []
 
     async def refuse(error: Exception) -> None:
@@ -133,9 +107,9 @@ async def user(server: tuple[str, Path], request: pytest.FixtureRequest) -> Asyn
 
     name = request.param
     client = await nats.connect(
-        url,
+        server.url,
         user=name,
-        password=read_secret(str(secrets / name / "nats.password")),
+        password=read_secret(server.password_file(name)),
         inbox_prefix=f"_INBOX_{name}",
         error_cb=refuse,
         allow_reconnect=False,
@@ -171,19 +145,16 @@ async def test_who_may_hear_what(user: User, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.parametrize("user", ["preprocessor", "worker"], indirect=True)
-async def test_who_is_asked_may_answer_once(
-    user: User, server: tuple[str, Path], request: pytest.FixtureRequest
-) -> None:
+async def test_who_is_asked_may_answer_once(user: User, server: DeployedNats, request: pytest.FixtureRequest) -> None:
     asked, asker = (
         (subjects.count(MODEL, "pre.1"), "frontend")
         if request.node.callspec.params["user"] == "preprocessor"
         else (subjects.generate(MODEL, "w.1"), "preprocessor")
     )
-    url, secrets = server
     client = await nats.connect(
-        url,
+        server.url,
         user=asker,
-        password=read_secret(str(secrets / asker / "nats.password")),
+        password=read_secret(server.password_file(asker)),
         inbox_prefix=f"_INBOX_{asker}",
     )
     subscription = await user.client.subscribe(asked)
@@ -198,14 +169,13 @@ async def test_who_is_asked_may_answer_once(
     await client.close()
 
 
-async def test_nobody_comes_in_without_a_password(server: tuple[str, Path]) -> None:
+async def test_nobody_comes_in_without_a_password(server: DeployedNats) -> None:
     for wrong in ({}, {"user": "frontend", "password": "guess"}, {"user": "admin", "password": ""}):
         with pytest.raises(nats.errors.Error):
-            await nats.connect(server[0], allow_reconnect=False, connect_timeout=2, **wrong)
+            await nats.connect(server.url, allow_reconnect=False, connect_timeout=2, **wrong)
 
 
-async def test_prompts_fit(server: tuple[str, Path]) -> None:
-    password = read_secret(str(server[1] / "tap" / "nats.password"))
-    client = await nats.connect(server[0], user="tap", password=password)
+async def test_prompts_fit(server: DeployedNats) -> None:
+    client = await nats.connect(server.url, user="tap", password=read_secret(server.password_file("tap")))
     assert client.max_payload == 8 * 1024 * 1024
     await client.close()
