@@ -1,0 +1,80 @@
+"""`python -m fuzz.reduce FILE…`: for inputs of the parser target, the smallest case that breaks the same law."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fuzz.cases import Case, decode, to_vector
+from fuzz.laws import Broken, check
+from schemas.events import FinishReason
+
+
+def broken(case: Case) -> str | None:
+    """The law that a case breaks, or the name of what was raised; None if all is well."""
+    try:
+        check(case)
+    except Broken as error:
+        return error.law
+    except Exception as error:
+        return type(error).__name__
+    return None
+
+
+def reduced(case: Case) -> Case:
+    """The smallest case found that breaks the same law."""
+    law = broken(case)
+    if law is None:
+        return case
+
+    def fails(other: Case) -> bool:
+        return broken(other) == law
+
+    while True:
+        before = case
+        for simpler in _simpler(case):
+            if fails(simpler):
+                case = simpler
+        case = replace(case, raw=_shrunk(case.raw, lambda raw, c=case: fails(replace(c, raw=raw))))  # type: ignore[misc]
+        case = replace(case, prefix=_shrunk(case.prefix, lambda p, c=case: fails(replace(c, prefix=p))))  # type: ignore[misc]
+        tools = tuple(tool for tool in case.tools if tool.name in case.prefix + case.raw) or case.tools[:1]
+        if fails(replace(case, tools=tools)):
+            case = replace(case, tools=tools)
+        if case == before:
+            return case
+
+
+def _simpler(case: Case) -> Iterator[Case]:
+    yield replace(case, prefix="", raw=case.raw)
+    yield replace(case, prefix="", raw=case.prefix + case.raw)
+    yield replace(case, calls_as_text=False)
+    yield replace(case, in_reasoning=False)
+    yield replace(case, reason=FinishReason.STOP)
+    yield replace(case, tools=())
+    yield from (replace(case, seed=seed) for seed in range(min(case.seed, 16)))
+
+
+def _shrunk(text: str, fails: Callable[[str], bool]) -> str:
+    """The text without all that can be left out, and with dull letters where those do."""
+    size = len(text)
+    while size:
+        at = 0
+        while at < len(text):
+            shorter = text[:at] + text[at + size :]
+            if fails(shorter):
+                text = shorter
+            else:
+                at += size
+        size //= 2
+    for at, char in enumerate(text):
+        dull = text[:at] + "x" + text[at + 1 :]
+        if char.isalnum() and char != "x" and fails(dull):
+            text = dull
+    return text
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        least = reduced(decode(Path(name).read_bytes()))
+        print(json.dumps(to_vector(least, law=broken(least)), ensure_ascii=False), flush=True)

@@ -1,0 +1,101 @@
+"""What a family's grammar is made of, for laws that ask whether a text may be a marker and for mutations."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Final
+
+from services.parser import families
+from services.parser.markup import Markup
+from services.parser.shapes import Shape
+
+_HOLE: Final = re.compile(r"\{(ws|name|key|bare|id|junk|to|word|bool|q|suffix)\}")
+FILLED: Final = {
+    "ws": ("", "\n", " "),
+    "name": ("read_ledger", "nope"),
+    "key": ("account", "page", "note"),
+    "bare": ("account", "page"),
+    "id": ("functions.read_ledger:0", "3", " "),
+    "junk": ("", "x"),
+    "to": ("functions.read_ledger", "user", "self"),
+    "word": ("string", "number", "json"),
+    "bool": ("true", "false"),
+    "q": ('"', "'", ""),
+    "suffix": ("", ":opensource"),
+}
+"""Texts that fit the holes of a shape."""
+
+
+def _notations(part: Any, seen: set[int]) -> Iterator[str]:
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    if isinstance(part, Shape):
+        yield part.text
+        yield from part.then
+    elif isinstance(part, str):
+        yield part
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _notations(getattr(part, field.name), seen)
+    elif isinstance(part, tuple | list):
+        for item in part:
+            yield from _notations(item, seen)
+
+
+@cache
+def notations(family: str) -> tuple[str, ...]:
+    """All literal texts and shapes of a family's grammar, in the notation of shapes."""
+    known = families()[family]
+    said = (*_notations(known.grammar, set()), *known.markers, *known.stops, *(known.think or ()))
+    return tuple(dict.fromkeys(text for text in said if text))
+
+
+@cache
+def first_characters(family: str) -> frozenset[str]:
+    """What a marker of the family may begin with."""
+    return frozenset(text[0] for text in notations(family))
+
+
+@cache
+def spellings(family: str) -> tuple[str, ...]:
+    """Every notation with its holes filled, several times over."""
+    found: dict[str, None] = {}
+    for text in notations(family):
+        for turn in range(3):
+            found[_HOLE.sub(lambda hole, turn=turn: FILLED[hole[1]][turn % len(FILLED[hole[1]])], text)] = None  # type: ignore[misc]
+    return tuple(t for t in found if t)
+
+
+def _loose(notation: str) -> str:
+    """A pattern for a marker; its holes hold anything that is no bracket."""
+    return r"[^<>]*?".join(map(re.escape, _HOLE.split(notation)[::2]))
+
+
+class Framing:
+    """What may stand between the blocks of a turn without calls."""
+
+    def __init__(self, markers: frozenset[str], heads: frozenset[str]) -> None:
+        literal = "|".join(map(_loose, sorted(markers, key=len, reverse=True)))
+        self._gap = rf"(?:[ \t\r\n]|{literal})*" if literal else r"[ \t\r\n]*"
+        cut = "|".join(map(re.escape, sorted(heads)))
+        self._end = rf"(?:(?:{cut})[\s\S]*)?" if cut else ""
+
+    def fits(self, raw: str, blocks: list[str]) -> bool:
+        """Whether `raw` is the blocks in order with nothing else but markers; at its end one may be cut off."""
+        pattern = self._gap + "".join(re.escape(text) + self._gap for text in blocks) + self._end
+        return re.fullmatch(pattern, raw) is not None
+
+
+@cache
+def framing(family: str, calls: bool) -> Framing | None:
+    """The family's framing; None for one whose messages have headers."""
+    grammar = families()[family].grammar
+    if not isinstance(grammar, Markup):
+        return None
+    markers = {*grammar.tails, *grammar.stops}
+    markers.update(text for pair in grammar.think for text in (pair.opener, pair.closer))
+    markers.update(text for pair in grammar.frames for text in pair)
+    heads = {call.shape.head for call in grammar.calls if calls} | {_HOLE.split(marker)[0] for marker in markers}
+    return Framing(frozenset(markers), frozenset(heads))

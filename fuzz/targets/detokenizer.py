@@ -1,0 +1,86 @@
+"""Incremental detokenization: the text of any ids in any steps is the text of the whole, without a broken character.
+
+tokenizer, seed of the steps; then ids, two bytes each
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from random import Random
+from typing import Final
+
+from tokenizers import Tokenizer
+
+from fuzz.vocabularies import byte_level, sentencepiece, wordpiece
+from services.parser.detokenizer import Vocabulary
+
+MARKERS: Final = frozenset({"<tool_call>"})
+BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
+_TEXTS: Final = (
+    "Grüße 船は 🌊👩‍🚀 “naïve”\n\tdef f(x): return x ** 2",
+    "a<tool_call>b<|im_end|>c",
+    "hello world's worldwide . hello",
+    "\r\n  indented\ttext  ",
+)
+
+
+@cache
+def vocabularies() -> tuple[tuple[Tokenizer, Vocabulary], ...]:
+    """Each kind of tokenizer, with ours of it."""
+    return tuple((t, Vocabulary(t)) for t in (byte_level(), sentencepiece(), wordpiece()))
+
+
+def one(data: bytes) -> None:
+    """Raises AssertionError where the text depends on the steps or differs from the library's."""
+    kind, seed = data[:2].ljust(2, b"\0")
+    tokenizer, vocabulary = vocabularies()[kind % 3]
+    hidden = vocabulary.hidden(MARKERS)
+    ids = [int.from_bytes(data[at : at + 2], "little") for at in range(2, len(data) - 1, 2)]
+    at_once = _text(vocabulary, [ids])
+    each = _text(vocabulary, [[i] for i in ids])
+    steps = _text(vocabulary, _steps(ids, Random(seed)))
+    assert at_once == each == steps, f"{at_once!r} / {each!r} / {steps!r} of {ids}"
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    known = [i for i in ids if i not in hidden and i < size]
+    theirs = str(tokenizer.decode(known, skip_special_tokens=False))
+    if BROKEN not in theirs and BROKEN not in at_once:
+        assert at_once.removeprefix(" ") == theirs.removeprefix(" "), (
+            f"{at_once!r}, the library: {theirs!r}, of {known}"
+        )
+    elif kind % 3 == 0:
+        assert at_once == theirs, f"{at_once!r}, the library: {theirs!r}, of {known}"
+
+
+def mutate(data: bytes, chance: Random) -> bytes:
+    """Other ids, near `data`."""
+    ids = bytearray(data)
+    if not ids or chance.random() < 0.2:
+        ids[:1] = bytes([chance.randrange(3)])
+    for _ in range(chance.choice((1, 2, 8))):
+        at = 2 * chance.randrange(1, len(ids) // 2 + 2)
+        ids[at : at + chance.choice((0, 0, 2, 4))] = chance.randrange(420).to_bytes(2, "little")
+    return bytes(ids)
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """Texts, encoded by each tokenizer."""
+    for kind, (tokenizer, _) in enumerate(vocabularies()):
+        for number, text in enumerate(_TEXTS):
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            yield f"{kind}-{number}", bytes([kind, number]) + b"".join(i.to_bytes(2, "little") for i in ids)
+
+
+def _text(vocabulary: Vocabulary, steps: Iterable[Sequence[int]]) -> str:
+    """The text; nothing is shown before its character is whole."""
+    detokenizer = vocabulary.open(vocabulary.hidden(MARKERS))
+    shown = "".join(detokenizer.feed(step) for step in steps) + detokenizer.flush()
+    assert detokenizer.flush() == ""
+    shown.encode()
+    return shown
+
+
+def _steps(ids: list[int], chance: Random) -> Iterator[list[int]]:
+    at = 0
+    while at < len(ids):
+        size = chance.randint(1, 4)
+        yield ids[at : at + size]
+        at += size

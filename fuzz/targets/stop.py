@@ -1,0 +1,79 @@
+"""Stop strings: found where they end first, however the text is cut, and nothing else is held back.
+
+how many strings, seed of the cuts; then the strings and the text, NUL between them
+"""
+
+from collections.abc import Iterable, Iterator
+from random import Random
+from typing import Final
+
+from services.parser.stop import StopStrings
+
+_PIECES: Final = (*"aaabbc", "ab", "aab", "abc", "STOP", "\n", "\n\n", "<", "</", "</done>", "船", " ", "x" * 40)
+
+
+def one(data: bytes) -> None:
+    """Raises AssertionError where the cut is another than the reference's."""
+    head = data[:2].ljust(2, b"\0")
+    words = data[2:].decode("utf-8", "replace").split("\0")
+    count = 1 + head[0] % 4
+    stops, text = [word for word in words[:count] if word] or ["\n\n"], "".join(words[count:])
+    want = reference(text, stops)
+    for pieces in ([text], list(text), list(_cuts(text, Random(head[1])))):
+        got = _run(stops, pieces)
+        assert got == want, f"{got}, not {want}, of {pieces} with {stops}"
+
+
+def reference(text: str, stops: Iterable[str]) -> tuple[str, str | None]:
+    """The text before the stop string that ends first (the longest of those that end there), and that string."""
+    found = [(text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
+    if not found:
+        return text, None
+    end, _, stop = min(found)
+    return text[: end - len(stop)], stop
+
+
+def _run(stops: list[str], pieces: Iterable[str]) -> tuple[str, str | None]:
+    matcher, shown, fed = StopStrings(stops), "", ""
+    for piece in pieces:
+        fed += piece
+        text, hit = matcher.feed(piece)
+        shown += text
+        if hit is not None:
+            return shown, hit
+        held = fed[len(shown) :]
+        assert fed == shown + held
+        assert not held or any(stop.startswith(held) for stop in stops), f"{held!r} waits, with {stops}"
+    return shown + matcher.flush(), None
+
+
+def _cuts(text: str, chance: Random) -> Iterator[str]:
+    at = 0
+    while at < len(text):
+        size = chance.randint(1, 5)
+        yield text[at : at + size]
+        at += size
+
+
+def mutate(data: bytes, chance: Random) -> bytes:
+    """Other strings and text, near `data`."""
+    head, text = data[:2].ljust(2, b"\0"), data[2:].decode("utf-8", "replace")
+    for _ in range(chance.choice((1, 2, 4))):
+        at = chance.randrange(len(text) + 1)
+        piece = chance.choice((*_PIECES, "\0", text[: chance.randrange(8)]))
+        text = text[:at] + piece + text[at + chance.choice((0, 0, 1, 3)) :]
+    return head + text.encode("utf-8", "replace")
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """A few."""
+    for number, (stops, text) in enumerate(
+        (
+            (["STOP"], "one STOP two"),
+            (["</done>", "\n\n"], "a </b> c\n\nd </done>"),
+            (["aab", "ab", "b"], "aaab"),
+            (["Observation:"], "Observe Observation: it"),
+            (["abca", "aac"], "aabcaac"),
+        )
+    ):
+        yield str(number), bytes([len(stops) - 1, number]) + "\0".join([*stops, text]).encode()
