@@ -19,7 +19,7 @@ async def run(config: FrontendConfig) -> None:
     Raises:
         OSError: the port is taken.
         TurnwireError: no bus.
-        RuntimeError: the bus was lost for good.
+        EngineFailed: the bus was lost for good.
     """
     process = Process("frontend", config)
     gateway = Gateway(process, config)

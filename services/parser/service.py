@@ -212,7 +212,7 @@ async def run(config: ParserConfig) -> None:
 
     Raises:
         TurnwireError: the bus or the tokenizer could not be had.
-        RuntimeError: the bus was lost for good.
+        EngineFailed: the bus was lost for good.
     """
     process = Process("parser", config)
     loop = asyncio.get_running_loop()

@@ -250,7 +250,7 @@ async def run(config: PreprocessorConfig) -> None:
 
     Raises:
         TurnwireError: the bus or the model's files could not be had.
-        RuntimeError: the bus was lost for good.
+        EngineFailed: the bus was lost for good.
     """
     process = Process("preprocessor", config)
     setup = await asyncio.get_running_loop().run_in_executor(None, ModelSetup.load, config)

@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Beat, Load, ModelCard, Stage
+from schemas.errors import EngineFailed
 from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.metrics import BusCollector, LoadCollector, register
@@ -98,7 +99,7 @@ class Process:
         """Beats until told to stop, then drains: `drain` returns when the last turn has ended.
 
         Raises:
-            RuntimeError: the process cannot go on (`failure` says why).
+            EngineFailed: the process cannot go on (`failure` says why).
         """
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -123,7 +124,7 @@ class Process:
             await self._leave()
             await health.stop()
         if self.failure is not None:
-            raise RuntimeError(self.failure)
+            raise EngineFailed(self.failure)
 
     def stop(self, failure: str | None = None) -> None:
         """Ends `run`: with a drain, or at once where a failure is given."""

@@ -1,5 +1,6 @@
 """`python -m services.worker`: one worker process, as a pod runs it. Flags: `--help`."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,5 +14,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return entry.main("worker", WorkerConfig, run, argv)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__":  # a must: TensorRT-LLM's MPI workers import this module again
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is stopped by now, as far as it can be. An engine whose shutdown hangs has threads that Python would wait for.
+    os._exit(status)

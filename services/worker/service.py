@@ -246,7 +246,7 @@ async def run(config: WorkerConfig) -> None:
 
     Raises:
         TurnwireError: the bus or the engine could not be started.
-        RuntimeError: the engine or the bus was lost.
+        EngineFailed: the engine or the bus was lost.
     """
     process = Process("worker", config)
     engine = open_engine(config.engine, config)
