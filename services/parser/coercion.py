@@ -42,14 +42,16 @@ class Tools:
         return bool(self._by_name)
 
     def named(self, name: str, namespaces: tuple[str, ...] = ()) -> str:
-        """`name` as the tool is registered: without a namespace prefix, if only so there is such a tool."""
+        """`name` as the tool is registered: without a namespace, where the format puts one before it (`functions.f`) or
+        doubles the name (`f.f`)."""
         if name in self._by_name:
             return name
         for namespace in namespaces:
-            if name.startswith(namespace):
+            if name.startswith(namespace) and name != namespace:
                 return name[len(namespace) :]
-        head, dot, tail = name.partition(".")
-        return tail if dot and head == tail and tail in self._by_name else name
+        head, dot, tail = name.rpartition(".")
+        doubled = dot and head == tail
+        return tail if tail in self._by_name and (doubled or namespaces) else name
 
     def parameters(self, tool: str) -> Mapping[str, Any]:
         """The schemas of a tool's parameters; empty for an unknown tool."""

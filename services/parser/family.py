@@ -43,7 +43,7 @@ class Family:
         """Whether a rendered prompt that ends so leaves reasoning open."""
         if self.think is None:
             return False
-        opener, closer = self.think
+        opener, closer = (marker.removesuffix(">") for marker in self.think)  # a tokenizer may add to the name
         at = prompt_tail.rfind(opener)
         tail = prompt_tail[at + len(opener) :]
         return at >= 0 and closer not in tail and not any(stop in tail for stop in self.stops)

@@ -13,6 +13,7 @@ Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · 
 import enum
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 BLANKS: Final = " \t\r\n"
@@ -61,25 +62,16 @@ class Shape:
     shape that is unmistakable: its beginning up to the first `>`, if not said otherwise.
     """
 
-    __slots__ = ("_final", "_full", "_marker", "_partial", "head", "line_start", "text", "then")
-
     def __init__(
         self, text: str, then: Sequence[str] = (), *, line_start: bool = False, marker: str | None = None
     ) -> None:
         self.text = text
         self.then = tuple(then)
         self.line_start = line_start
-        pieces = _SPLIT.split(text)
-        self.head = pieces[0]
+        self._pieces = _SPLIT.split(text)
+        self.head = self._pieces[0]
         """The literal text that the shape starts with, complete; a shape that is searched for must have one."""
-        full = _pattern(pieces)
-        if marker is None:
-            marker = self.head[: self.head.find(">") + 1] or self.head
-        self._marker = re.compile(_pattern(_SPLIT.split(marker)))
-        follow = [re.escape(t) for t in self.then if t]
-        self._full = re.compile(full + (_follow(follow) if follow else ""))
-        self._final = re.compile(full + _follow([*follow, r"\Z"])) if END in self.then else self._full
-        self._partial = re.compile(_partial(pieces, [t for t in self.then if t]))
+        self._unmistakable = marker or self.head[: self.head.find(">") + 1] or self.head
 
     def __repr__(self) -> str:
         return f"Shape({self.text!r})"
@@ -97,6 +89,25 @@ class Shape:
             return None
         found = self._marker.match(text, position)
         return (True, bool(text[found.end() :].strip(BLANKS))) if found else (False, False)
+
+    @cached_property
+    def _full(self) -> re.Pattern[str]:
+        follow = [re.escape(t) for t in self.then if t]
+        return re.compile(_pattern(self._pieces) + (_follow(follow) if follow else ""))
+
+    @cached_property
+    def _final(self) -> re.Pattern[str]:
+        if END not in self.then:
+            return self._full
+        return re.compile(_pattern(self._pieces) + _follow([*(re.escape(t) for t in self.then if t), r"\Z"]))
+
+    @cached_property
+    def _partial(self) -> re.Pattern[str]:
+        return re.compile(_partial(self._pieces, [t for t in self.then if t]))
+
+    @cached_property
+    def _marker(self) -> re.Pattern[str]:
+        return re.compile(_pattern(_SPLIT.split(self._unmistakable)))
 
 
 def _pattern(pieces: Sequence[str]) -> str:

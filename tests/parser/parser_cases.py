@@ -2,19 +2,26 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
 from services.parser import TurnParser, open_parser
+from services.parser.coercion import Tools
+from services.parser.markup import Body
+from services.parser.tape import Tape
+from services.parser.turn import Opener, Turn
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 _TOKEN = re.compile(r"<[|｜]?/?[\w▁:|｜ ]+[|｜]?>| ?\w+|\s+|.", re.DOTALL)
 
 Block = dict[str, Any]
+R = TypeVar("R")
 
 
 @cache
@@ -54,7 +61,9 @@ CHUNKINGS: dict[str, Callable[[str], Iterable[str]]] = {
 def run(parser: TurnParser, pieces: Iterable[str], reason: FinishReason = FinishReason.STOP) -> list[BlockEvent]:
     """All events of one generation."""
     events = [event for piece in pieces for event in parser.feed(piece)]
-    return events + parser.finish(reason)
+    events += parser.finish(reason)
+    msgspec.json.encode(events)  # what cannot travel is no event
+    return events
 
 
 def fold(events: Iterable[BlockEvent]) -> list[Block]:
@@ -120,3 +129,33 @@ def failures(cases: Iterable[dict[str, Any]], chunking: str) -> Iterator[tuple[d
         problem = problems(case, fold(run(opened(case), pieces, FinishReason(case["finish_reason"]))))
         if problem:
             yield case, problem
+
+
+def drive(reading: Generator[None, None, R], tape: Tape, pieces: Iterable[str]) -> R:
+    """Runs a reader over a tape that gets `pieces` one by one and then ends; what it returns. The tape gets all."""
+    waiting = iter(pieces)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            tape.extend("".join(waiting))
+            return end.value
+        assert not tape.final, "a reader waits at the end of its input"
+        piece = next(waiting, None)
+        if piece is None:
+            tape.final = True
+        else:
+            tape.extend(piece)
+
+
+def read_body(
+    body: Body, text: str, tools: Iterable[ToolSpec] = (), opener: Opener = Opener(name="f"), size: int = 1,
+    reason: FinishReason = FinishReason.STOP,
+) -> tuple[list[Block], str, str | None]:
+    """What a reader makes of the text behind an opener: the blocks, the text that it left, what it gave back."""
+    turn = Turn(Tools(tools), reasoning=False, calls=True)
+    turn.tape.reason = reason
+    turn.tape.extend(opener.text)
+    turn.tape.position = len(opener.text)
+    back = drive(body.read(turn, opener), turn.tape, grouped(list(text), size))
+    return fold(turn.blocks.drain()), turn.tape.rest(), back

@@ -25,6 +25,6 @@ FAMILY = Family(
     think=THINK,
     markers=("<|tools_prefix|>", "<|tools_suffix|>", *THINK),
     stops=STOPS,
-    evidence=("<|tools_prefix|>",),
+    evidence=("<|tools_prefix|>", "<|tools_suffix|>"),
     model_types=("apertus",),
 )

@@ -43,6 +43,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=("<|START_ACTION|>", "<|END_ACTION|>", *THINK, *(m for pair in FRAMES for m in pair)),
     stops=STOPS,
-    evidence=("<|START_ACTION|>",),
+    evidence=("<|START_ACTION|>", "tool_name"),
     model_types=("cohere2", "cohere2_vision", "cohere2_moe"),
 )

@@ -20,4 +20,5 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=THINK,
     stops=DEEPSEEK_STOPS,
+    evidence=THINK,
 )

@@ -39,5 +39,5 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=(SECTION, CALL, END, SECTION_END, "<｜tool▁sep｜>", *THINK),
     stops=DEEPSEEK_STOPS,
-    evidence=("<｜tool▁sep｜>", "```json"),
+    evidence=("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>", "```json"),
 )

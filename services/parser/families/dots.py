@@ -25,6 +25,6 @@ FAMILY = Family(
     think=THINK,
     markers=("<dots_function_call>", "</dots_function_call>", *THINK),
     stops=STOPS,
-    evidence=("<dots_function_call>",),
+    evidence=("<dots_function_call>", "<invoke name="),
     model_types=("dots1",),
 )

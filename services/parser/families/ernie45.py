@@ -30,6 +30,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=("<tool_call>", "</tool_call>", "<response>", "</response>", *THINK),
     stops=STOPS,
-    evidence=("<response>",),
+    evidence=("<tool_call>", '"name"', '"arguments"', "<response>"),
     model_types=("ernie4_5", "ernie4_5_moe"),
 )

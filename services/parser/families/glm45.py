@@ -24,5 +24,5 @@ FAMILY = Family(
     think=THINK,
     markers=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", *THINK),
     stops=GLM_STOPS,
-    evidence=("<arg_key>", "</arg_key>\\n"),
+    evidence=("<tool_call>", "<arg_key>", "<arg_value>", "</arg_key>\n"),
 )

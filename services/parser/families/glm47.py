@@ -25,6 +25,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", *THINK),
     stops=GLM_STOPS,
-    evidence=("<arg_key>", "<arg_value>"),
+    evidence=("<tool_call>", "<arg_key>", "<arg_value>"),
     model_types=("glm4_moe_lite", "glm_moe_dsa"),
 )

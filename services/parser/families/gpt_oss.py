@@ -56,6 +56,6 @@ FAMILY = Family(
     ),
     think=("<|channel|>analysis<|message|>", "<|end|>"),
     markers=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *ENDS),
-    evidence=("<|channel|>", "<|constrain|>"),
+    evidence=("<|channel|>commentary", "<|message|>"),
     model_types=("gpt_oss",),
 )

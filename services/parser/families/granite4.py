@@ -19,5 +19,6 @@ FAMILY = Family(
     style=Style(call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>'),
     markers=("<tool_call>", "</tool_call>"),
     stops=STOPS,
+    evidence=("<tool_call>", '"name"', '"arguments"'),
     model_types=("granitemoehybrid",),
 )

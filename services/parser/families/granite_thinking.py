@@ -21,4 +21,5 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=("<tool_call>", "</tool_call>", "<think>", "</think>"),
     stops=STOPS,
+    evidence=("<tool_call>", "<function=", "<parameter="),
 )

@@ -23,5 +23,5 @@ FAMILY = Family(
     think=THINK,
     markers=("<tool_call>", "</tool_call>", "<think>", "</think>"),
     stops=CHATML_STOPS,
-    evidence=('<tool_call>\\n{\\"name\\"',),
+    evidence=("<tool_call>", '"name"', '"arguments"'),
 )

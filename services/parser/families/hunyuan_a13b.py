@@ -30,6 +30,6 @@ FAMILY = Family(
     ),
     think=THINK,
     stops=STOPS,
-    evidence=("<answer>",),
+    evidence=("<tool_calls>[", "<answer>"),
     model_types=("hunyuan_v1_moe",),
 )

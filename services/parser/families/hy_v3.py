@@ -29,10 +29,10 @@ FAMILY = Family(
         arguments=Tags("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"),
         reasoning="<think>{text}</think>",
     ),
-    think=("<think", "</think"),
+    think=("<think>", "</think>"),
     prompt_opens_reasoning=True,
     markers=("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>", "<tool_sep>", "<think>", "</think>"),
     stops=STOPS,
-    evidence=("<tool_sep>",),
+    evidence=("<tool_calls>", "<tool_call>", "<tool_sep>", "<arg_key>", "</arg_key>\n"),
     model_types=("hy_v3",),
 )

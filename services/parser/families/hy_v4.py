@@ -26,9 +26,10 @@ FAMILY = Family(
         arguments=Tags("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"),
         reasoning=BARE_THINK,
     ),
-    think=("<think", "</think"),
+    think=("<think>", "</think>"),
     prompt_opens_reasoning=True,
     markers=("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>", "<think>", "</think>"),
     stops=STOPS,
+    evidence=("<tool_calls>", "<tool_call>", "<arg_key>"),
     model_types=("hy_v4",),
 )

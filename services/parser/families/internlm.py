@@ -20,6 +20,6 @@ FAMILY = Family(
     think=THINK,
     markers=("<|action_start|>", "<|plugin|>", "<|action_end|>", *THINK),
     stops=CHATML_STOPS,
-    evidence=("<|plugin|>",),
+    evidence=("<|action_start|>", "<|plugin|>"),
     model_types=("internlm2", "internlm3", "interns1"),
 )

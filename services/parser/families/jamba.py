@@ -18,5 +18,6 @@ FAMILY = Family(
     style=Style(call='<tool_calls>[{"name": "{name}", "arguments": {arguments}}]</tool_calls>'),
     markers=("<tool_calls>", "</tool_calls>"),
     stops=STOPS,
+    evidence=("<tool_calls>[",),
     model_types=("jamba",),
 )

@@ -48,7 +48,7 @@ FAMILY = Family(
         arguments=Tags("<ifm|arg_key>{key}</ifm|arg_key>\n<ifm|arg_value>{value}</ifm|arg_value>\n"),
         reasoning="<ifm|think>{text}</ifm|think>",
     ),
-    think=("<ifm|think", "</ifm|think"),
+    think=("<ifm|think>", "</ifm|think>"),
     prompt_opens_reasoning=True,
     markers=("<ifm|tool_calls>", "</ifm|tool_calls>", CALL, TAILS[0], "<ifm|think>", "</ifm|think>"),
     stops=STOPS,

@@ -63,6 +63,6 @@ FAMILY = Family(
         *THINK,
     ),
     stops=CHATML_STOPS,
-    evidence=("<|tool_calls_section_begin|>",),
+    evidence=("<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"),
     model_types=("kimi_k2", "kimi_k25"),
 )

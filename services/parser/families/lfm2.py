@@ -33,6 +33,6 @@ FAMILY = Family(
     think=THINK,
     markers=(START, END, *THINK),
     stops=CHATML_STOPS,
-    evidence=(START,),
+    evidence=(START, END),
     model_types=("lfm2", "lfm2_moe", "lfm2_vl"),
 )

@@ -22,5 +22,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=GLM47.markers,
     stops=STOPS,
+    evidence=("<tool_call>", "<arg_key>", "<arg_value>"),
     model_types=("bailing_moe_v3",),
 )

@@ -33,6 +33,6 @@ FAMILY = Family(
     style=Style(call='{"name": "{name}", "parameters": {arguments}}'),
     markers=(PYTHON,),
     stops=STOPS,
-    evidence=(PYTHON, '"parameters"'),
+    evidence=('{"name": ', '"parameters": '),
     model_types=("llama", "mllama"),
 )

@@ -23,6 +23,6 @@ FAMILY = Family(
     style=Style(call=START + STYLE.call + END, arguments=STYLE.arguments),
     markers=(START, END),
     stops=STOPS,
-    evidence=(START,),
+    evidence=(START, END),
     model_types=("llama4", "llama4_text"),
 )

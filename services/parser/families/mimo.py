@@ -23,5 +23,6 @@ FAMILY = Family(
     think=THINK,
     markers=("<tool_call>", "</tool_call>", "<think>", "</think>"),
     stops=CHATML_STOPS,
+    evidence=("<tool_call>", "<function=", "<parameter="),
     model_types=("mimo", "mimo_v2", "mimo_v2_flash"),
 )

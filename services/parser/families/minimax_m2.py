@@ -27,6 +27,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=("<minimax:tool_call>", "</minimax:tool_call>", *THINK),
     stops=STOPS,
-    evidence=("<minimax:tool_call>",),
+    evidence=("<minimax:tool_call>", "<invoke name="),
     model_types=("minimax", "minimax_m2"),
 )

@@ -59,5 +59,5 @@ FAMILY = Family(
     ),
     think=("<|start|>assistant to=self<|message|>", "<|eom|>"),
     markers=("<|start|>", "<|message|>", *ENDS),
-    evidence=("<atem:function_calls>",),
+    evidence=("<atem:function_calls>", "<atem:invoke", "<atem:parameter"),
 )

@@ -21,5 +21,5 @@ FAMILY = Family(
     think=THINK,
     prompt_opens_reasoning=True,
     stops=STOPS,
-    evidence=("<TOOLCALL>", "<SPECIAL_12>"),
+    evidence=("<TOOLCALL>", "<SPECIAL_"),
 )

@@ -35,6 +35,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=THINK,
     stops=CHATML_STOPS,
-    evidence=(START,),
+    evidence=(START, END),
     model_types=("olmo3",),
 )

@@ -23,5 +23,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=GLM45.markers,
     stops=STOPS,
+    evidence=GLM45.evidence,
     model_types=("laguna",),
 )

@@ -27,5 +27,5 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=("<tool_call>", "</tool_call>", "<think>", "</think>"),
     stops=CHATML_STOPS,
-    evidence=("<function=", "<parameter="),
+    evidence=("<tool_call>", "<function=", "<parameter="),
 )

@@ -23,4 +23,5 @@ FAMILY = Family(
     think=THINK,
     markers=GLM45.markers,
     stops=CHATML_STOPS,
+    evidence=("<tool_call>", "<arg_key>", "<arg_value>"),
 )

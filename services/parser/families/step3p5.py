@@ -20,5 +20,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=("<tool_call>", "</tool_call>", "<think>", "</think>"),
     stops=CHATML_STOPS,
+    evidence=("<tool_call>", "<function=", "<parameter="),
     model_types=("step3p5",),
 )

@@ -19,5 +19,6 @@ FAMILY = Family(
     prompt_opens_reasoning=True,
     markers=("<tool_call>", "</tool_call>", *THINK),
     stops=CHATML_STOPS,
+    evidence=("<tool_call>", '"name"', '"arguments"'),
     model_types=("afmoe",),
 )

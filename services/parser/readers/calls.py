@@ -19,6 +19,7 @@ from services.parser.turn import Opener, Turn
 
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
+_SURROGATE: Final = compile(r"\\u[dD][89a-fA-F]").match
 _BRACKET: Final = compile(r"[\[{]|\Z").search
 
 
@@ -64,7 +65,7 @@ class JsonCalls:
 class _Calls:
     """The calls behind one marker."""
 
-    __slots__ = ("_any", "_lead", "_pending", "call_id", "grammar", "name", "opener", "turn")
+    __slots__ = ("_any", "_begun", "_lead", "_pending", "call_id", "grammar", "name", "opener", "turn")
 
     def __init__(self, grammar: JsonCalls, turn: Turn, opener: Opener) -> None:
         self.grammar, self.turn, self.opener = grammar, turn, opener
@@ -75,6 +76,7 @@ class _Calls:
         self._lead = opener.text[: _bracket(opener.text)] if grammar.strict else opener.text
         self._pending: str | None = None
         self._any = False
+        self._begun = False
 
     def read(self) -> Reading[str | None]:
         """Reads all; see `markup.Body`."""
@@ -115,7 +117,7 @@ class _Calls:
             yield from tape.blanks()
         if (yield from tape.match(*self.grammar.closers)) is not None:
             return True
-        return tape.stopped or tape.position < len(tape.text)
+        return tape.stopped or not tape.final
 
     def _list(self) -> Reading[bool]:
         tape = self.turn.tape
@@ -194,9 +196,10 @@ class _Calls:
             if found is not None:
                 tape.position = found.end()
                 try:
-                    return str(loads(f'"{found[2]}"', strict=False))
+                    text = str(loads(f'"{found[2]}"', strict=False))
                 except ValueError:
-                    return found[2]
+                    text = found[2]
+                return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             rest = tape.text[tape.position : tape.position + _MAX_KEY]
             if tape.final or len(rest) == _MAX_KEY or rest[:1] not in ("", '"', "'"):
                 return None
@@ -207,9 +210,9 @@ class _Calls:
         tape = self.turn.tape
         if (yield from tape.peek()) in ("{", '"', "n"):
             return (yield from self._value())
-        position = tape.position
-        if self.grammar.closers and (yield from tape.match(*self.grammar.closers)) is not None:
-            tape.position = position
+        closer = yield from tape.match(*self.grammar.closers)
+        if closer is not None:
+            tape.position = closer[1].start()
             self._open("{}")
             return True
         if self.grammar.stop_closes and tape.stopped and not tape.rest():
@@ -220,6 +223,7 @@ class _Calls:
     def _value(self) -> Reading[bool]:
         """The arguments: an object, or null, or a string that holds an object."""
         tape = self.turn.tape
+        self._begun = True
         char = yield from tape.peek()
         said: list[str] = []
         if char == "{":
@@ -249,9 +253,12 @@ class _Calls:
         ended: list[bool] = []
 
         def decode(piece: str) -> None:
-            if piece == '"' or ended:
+            if piece == '"':
                 return
-            inner.extend(loads(f'"{piece}"', strict=False))
+            # half of a surrogate pair stays an escape: alone it is no text
+            inner.extend(piece if _SURROGATE(piece) else loads(f'"{piece}"', strict=False))
+            if ended:
+                return
             try:
                 next(copy)
             except StopIteration as end:
@@ -288,7 +295,8 @@ class _Calls:
         if turn.blocks.kind != "tool_use":
             if tape.final:
                 return text if tape.stopped and self.grammar.strict and not self._any else None
-            known = self.grammar.form is Form.ARGUMENTS or (self.name is not None and self.name in turn.tools)
+            certain = not self.grammar.strict or self._begun
+            known = self.grammar.form is Form.ARGUMENTS or (certain and self.name is not None and self.name in turn.tools)
             if not self._any and not known:
                 return text
             if self.name is not None:

@@ -109,11 +109,13 @@ class NullableSink:
         self._string.write(text)
 
     def end(self) -> None:
-        if self._text == "null":
+        if self._string is None and self._text == "null":
             self._say("null")
             return
-        string = self._string or StringSink(self._say)
-        string.end()
+        if self._string is None:
+            self._string = StringSink(self._say)
+            self._string.write(self._text)
+        self._string.end()
 
 
 class Tag(Enum):
@@ -235,7 +237,8 @@ class _Arguments:
         tape = self.turn.tape
         if opener[0] == "{":
             tape.position = opener.start()
-        if not (yield from JSON.copy(tape, self.turn.blocks.say, live=True)):
+        yield from tape.blanks()
+        if (yield from tape.peek()) != "{" or not (yield from JSON.copy(tape, self.turn.blocks.say, live=True)):
             yield from self._next()
             return False
         self.seen.add("")

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from services.parser.coercion import number_text
 from services.parser.shapes import Shape
-from services.parser.tape import Reading, Say, Tape, escaped, quoted
+from services.parser.tape import Reading, Say, Tape, escaped
 
 _MAX_DEPTH: Final = 256
 _MAX_SCALAR: Final = 4096
@@ -207,7 +207,8 @@ class PythonValues(Values):
             code = (yield from tape.peek(2 + _WIDE[char]))[2:]
             if len(code) == _WIDE[char] and _HEX.match(code) and int(code, 16) < 0x110000:
                 tape.position += 2 + len(code)
-                say(f"\\u{code}" if char == "u" else quoted(chr(int(code, 16)))[1:-1])
+                point = int(code, 16)
+                say(f"\\u{point:04x}" if char == "u" or 0xD800 <= point < 0xE000 else escaped(chr(point)))
                 return True
             if tape.final and len(code) < _WIDE[char]:
                 return False
