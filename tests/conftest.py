@@ -114,4 +114,4 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> 
     """Waits until something became true; the loop runs on meanwhile."""
     async with asyncio.timeout(timeout_s):
         while not condition():
-            await asyncio.sleep(0.005)  # noqa: ASYNC110 - a condition is no event
+            await asyncio.sleep(0.005)

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Conversation, Text, Turn
-from schemas.errors import ErrorKind, TurnwireError, raised
-from schemas.errors import ErrorInfo
+from schemas.errors import ErrorInfo, ErrorKind, TurnwireError, raised
 from schemas.events import BlockStart, Delta
 from schemas.frames import ABSENT, EventEntry, EventFrame, TokenEntry, TokenFrame, TurnRequest, pack_ids, unpack_ids
 
