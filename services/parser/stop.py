@@ -6,15 +6,18 @@ import re
 class StopStrings:
     """Looks for any of several strings in a text that arrives in pieces.
 
-    Linear: each character is searched once, and what is held back is shorter than the longest stop string.
+    Linear: each character is searched once, and what is held back is shorter than the longest stop string. Memory is
+    that of the strings.
     """
 
-    __slots__ = ("_held", "_longest", "_pattern", "_prefixes")
+    __slots__ = ("_by_first", "_held", "_longest", "_pattern")
 
     def __init__(self, strings: list[str]) -> None:
         """`strings`: not empty, none of them empty."""
         self._pattern = re.compile("|".join(re.escape(s) for s in sorted(strings, key=len, reverse=True)))
-        self._prefixes = {s[:end] for s in strings for end in range(1, len(s))}
+        self._by_first: dict[str, list[str]] = {}
+        for string in dict.fromkeys(strings):
+            self._by_first.setdefault(string[0], []).append(string)
         self._longest = max(map(len, strings))
         self._held = ""
 
@@ -36,7 +39,10 @@ class StopStrings:
 
     def _unsure(self, text: str) -> int:
         """How many characters at the end could begin a stop string."""
-        for length in range(min(self._longest - 1, len(text)), 0, -1):
-            if text[len(text) - length :] in self._prefixes:
-                return length
+        for at in range(max(0, len(text) - self._longest + 1), len(text)):
+            strings = self._by_first.get(text[at])
+            if strings is not None:
+                end = text[at:]
+                if any(s.startswith(end) for s in strings):
+                    return len(end)
         return 0

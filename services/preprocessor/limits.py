@@ -7,12 +7,17 @@ while Claude Code asks for 32,000 to 128,000 tokens of whatever model it talks t
 cut to what the window leaves, and only a prompt that leaves no room for a useful answer is refused.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
-from schemas.errors import ContextOverflow
+from schemas.errors import ContextOverflow, Invalid
 
 USEFUL_ANSWER = 1024
 """An answer cut off sooner serves nobody: better refuse while the client can still compact. In small windows less."""
+MAX_STOPS = 256
+MAX_STOP_CHARS = 4096
+"""Of one stop string. Every character that a model writes is compared with all of them."""
 
 
 class OutputLimit(Struct, frozen=True):
@@ -42,3 +47,11 @@ def limit_output(prompt_tokens: int, requested: int | None, window: int) -> Outp
     if requested is None or requested > left:
         return OutputLimit(left, True)
     return OutputLimit(requested, False)
+
+
+def check_stops(stops: Sequence[str]) -> None:
+    """Raises Invalid for more or longer stop strings than a parser should look for."""
+    if len(stops) > MAX_STOPS:
+        raise Invalid(f"there may be {MAX_STOPS} stop sequences, not {len(stops)}", param="stop_sequences")
+    if any(len(stop) > MAX_STOP_CHARS for stop in stops):
+        raise Invalid(f"a stop sequence may have {MAX_STOP_CHARS} characters", param="stop_sequences")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import Invalid
-from services.preprocessor.limits import OutputLimit, limit_output
+from services.preprocessor.limits import OutputLimit, check_stops, limit_output
 from services.preprocessor.messages import Adapted, Unseal, adapt
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preamble import strip_preamble
@@ -75,11 +75,16 @@ def assemble(
     `window`: the workers' context window in tokens, if one is known. `limit` False: only the prompt is wanted, to
     count it or to show it, and no check is made. `unseal` opens sealed reasoning, `encode` replaces the tokenizer.
 
-    Raises Invalid where the conversation, a tool choice or a template variable cannot be served, ContextOverflow where
-    prompt and answer do not fit.
+    Raises Invalid where the conversation, a tool choice, a template variable or the stop strings cannot be served,
+    ContextOverflow where prompt and answer do not fit.
     """
+    if limit:
+        check_stops(conversation.sampling.stop)
     stripped, lines = strip_preamble(conversation) if setup.strip_preamble else (conversation, 0)
-    rendered = render(stripped, setup, unseal)
+    try:
+        rendered = render(stripped, setup, unseal)
+    except RecursionError:
+        raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
     ids = encode(rendered) if encode is not None else setup.tokenizer.encode(rendered.text)
     wanted = conversation.sampling.max_tokens
     output = limit_output(len(ids), wanted, setup.window(window)) if limit else OutputLimit(wanted or 0, False)

@@ -1,5 +1,7 @@
 """Stop strings are found wherever the text is cut, and nothing is held longer than needed."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +54,14 @@ def test_cut_across_pieces() -> None:
     matcher = StopStrings(["STOP", "\n\n"])
     assert matcher.feed("one\n") == ("one", None)
     assert matcher.feed("\ntwo") == ("", "\n\n")
+
+
+def test_a_long_stop_string_takes_no_memory_to_speak_of() -> None:
+    """All prefixes of this one would be 200 MB."""
+    long = "x" * 20_000
+    tracemalloc.start()
+    matcher = StopStrings([long])
+    assert matcher.feed("axxx") == ("a", None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import ContextOverflow, ErrorKind
-from services.preprocessor.limits import USEFUL_ANSWER, OutputLimit, limit_output
+from schemas.errors import ContextOverflow, ErrorKind, Invalid
+from services.preprocessor.limits import (
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+    USEFUL_ANSWER,
+    OutputLimit,
+    check_stops,
+    limit_output,
+)
 
 
 def test_what_the_client_asks_for_holds_where_it_fits() -> None:
@@ -61,3 +68,11 @@ def test_never_more_than_the_window_and_never_a_maximum_above_the_prompt(
         assert 0 <= limit.max_tokens <= max(window - prompt, 0)
         assert requested is None or limit.max_tokens <= requested
         assert limit.window_limited == (requested is None or limit.max_tokens < requested)
+
+
+def test_no_more_and_no_longer_stop_strings_than_a_parser_can_look_for() -> None:
+    check_stops(["x" * MAX_STOP_CHARS] * MAX_STOPS)
+    with pytest.raises(Invalid):
+        check_stops(["x"] * (MAX_STOPS + 1))
+    with pytest.raises(Invalid):
+        check_stops(["x" * (MAX_STOP_CHARS + 1)])

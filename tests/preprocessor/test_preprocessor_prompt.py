@@ -158,6 +158,27 @@ class TestLimits:
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.5, 20)
 
 
+def nested(depth: int) -> Any:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("limit", [True, False])
+def test_what_is_nested_too_deeply_to_render_is_the_requests_fault(setup: ModelSetup, limit: bool) -> None:
+    deep = ToolSpec("deep", "", {"type": "object", "properties": nested(900)})
+    with pytest.raises(Invalid, match="nested too deeply"):
+        assemble(conversation(tools=[deep]), setup, limit=limit)
+
+
+def test_stop_strings_without_measure_are_refused_but_counted(setup: ModelSetup) -> None:
+    greedy = conversation(sampling=Sampling(stop=["x" * 100_000]))
+    with pytest.raises(Invalid, match="stop sequence"):
+        assemble(greedy, setup)
+    assert assemble(greedy, setup, limit=False).ids
+
+
 def test_the_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
     with_header = conversation(system=[Text(HEADER), Text("Be brief.")])
     prompt = assemble(with_header, setup)
