@@ -60,7 +60,7 @@ def gone(pid: int) -> bool:
 async def until_gone(pid: int) -> None:
     """A process that is not our child cannot be waited for, only looked for."""
     async with asyncio.timeout(10):
-        while not gone(pid):  # noqa: ASYNC110
+        while not gone(pid):
             await asyncio.sleep(0.01)
 
 

@@ -101,7 +101,7 @@ async def up(state: Path, tmp_path: Path, *argv: str) -> AsyncIterator[Up]:
 async def until_gone(pids: list[int]) -> None:
     """Processes of somebody else cannot be waited for, only looked for."""
     async with asyncio.timeout(15):
-        while any(alive(pid) for pid in pids):  # noqa: ASYNC110
+        while any(alive(pid) for pid in pids):
             await asyncio.sleep(0.02)
 
 

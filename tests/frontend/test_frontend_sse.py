@@ -26,7 +26,7 @@ def request_bytes(ask: dict[str, Any]) -> bytes:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Lets the loop turn until the other side has come so far."""
-    while not condition():  # noqa: ASYNC110 - no event says what the other side of a socket has noticed
+    while not condition():
         await asyncio.sleep(0)
 
 
