@@ -1,6 +1,7 @@
 # make up     everything on this machine, ready for Claude Code     make up ARGS="--port 9000"
 # make test   the test suite                                        make test ARGS="tests/cli -x"
 # make lint   style, types, import contracts
+# make bench  what a turn costs on this machine                     make bench ARGS="--quick"
 # Needs Python 3.11 or newer and make. Another Python: make PYTHON=/path/to/python3.12 …
 
 SHELL := /bin/sh
@@ -19,7 +20,7 @@ TEST_ENV := $(VENV)/.test-$(RECIPE)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up test lint clean
+.PHONY: help up test lint bench clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -35,6 +36,9 @@ lint: $(TEST_ENV)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+bench: $(RUN_ENV)
+	@$(BIN)/python -m bench.load $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -47,7 +47,7 @@ def for_people(name: str, line: str) -> Text:
     level = str(fields.get("level", "info"))
     text.append(f"{fields['event']!s:<24}", style=_LEVELS.get(level, "default"))
     for key, value in fields.items():
-        if key not in _SILENT:
+        if key not in _SILENT and value is not None:
             text.append(f" {key}=", style="dim").append(short(value), style="default")
     if "exception" in fields:
         text.append("\n" + str(fields["exception"]), style="red")

@@ -178,7 +178,7 @@ def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "ready.json").read_bytes() == b"{}\n"
 
 
-JSON_LINE = '{"time":"2026-01-01T00:00:00Z","level":"warning","event":"bus.error","stage":"worker","process":"w","n":1}'
+JSON_LINE = '{"time":"2026-01-01T00:00:00Z","level":"warning","event":"bus.error","stage":"worker","process":"w","n":1,"x":null}'
 
 
 def test_log_lines_for_people() -> None:
