@@ -5,9 +5,9 @@ blanks) for it to count. A shape answers at a position of the input with a match
 input goes on) or with None, and its answer never changes when more input comes: that is what makes the parser's result
 independent of how the stream was cut. Every hole is bounded, so what a shape can hold back is bounded too.
 
-Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{id}` and `{junk}` anything up to the next
-`<`, the latter maybe nothing · `{to}` a recipient · `{word}` a word · `{bool}` true or false · `{q}` an optional quote ·
-`{bare}` a key without quotes · `{suffix}` what a tokenizer may add to its markers' names. Any other brace is literal.
+Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{id}` and
+`{junk}` anything up to the next `<`, the latter maybe nothing · `{to}` a recipient · `{word}` a word · `{bool}` true or
+false · `{q}` an optional quote · `{suffix}` what a tokenizer may add to a marker's name. Any other brace is literal.
 """
 
 import enum

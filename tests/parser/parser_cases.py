@@ -22,6 +22,7 @@ _TOKEN = re.compile(r"<[|｜]?/?[\w▁:|｜ ]+[|｜]?>| ?\w+|\s+|.", re.DOTALL)
 
 Block = dict[str, Any]
 R = TypeVar("R")
+FORCED = Opener(name="f")
 
 
 @cache
@@ -149,7 +150,11 @@ def drive(reading: Generator[None, None, R], tape: Tape, pieces: Iterable[str]) 
 
 
 def read_body(
-    body: Body, text: str, tools: Iterable[ToolSpec] = (), opener: Opener = Opener(name="f"), size: int = 1,
+    body: Body,
+    text: str,
+    tools: Iterable[ToolSpec] = (),
+    opener: Opener = FORCED,
+    size: int = 1,
     reason: FinishReason = FinishReason.STOP,
 ) -> tuple[list[Block], str, str | None]:
     """What a reader makes of the text behind an opener: the blocks, the text that it left, what it gave back."""

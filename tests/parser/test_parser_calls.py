@@ -48,7 +48,9 @@ def test_an_object_with_name_and_arguments(text: str) -> None:
     assert read(OBJECT, text + " x") == ([("f", {"a": 1})], " x", None)
 
 
-@pytest.mark.parametrize("arguments", ['', ', "arguments": {}', ', "arguments": null', ', "arguments": ""', ', "arguments": "{}"'])
+@pytest.mark.parametrize(
+    "arguments", ["", ', "arguments": {}', ', "arguments": null', ', "arguments": ""', ', "arguments": "{}"']
+)
 def test_no_arguments(arguments: str) -> None:
     assert read(OBJECT, f'{{"name": "f"{arguments}}}</call>')[0] == [("f", {})]
 
@@ -65,12 +67,15 @@ def test_the_closer_decides_but_for_a_model_that_stopped() -> None:
 
 
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
-@pytest.mark.parametrize("text", ['{"name": "f", "arguments": {"a": "x', '{"name": "f", "arguments": {"a": 1}', '{"name": "f", "arguments": "{\\"a'])
+@pytest.mark.parametrize(
+    "text",
+    ['{"name": "f", "arguments": {"a": "x', '{"name": "f", "arguments": {"a": 1}', '{"name": "f", "arguments": "{\\"a'],
+)
 def test_a_call_that_is_cut_off_never_completes(text: str, reason: FinishReason) -> None:
     assert read(OBJECT, text, reason=reason)[0] == [("f", None)]
 
 
-@pytest.mark.parametrize("text", ['{', '{"na', '{"name": "f', '{"name": "f", "arguments": '])
+@pytest.mark.parametrize("text", ["{", '{"na', '{"name": "f', '{"name": "f", "arguments": '])
 def test_a_call_that_is_cut_off_before_it_shows_is_dropped(text: str) -> None:
     assert read(OBJECT, text) == ([], read(OBJECT, text)[1], None)
 
@@ -82,7 +87,9 @@ def test_a_broken_body_of_a_known_tool_is_a_call_that_never_completes() -> None:
     assert read(OBJECT, text) == ([("f", None)], "<call>{", None)
 
 
-@pytest.mark.parametrize("text", ['{"name": <function-name>, "arguments": …}', "{...}", '{"name": "unknown", "arguments": 1}'])
+@pytest.mark.parametrize(
+    "text", ['{"name": <function-name>, "arguments": …}', "{...}", '{"name": "unknown", "arguments": 1}']
+)
 def test_what_is_no_call_is_given_back(text: str) -> None:
     blocks, rest, back = read(OBJECT, text + "</call>")
     assert blocks == []

@@ -15,9 +15,7 @@ def blocks(family: str, raw: str, reason: FinishReason = FinishReason.STOP, **op
     options = {"tools": TOOLS, "in_reasoning": False, **options}
     results = [fold(run(open_parser(family, **options), cut(raw), reason)) for cut in CHUNKINGS.values()]
     assert all(result == results[0] for result in results)
-    return [
-        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"]) for b in results[0]
-    ]
+    return [(b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"]) for b in results[0]]
 
 
 CALL = '<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{"a": 1}<|call|>'
@@ -27,18 +25,30 @@ FINAL = "<|channel|>final<|message|>Done.<|return|>"
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + FINAL, [("reasoning", "Hm."), ("text", "Done.")]),
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + FINAL,
+            [("reasoning", "Hm."), ("text", "Done.")],
+        ),
         (CALL, [("ping", {"a": 1})]),
         (' to=functions.ping<|channel|>commentary json<|message|>{"a": 1}', [("ping", {"a": 1})]),
-        (' to=functions.ping<|channel|>analysis code<|message|>{}<|call|>', [("ping", {})]),
+        (" to=functions.ping<|channel|>analysis code<|message|>{}<|call|>", [("ping", {})]),
         ("<|channel|>commentary to=functions.ping<|message|>", [("ping", {})]),
         ("<|channel|>commentary<|message|>So.<|end|><|start|>assistant" + CALL, [("text", "So."), ("ping", {"a": 1})]),
         ("<|channel|>commentary to=user<|message|>So.<|end|>", [("text", "So.")]),
         ("<|message|>So.", [("text", "So.")]),
-        ("<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Done.", [("reasoning", "Hm."), ("text", "Done.")]),
+        (
+            "<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Done.",
+            [("reasoning", "Hm."), ("text", "Done.")],
+        ),
         ("<|channel|>analysis<|message|>Hm.<|start|>assistant" + FINAL, [("reasoning", "Hm."), ("text", "Done.")]),
-        ("<|channel|>final<|message|>Use <|x|> or <|channel|> and <|start|>.", [("text", "Use <|x|> or <|channel|> and <|start|>.")]),
-        ("<|channel|>final<|message|>The string <|channel|>comzq and \"<|ch\".", [("text", 'The string <|channel|>comzq and "<|ch".')]),
+        (
+            "<|channel|>final<|message|>Use <|x|> or <|channel|> and <|start|>.",
+            [("text", "Use <|x|> or <|channel|> and <|start|>.")],
+        ),
+        (
+            '<|channel|>final<|message|>The string <|channel|>comzq and "<|ch".',
+            [("text", 'The string <|channel|>comzq and "<|ch".')],
+        ),
         ("<|channel|>final Done.", [("text", " Done.")]),
         ("Just text.", [("text", "Just text.")]),
         ("", []),

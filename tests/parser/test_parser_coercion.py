@@ -9,7 +9,13 @@ from schemas.conversation import ToolSpec
 from services.parser.coercion import CONTAINERS, STRING, Tools, coerced, number_text, resolved, types_of
 from services.parser.readers.values import literal
 
-ROOT = {"$defs": {"Level": {"enum": ["low", "high"]}, "Loop": {"$ref": "#/$defs/Loop"}, "Deep": {"anyOf": [{"$ref": "#/$defs/Deep"}] * 6}}}
+ROOT = {
+    "$defs": {
+        "Level": {"enum": ["low", "high"]},
+        "Loop": {"$ref": "#/$defs/Loop"},
+        "Deep": {"anyOf": [{"$ref": "#/$defs/Deep"}] * 6},
+    }
+}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +95,10 @@ def test_a_string_is_never_retyped(text: str) -> None:
     assert json.loads(coerced(text, STRING, literal)) == text
 
 
-@given(st.text(max_size=20), st.sets(st.sampled_from(["null", "integer", "number", "boolean", "object", "array", "string"])))
+@given(
+    st.text(max_size=20),
+    st.sets(st.sampled_from(["null", "integer", "number", "boolean", "object", "array", "string"])),
+)
 def test_the_result_is_json(text: str, types: set[str]) -> None:
     json.loads(coerced(text, frozenset(types), literal))
 

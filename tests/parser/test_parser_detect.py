@@ -27,7 +27,9 @@ GLM47 = "<tool_call>{{ n }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_val
         ("", "{{ '<think>' + r + '</think>' }}", (), "deepseek_r1"),
     ],
 )
-def test_a_model_is_told_by_its_files(model_type: str, template: str | None, tokens: tuple[str, ...], name: str) -> None:
+def test_a_model_is_told_by_its_files(
+    model_type: str, template: str | None, tokens: tuple[str, ...], name: str
+) -> None:
     found = detect({"model_type": model_type}, template, tokens)
     assert found is not None
     assert found.family.name == name
@@ -60,7 +62,12 @@ def test_each_family_is_told_by_what_it_writes(name: str) -> None:
     """A family's own writing speaks for it or for one with the same markup."""
     family = families()[name]
     text = "".join(
-        (family.write_reasoning("r"), *family.evidence, family.style.write_text("t"), family.write_call("f", {"k": "v"}))
+        (
+            family.write_reasoning("r"),
+            *family.evidence,
+            family.style.write_text("t"),
+            family.write_call("f", {"k": "v"}),
+        )
     )
     found = detect({"model_type": next(iter(family.model_types), "")}, text)
     assert found is not None

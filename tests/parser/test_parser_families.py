@@ -11,7 +11,9 @@ from schemas.events import FinishReason
 from services.parser import Family, families, open_parser
 
 TOOLS = [
-    ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "t": {"type": "number"}, "b": {"type": "boolean"}}}),
+    ToolSpec(
+        "run", schema={"properties": {"cmd": {"type": "string"}, "t": {"type": "number"}, "b": {"type": "boolean"}}}
+    ),
     ToolSpec("ping", schema={"properties": {}}),
 ]
 CALLING = [family for family in families().values() if family.style.call]
@@ -47,7 +49,9 @@ def read(family: Family, raw: str, reason: FinishReason = FinishReason.STOP, **o
     options = {"tools": TOOLS, "in_reasoning": False, **options}
     results = [fold(run(open_parser(family.name, **options), cut(raw), reason)) for cut in CHUNKINGS.values()]
     assert all(result == results[0] for result in results)
-    return [(b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip()) for b in results[0]]
+    return [
+        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip()) for b in results[0]
+    ]
 
 
 def ids(family: Family) -> str:
@@ -56,7 +60,9 @@ def ids(family: Family) -> str:
 
 def marker(family: Family) -> str:
     """What opens a call, as far as a writer would name it."""
-    found = re.match(r"<\|open\|>tools<\|sep\|>|\]<\]minimax\[>\[<tool_call>|<[^>]*>|\[TOOL_CALLS\]|functools", family.style.call)
+    found = re.match(
+        r"<\|open\|>tools<\|sep\|>|\]<\]minimax\[>\[<tool_call>|<[^>]*>|\[TOOL_CALLS\]|functools", family.style.call
+    )
     return found[0] if found else ""
 
 
@@ -107,11 +113,11 @@ def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(fam
 
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_arguments_only_grow(family: Family) -> None:
-    call = family.write_call("run", {"cmd": "a \\ \"b\"\n é🚢", "t": 3})
+    call = family.write_call("run", {"cmd": 'a \\ "b"\n é🚢', "t": 3})
     parser = open_parser(family.name, tools=TOOLS, in_reasoning=False)
     events = [event for char in call for event in parser.feed(char)] + parser.finish(FinishReason.STOP)
     (block,) = fold(events)
-    assert block["input"] == {"cmd": "a \\ \"b\"\n é🚢", "t": 3}
+    assert block["input"] == {"cmd": 'a \\ "b"\n é🚢', "t": 3}
     assert len(events) > 8, "a string argument streams"
 
 
@@ -119,7 +125,7 @@ def test_arguments_only_grow(family: Family) -> None:
 def test_a_marker_that_is_named_is_text(family: Family) -> None:
     for raw in (
         f"In this dialect {TICK}{marker(family)}{TICK} opens a call; I am only naming it.",
-        f"The string {marker(family)[:-3]}zq only starts like a marker, and so does \"{marker(family)[:4]}\".",
+        f'The string {marker(family)[:-3]}zq only starts like a marker, and so does "{marker(family)[:4]}".',
         f"The answer is x {marker(family)[: len(marker(family)) // 2]}",
     ):
         assert read(family, raw) == [text(raw)]

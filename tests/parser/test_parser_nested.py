@@ -49,8 +49,14 @@ def read(text: str, reason: FinishReason = FinishReason.STOP, opener: str = "") 
         ('NS<tags>["a", "b"]NS</tags>', {"tags": ["a", "b"]}),
         ("NS<nums>NS<item>-3NS</item>NS<item>2.50NS</item>NS</nums>", {"nums": [-3, 2.5]}),
         ("NS<point>NS<x>1NS</x>NS<label>2NS</label>NS</point>", {"point": {"x": 1, "label": "2"}}),
-        ("NS<points>NS<item>NS<x>1NS</x>NS</item>NS<item>NS<x>2NS</x>NS</item>NS</points>", {"points": [{"x": 1}, {"x": 2}]}),
-        ("NS<free>NS<a>1NS</a>NS<b>NS<c>trueNS</c>NS<d>007NS</d>NS</b>NS</free>", {"free": {"a": 1, "b": {"c": True, "d": "007"}}}),
+        (
+            "NS<points>NS<item>NS<x>1NS</x>NS</item>NS<item>NS<x>2NS</x>NS</item>NS</points>",
+            {"points": [{"x": 1}, {"x": 2}]},
+        ),
+        (
+            "NS<free>NS<a>1NS</a>NS<b>NS<c>trueNS</c>NS<d>007NS</d>NS</b>NS</free>",
+            {"free": {"a": 1, "b": {"c": True, "d": "007"}}},
+        ),
         ("NS<free>NS<l>NS<item>1NS</item>NS</l>NS</free>", {"free": {"l": [1]}}),
         ("NS<free>NS<a>1NS</a>NS<a>2NS</a>NS</free>", {"free": {"a": [1, 2]}}),
         ("NS<free>so NS<a>1NS</a>NS</free>", {"free": {"$text": "so ", "a": 1}}),
@@ -87,7 +93,7 @@ def test_nesting_has_an_end() -> None:
     assert value is not None
 
 
-PLAIN = st.text(alphabet="ab <>/]~\n\"é", max_size=8).filter(lambda t: N not in t + N[:2])
+PLAIN = st.text(alphabet='ab <>/]~\n"é', max_size=8).filter(lambda t: N not in t + N[:2])
 
 
 @settings(max_examples=100, deadline=None)

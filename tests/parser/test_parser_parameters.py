@@ -20,7 +20,12 @@ SCHEMA = {
 }
 TOOLS = [ToolSpec("f", schema=SCHEMA)]
 INLINE = Parameters(
-    opens=("<p={key}>",), closes=("</p>",), ends=("</f>",), beyond=("</call>", "<call>"), json=("{",), unwrap=("arguments",)
+    opens=("<p={key}>",),
+    closes=("</p>",),
+    ends=("</f>",),
+    beyond=("</call>", "<call>"),
+    json=("{",),
+    unwrap=("arguments",),
 )
 FRAMED = Parameters(opens=("<p={key}>",), closes=("</p>",), ends=("</f>",), frame=True)
 STATED = Parameters(opens=('<p k="{key}" s="{bool}">', '<p k="{key}" t="{word}">'), closes=("</p>",), ends=("</f>",))
@@ -56,7 +61,9 @@ def test_no_arguments() -> None:
     assert whole(INLINE, "\n</f>x") == ({}, "x")
 
 
-@pytest.mark.parametrize(("text", "value"), [("null", None), ("nul", "nul"), ("nullx", "nullx"), ("", ""), ("hi", "hi")])
+@pytest.mark.parametrize(
+    ("text", "value"), [("null", None), ("nul", "nul"), ("nullx", "nullx"), ("", ""), ("hi", "hi")]
+)
 def test_a_nullable_string(text: str, value: str | None) -> None:
     assert whole(INLINE, f"<p=maybe>{text}</p></f>")[0] == {"maybe": value}
 
@@ -67,7 +74,9 @@ def test_whitespace_is_exact_but_for_the_frame(value: str) -> None:
     assert whole(FRAMED, f"<p=s>\n{value}\n</p>\n</f>")[0] == {"s": value}
 
 
-@pytest.mark.parametrize("value", ["a </p> b", "</p>", "<p=", "<p=zzz>", "<p=s>", "</f> x", "<", "</", "</p>\nx<p=zzz>y"])
+@pytest.mark.parametrize(
+    "value", ["a </p> b", "</p>", "<p=", "<p=zzz>", "<p=s>", "</f> x", "<", "</", "</p>\nx<p=zzz>y"]
+)
 def test_a_tag_s_text_inside_a_value_is_text(value: str) -> None:
     assert whole(INLINE, f"<p=s>{value}</p><p=n>1</p></f>")[0] == {"s": value, "n": 1}
 
@@ -104,7 +113,9 @@ def test_a_sole_parameter_that_no_schema_knows_may_hold_them_all() -> None:
 def test_stated_types() -> None:
     text = '<p k="s" s="true">12</p><p k="n" s="false">12</p><p k="q" s="false">1.2.3</p><p k="t" s="false">12</p></f>'
     assert whole(STATED, text)[0] == {"s": "12", "n": 12, "q": "1.2.3", "t": "12"}
-    text = '<p k="a" t="string">[1]</p><p k="b" t="array">[1]</p><p k="c" t="null">null</p><p k="t" t="string">"x"</p></f>'
+    text = (
+        '<p k="a" t="string">[1]</p><p k="b" t="array">[1]</p><p k="c" t="null">null</p><p k="t" t="string">"x"</p></f>'
+    )
     assert whole(STATED, text)[0] == {"a": "[1]", "b": [1], "c": None, "t": '"x"'}
 
 
@@ -124,7 +135,11 @@ def test_complete_at_the_end_only_if_the_model_stopped_with_nothing_open() -> No
 
 def test_attributes_are_unescaped_and_names_mapped() -> None:
     grammar = Parameters(
-        opens=("<p={key}>",), closes=("</p>",), ends=("</f>",), unescape=lambda t: t.replace("&amp;", "&"), rename=("ns.",)
+        opens=("<p={key}>",),
+        closes=("</p>",),
+        ends=("</f>",),
+        unescape=lambda t: t.replace("&amp;", "&"),
+        rename=("ns.",),
     )
     ((block,), _, _) = read_body(grammar, "<p=a&amp;b>1</p></f>", TOOLS, Opener(name="ns.f"))
     assert (block["name"], block["input"]) == ("f", {"a&b": "1"})

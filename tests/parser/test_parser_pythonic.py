@@ -19,7 +19,9 @@ VALUES = st.recursive(
 )
 
 
-def read(text: str, grammar: Pythonic = MARKED, reason: FinishReason = FinishReason.STOP) -> tuple[list[Any], str, str | None]:
+def read(
+    text: str, grammar: Pythonic = MARKED, reason: FinishReason = FinishReason.STOP
+) -> tuple[list[Any], str, str | None]:
     """Names with arguments (None: never complete), the text left, the text given back; however the text is cut."""
     opener = Opener(grammar.marker, grammar.marker)
     results = [read_body(grammar, text, TOOLS, opener, size, reason) for size in (1, 3, 1000)]

@@ -43,14 +43,16 @@ def test_no_name_means_two_families() -> None:
     assert len(set(reasoning_names)) == len(reasoning_names)
 
 
-@pytest.mark.parametrize(("wrong", "near"), [("qwen3_codr", "qwen3_coder"), ("glm-46", "glm4"), ("deepseek_v5", "deepseek_v")])
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("qwen3_codr", "qwen3_coder"), ("glm-46", "glm4"), ("deepseek_v5", "deepseek_v")]
+)
 def test_an_unknown_name_is_refused_with_the_nearest(wrong: str, near: str) -> None:
     with pytest.raises(UnknownFamily, match=near):
         family(wrong)
 
 
 def test_a_name_that_is_near_nothing_is_refused_with_all() -> None:
-    with pytest.raises(UnknownFamily, match="qwen3_coder, .*, plain"):
+    with pytest.raises(UnknownFamily, match=r"qwen3_coder, .*, plain"):
         family("§")
 
 

@@ -1,3 +1,5 @@
+from re import Match
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ def test_a_literal_matches_once_it_is_whole() -> None:
     shape = Shape("<call>")
     assert [shape.at("<call>"[:n], 0, False) for n in range(6)] == [MORE] * 6
     found = shape.at("<call> x", 0, False)
-    assert found is not None and found is not MORE
+    assert isinstance(found, Match)
     assert found.end() == 6
     assert shape.at("<cold>", 0, False) is None
 
@@ -25,7 +27,7 @@ def test_what_could_match_is_nothing_once_the_input_has_ended() -> None:
 
 def test_holes_capture() -> None:
     found = Shape("<call>{ws}<function={name}>").at("<call>\n <function=mcp__a-7.read.v2>", 0, False)
-    assert found is not None and found is not MORE
+    assert isinstance(found, Match)
     assert found["name"] == "mcp__a-7.read.v2"
 
 
@@ -45,7 +47,7 @@ def test_then_looks_ahead_without_taking() -> None:
     assert shape.at("<call>", 0, False) is MORE
     assert shape.at("<call> \n[", 0, False) is MORE
     found = shape.at("<call> [[1", 0, False)
-    assert found is not None and found is not MORE
+    assert isinstance(found, Match)
     assert found.end() == 6
     assert shape.at("<call> x", 0, False) is None
 
@@ -91,7 +93,9 @@ def test_cut_tells_a_marker_from_a_chance() -> None:
 
 @pytest.fixture
 def markers() -> Markers[str]:
-    return Markers([(Shape("<call>", then=("{",)), "call"), (Shape("</think>"), "answer"), (Shape("<fn", line_start=True), "fn")])
+    return Markers(
+        [(Shape("<call>", then=("{",)), "call"), (Shape("</think>"), "answer"), (Shape("<fn", line_start=True), "fn")]
+    )
 
 
 def test_find_sees_whole_heads_and_the_last_incomplete_one(markers: Markers[str]) -> None:
@@ -102,11 +106,17 @@ def test_find_sees_whole_heads_and_the_last_incomplete_one(markers: Markers[str]
     assert markers.find("<" * 100, 0, False) == 99
 
 
+def meaning(answer: object) -> object:
+    """What was found."""
+    assert isinstance(answer, Found)
+    return answer.means
+
+
 def test_the_first_shape_wins() -> None:
     both = Markers([(Shape("<a>{ws}<b>"), "long"), (Shape("<a>"), "short")])
     assert both.at("<a>", 0, False) is MORE
-    assert isinstance(found := both.at("<a>x", 0, False), Found) and found.means == "short"
-    assert isinstance(found := both.at("<a> <b>", 0, False), Found) and found.means == "long"
+    assert meaning(both.at("<a>x", 0, False)) == "short"
+    assert meaning(both.at("<a> <b>", 0, False)) == "long"
 
 
 def test_a_line_start_marker_counts_only_there(markers: Markers[str]) -> None:

@@ -86,5 +86,10 @@ def test_what_is_said_between_two_drains_is_one_delta() -> None:
     blocks.say("c")
     blocks.open("tool_use", "f", "id")
     blocks.close(False)
-    assert blocks.drain() == [Delta(0, 2, "c"), BlockStop(0, True, 3), BlockStart(1, "tool_use", "f", "id"), BlockStop(1, False, 0)]
+    assert blocks.drain() == [
+        Delta(0, 2, "c"),
+        BlockStop(0, True, 3),
+        BlockStart(1, "tool_use", "f", "id"),
+        BlockStop(1, False, 0),
+    ]
     assert blocks.drain() == []

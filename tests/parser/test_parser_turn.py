@@ -76,7 +76,9 @@ def test_blank_lines_before_a_block_are_framing_and_indentation_is_not(text: str
 
 def test_a_stop_token_counts_only_at_the_end() -> None:
     assert texts(opened(), "Hi.<|im_end|>\n") == ["Hi."]
-    assert texts(opened(), "ChatML ends a turn with <|im_end|>, always.") == ["ChatML ends a turn with <|im_end|>, always."]
+    assert texts(opened(), "ChatML ends a turn with <|im_end|>, always.") == [
+        "ChatML ends a turn with <|im_end|>, always."
+    ]
     assert texts(opened(), "<|im_end|>") == []
 
 
@@ -99,7 +101,9 @@ def test_a_forced_call_belongs_to_the_turn(prefix: str) -> None:
 
 
 def test_a_prefix_may_end_inside_an_argument() -> None:
-    (block,) = fold(run(opened("hermes", prefix='So.<tool_call>{"name": "run", "arguments": {"cmd": "l'), ['s"}}</tool_call>']))
+    (block,) = fold(
+        run(opened("hermes", prefix='So.<tool_call>{"name": "run", "arguments": {"cmd": "l'), ['s"}}</tool_call>'])
+    )
     assert (block["name"], block["input"]) == ("run", {"cmd": "ls"})
 
 

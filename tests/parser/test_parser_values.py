@@ -133,7 +133,14 @@ def test_plain_text_of_a_live_string_need_not_pass() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(' {"a": 1} ', '{"a": 1}'), ("{'a': True}", '{"a": true}'), ("[1] x", None), ("[1", None), ("x", None), ("", None)],
+    [
+        (' {"a": 1} ', '{"a": 1}'),
+        ("{'a': True}", '{"a": true}'),
+        ("[1] x", None),
+        ("[1", None),
+        ("x", None),
+        ("", None),
+    ],
 )
 def test_literal_takes_the_whole_text_or_nothing(text: str, expected: str | None) -> None:
     assert literal(text) == expected

@@ -5,7 +5,7 @@ r"""Hermes, Qwen2.5, Qwen3 (JSON calls), QwQ.
 Special: arguments may be missing, or be a string that holds the object. A closer inside a JSON string is payload.
 """
 
-from services.parser.families.grammars import CHATML_STOPS, THINK, FRAMED_THINK, tagged_json
+from services.parser.families.grammars import CHATML_STOPS, FRAMED_THINK, THINK, tagged_json
 from services.parser.family import Family
 from services.parser.writing import Style
 

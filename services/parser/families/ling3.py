@@ -5,8 +5,8 @@ r"""Ling and Ring 3.
 Special: GLM's tags, with or without line breaks.
 """
 
-from services.parser.families.grammars import CHATML_STOPS, THINK, key_value_tags
 from services.parser.families.glm47 import FAMILY as GLM47
+from services.parser.families.grammars import CHATML_STOPS, THINK, key_value_tags
 from services.parser.family import Family
 
 STOPS = ("<|role_end|>", *CHATML_STOPS)

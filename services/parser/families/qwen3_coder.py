@@ -6,7 +6,7 @@ Special: a line break on each side of a value is the template's; further functio
 be missing, and a value may lack its closer. Thinking models' prompts end in `<think>\n`; Qwen3 hybrids open it themselves.
 """
 
-from services.parser.families.grammars import CHATML_STOPS, THINK, FRAMED_THINK, function_tags
+from services.parser.families.grammars import CHATML_STOPS, FRAMED_THINK, THINK, function_tags
 from services.parser.family import Family
 from services.parser.writing import Style, Tags
 

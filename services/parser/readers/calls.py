@@ -296,7 +296,9 @@ class _Calls:
             if tape.final:
                 return text if tape.stopped and self.grammar.strict and not self._any else None
             certain = not self.grammar.strict or self._begun
-            known = self.grammar.form is Form.ARGUMENTS or (certain and self.name is not None and self.name in turn.tools)
+            known = self.grammar.form is Form.ARGUMENTS or (
+                certain and self.name is not None and self.name in turn.tools
+            )
             if not self._any and not known:
                 return text
             if self.name is not None:

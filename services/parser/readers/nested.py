@@ -14,7 +14,7 @@ from re import compile, escape
 from typing import Any, Final
 
 from services.parser.coercion import STRING, coerced, resolved, types_of
-from services.parser.readers.parameters import StringSink
+from services.parser.readers.sinks import StringSink
 from services.parser.readers.values import literal
 from services.parser.shapes import MORE, Found, Markers, Shape
 from services.parser.tape import Reading, Trigger, quoted

@@ -1,8 +1,8 @@
-"""Calls whose arguments are tags, one after the other: `<function=NAME> <parameter=KEY> value </parameter> … </function>`.
+"""Calls whose arguments are tags, one by one: `<function=NAME> <parameter=KEY> value </parameter> … </function>`.
 
-A value is text up to its closing tag. The tag counts only if the grammar goes on after it, so a value may hold the tag's
-own text; a tag that opens a parameter which is still due ends a value that was left open. String values stream as they
-come; of the others the type is decided when they end.
+A value is text up to its closing tag. The tag counts only if the grammar goes on after it, so that a value may hold the
+tag's own text; a tag that opens a parameter which is still due ends a value that was left open. String values stream as
+they come; of the others the type is decided when they end.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,112 +10,16 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from re import Match, compile, escape
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from services.parser.coercion import NULLABLE_STRING, STRING, coerced
-from services.parser.readers.values import JSON, literal
+from services.parser.coercion import NULLABLE_STRING, STRING
+from services.parser.readers.sinks import JsonSink, NullableSink, Sink, StringSink, TypedSink
+from services.parser.readers.values import JSON
 from services.parser.shapes import END, MORE, Found, Markers, Shape
-from services.parser.tape import Reading, Say, Trigger, escaped, quoted
+from services.parser.tape import Reading, Trigger, quoted
 from services.parser.turn import Opener, Turn
 
 _RAW: Final = frozenset({"string", "true"})
-
-
-class Sink(Protocol):
-    """Takes a value in pieces."""
-
-    @property
-    def live(self) -> bool:
-        """Pieces go straight into the open block, escaped."""
-
-    def write(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class StringSink:
-    """A string, said as it comes."""
-
-    __slots__ = ("_say",)
-    live = True
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        say('"')
-
-    def write(self, text: str) -> None:
-        self._say(escaped(text))
-
-    def end(self) -> None:
-        self._say('"')
-
-
-class TypedSink:
-    """A value whose type shows when it has ended."""
-
-    __slots__ = ("_parts", "_say", "_types")
-    live = False
-
-    def __init__(self, say: Say, types: frozenset[str]) -> None:
-        self._say, self._types = say, types
-        self._parts: list[str] = []
-
-    def write(self, text: str) -> None:
-        self._parts.append(text)
-
-    def end(self) -> None:
-        self._say(coerced("".join(self._parts), self._types, literal))
-
-
-class JsonSink:
-    """JSON, if it is: else a string. With `strings`, only a JSON string is taken as JSON."""
-
-    __slots__ = ("_parts", "_say", "_strings")
-    live = False
-
-    def __init__(self, say: Say, strings: bool = False) -> None:
-        self._say, self._strings = say, strings
-        self._parts: list[str] = []
-
-    def write(self, text: str) -> None:
-        self._parts.append(text)
-
-    def end(self) -> None:
-        text = "".join(self._parts)
-        value = literal(text)
-        self._say(quoted(text) if value is None or (self._strings and value[0] != '"') else value)
-
-
-class NullableSink:
-    """A string or null: held only while it may be null."""
-
-    __slots__ = ("_say", "_string", "_text")
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._text = ""
-        self._string: StringSink | None = None
-
-    @property
-    def live(self) -> bool:
-        return self._string is not None
-
-    def write(self, text: str) -> None:
-        if self._string is None:
-            text = self._text = self._text + text
-            if "null".startswith(text):
-                return
-            self._string = StringSink(self._say)
-        self._string.write(text)
-
-    def end(self) -> None:
-        if self._string is None and self._text == "null":
-            self._say("null")
-            return
-        if self._string is None:
-            self._string = StringSink(self._say)
-            self._string.write(self._text)
-        self._string.end()
 
 
 class Tag(Enum):
@@ -254,7 +158,7 @@ class _Arguments:
 
     def _parameter(self, tag: Match[str]) -> Reading[Found[Tag] | None]:
         """Reads a value and what follows; returns the next tag, None at the end of the input."""
-        grammar, say = self.grammar, self.turn.blocks.say
+        grammar = self.grammar
         key = grammar.unescape(tag["key"]).strip()
         if key in grammar.unwrap and not self.seen and key not in self.parameters:
             return (yield from self._wrapped(key))
