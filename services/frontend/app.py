@@ -10,6 +10,7 @@ from services.frontend.auth import KeyRing
 from services.frontend.dialects.messages.dialect import Messages
 from services.frontend.dialects.shared_errors import openai_reply, union_reply
 from services.frontend.exchange import ErrorShape, add_headers, surround
+from services.frontend.http_log import HttpLog
 from services.frontend.metrics import FrontendMetrics
 from services.frontend.routes.health import HealthRoutes
 from services.frontend.routes.models import ModelRoutes
@@ -64,6 +65,7 @@ def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
+        logger=HttpLog(),
         max_line_size=MAX_HEADER_BYTES,
         max_field_size=MAX_HEADER_BYTES,
         **options,

@@ -111,6 +111,8 @@ def _reply(error: TurnwireError | web.HTTPException, exchange: Exchange, shape: 
         reply = shape(error.info, exchange.request_id, None)
         if reply.status == 401:
             reply.headers["www-authenticate"] = "Bearer"
+            # Else Claude Code asks ten times, for three minutes, before it says that the key is wrong.
+            reply.headers["x-should-retry"] = "false"
         return reply
     exchange.outcome = str(error.status)
     info = _http_error(error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 from typing import Any
 
@@ -219,6 +220,30 @@ async def test_http_1_0_gets_its_stream_unchunked() -> None:
     assert "chunked" not in head.lower()
     assert stream.startswith("event: message_start\n")
     assert stream.endswith('data: {"type":"message_stop"}\n\n')
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"garbage\r\n\r\n",
+        b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    ],
+    ids=["line", "header", "length", "huge", "tls"],
+)
+async def test_what_is_no_http_fills_no_log(nonsense: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(nonsense)
+        answer = await reader.read()
+        writer.close()
+    assert answer.split()[1] == b"400"
+    lines = [record for record in caplog.records if record.name == "aiohttp.server"]
+    assert len(lines) <= 1
+    assert all(line.levelno == logging.INFO and line.exc_info is None for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ async def test_bad_keys(keys: Path, headers: dict[str, str], message: str) -> No
             response = await http.post(path, json=ASK, headers=headers)
             assert response.status == 401
             assert response.headers["www-authenticate"] == "Bearer"
+            assert response.headers["x-should-retry"] == "false"
             error = (await response.json())["error"]
             assert (error["type"], error["message"]) == ("authentication_error", message)
         openai = await http.post("/v1/responses", json=ASK, headers=headers)
