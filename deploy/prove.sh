@@ -86,6 +86,7 @@ grep -i --max-count 1 'permissions violation' "$WORK/refused"
 
 say "two workers, three parsers"
 compose up --detach --wait --no-recreate --scale parser=3 --scale worker=2
+: >"$WORK/heard"
 compose run --rm -T --name "$COMPOSE_PROJECT_NAME-tap" tap --json 'tw.v1.evt.>' >"$WORK/tap" 2>"$WORK/heard" &
 tapping=$!
 until grep -q 'listening on' "$WORK/heard"; do kill -0 $tapping; sleep 0.1; done

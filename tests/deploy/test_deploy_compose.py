@@ -1,0 +1,85 @@
+"""compose.yaml against the code: every setting exists, every stage is there, hardened and with a health check.
+
+That it runs is shown by deploy/prove.sh, where there is a Docker daemon.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.cli.make_secrets import make_secrets
+from services.runtime.config import STAGES, StageConfig
+from services.runtime.config_sources import load
+
+ROOT = Path(__file__).parents[2]
+SERVICES: dict[str, Any] = msgspec.yaml.decode((ROOT / "compose.yaml").read_bytes())["services"]
+OF_STAGE = {**{stage: stage for stage in STAGES}, "worker-gpu": "worker"}
+DEFAULT = re.compile(r"\$\{[A-Z_]+:-((?:[^{}]|\$\{[^{}]*\})*)\}")
+
+
+def resolved(text: str) -> str:
+    """What Compose makes of `${NAME:-default}` where nothing is set."""
+    while DEFAULT.search(text):
+        text = DEFAULT.sub(r"\1", text)
+    return text
+
+
+@pytest.mark.parametrize("service", OF_STAGE)
+def test_the_settings_of_a_service_are_settings_of_its_stage(service: str) -> None:
+    stage = OF_STAGE[service]
+    env = {name: resolved(str(value)) for name, value in SERVICES[service]["environment"].items()}
+    loaded = load(STAGES[stage], {}, env)
+    config = loaded.config
+    assert config.bus.nats_url == "nats://nats:4222"
+    assert config.bus.nats_user == stage
+    assert loaded.origins["nats_password_file"] == "TURNWIRE_NATS_PASSWORD_FILE"
+    if isinstance(config, StageConfig):
+        assert config.served_model_name == "turnwire-demo"
+        assert config.metrics_port is not None
+    assert SERVICES[service]["command"][:2] == ["serve", stage]
+
+
+@pytest.mark.parametrize("service", OF_STAGE)
+def test_a_service_sees_its_own_secrets_only(service: str, tmp_path: Path) -> None:
+    stage = OF_STAGE[service]
+    make_secrets(tmp_path)
+    (mount,) = [v for v in SERVICES[service]["volumes"] if isinstance(v, dict)]
+    assert (mount["source"], mount["volume"], mount["read_only"]) == ("secrets", {"subpath": stage}, True)
+    for name, value in SERVICES[service]["environment"].items():
+        if name.endswith("_FILE"):
+            assert (tmp_path / stage / Path(value).relative_to(mount["target"])).is_file()
+
+
+@pytest.mark.parametrize("service", [*OF_STAGE, "nats"])
+def test_containers_are_watched_and_held_down(service: str) -> None:
+    container = SERVICES[service]
+    assert container["healthcheck"]["test"][0] == "CMD"
+    assert container["cap_drop"] == ["ALL"]
+    assert container["security_opt"] == ["no-new-privileges:true"]
+    assert container["read_only"] is (service != "worker-gpu")
+    assert "network_mode" not in container
+
+
+@pytest.mark.parametrize("dockerfile", sorted(path.name for path in (ROOT / "deploy").glob("*Dockerfile")))
+def test_images_do_not_run_as_root(dockerfile: str) -> None:
+    lines = (ROOT / "deploy" / dockerfile).read_text().splitlines()
+    assert "USER 10001:10001" in lines
+
+
+def test_one_worker_by_default_and_the_other_by_profile() -> None:
+    assert "COMPOSE_PROFILES=cpu" in (ROOT / ".env").read_text().splitlines()
+    assert SERVICES["worker"]["profiles"] == ["cpu"]
+    gpu = SERVICES["worker-gpu"]
+    assert gpu["profiles"] == ["gpu"]
+    assert gpu["ipc"] == "host"
+    assert gpu["ulimits"] == {"memlock": -1, "stack": 67108864}
+    (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+
+
+def test_nothing_but_the_frontend_is_reachable_from_outside() -> None:
+    assert [name for name, container in SERVICES.items() if "ports" in container] == ["frontend"]
+    assert resolved(SERVICES["frontend"]["ports"][0]) == "127.0.0.1:8000:8000"
