@@ -20,8 +20,8 @@ _encoder: Final = msgspec.json.Encoder()
 _WORDS: Final = tuple(
     """
     auto any tool none adaptive enabled disabled user assistant system text thinking redacted_thinking tool_use
-    tool_result image document search_result base64 url ephemeral tool_reference server_tool_use web_search_tool_result compaction
-    bash_20250124 text_editor_20250728 web_search_20250305 memory_20250818 json_schema
+    tool_result image document search_result base64 url ephemeral tool_reference server_tool_use
+    web_search_tool_result compaction bash_20250124 text_editor_20250728 web_search_20250305 memory_20250818 json_schema
     """.split()  # noqa: SIM905
 )
 _KEYS: Final = tuple(
