@@ -31,6 +31,7 @@ class ThinkingDecision(Struct, frozen=True):
     enabled: bool | None
     """None: the model's own rule."""
     effort: str | None
+    """Also where thinking is off: some models cannot turn it off, but take it easy."""
     budget_tokens: int | None
     keep_history: bool
     """Reasoning of earlier turns stays in the prompt also after a new user message, where the template lets it."""
@@ -49,7 +50,7 @@ def decide(conversation: Conversation) -> ThinkingDecision:
         enabled = False
     return ThinkingDecision(
         enabled=enabled,
-        effort=thinking.effort if enabled is not False and thinking.effort in EFFORTS else None,
+        effort=thinking.effort if thinking.effort in EFFORTS else None,
         budget_tokens=thinking.budget_tokens if enabled is not False else None,
         keep_history=bool(conversation.tools),
     )
@@ -74,13 +75,19 @@ def template_variables(
         variables |= dict.fromkeys(traits.switches, decision.enabled)
         if "thinking_mode" in traits.variables:  # MiniMax M3
             variables["thinking_mode"] = "enabled" if decision.enabled else "disabled"
-    if decision.enabled is False:
+    off = decision.enabled is False and _can_be_off(traits)
+    if off:
         variables |= {name: "none" for name, levels in traits.efforts.items() if "none" in levels}
-    if decision.effort is not None:
+    elif decision.effort is not None:
         variables |= {name: _nearest(decision.effort, levels) for name, levels in traits.efforts.items() if levels}
     if decision.budget_tokens is not None:
         variables |= {name: decision.budget_tokens for name in _BUDGETS if name in traits.variables}
     return {**variables, **own}
+
+
+def _can_be_off(traits: TemplateTraits) -> bool:
+    switched = bool(traits.switches) or "thinking_mode" in traits.variables
+    return switched or any("none" in levels for levels in traits.efforts.values())
 
 
 def _nearest(effort: str, levels: tuple[str, ...]) -> str:

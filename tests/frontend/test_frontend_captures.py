@@ -87,7 +87,9 @@ def check(body: dict[str, Any], headers: dict[str, str], *, counting: bool) -> N
     assert ask.notes == [tool["type"] for tool in body.get("tools") or [] if "type" in tool]
     assert ask.context_management == ("context_management" in body)
     thinking = body.get("thinking")
-    assert told.thinking.mode == (thinking["type"] if thinking else "default")
+    assert told.thinking.mode == (
+        thinking["type"] if thinking else "disabled" if "output_config" in body else "default"
+    )
     assert told.thinking.budget_tokens == (thinking or {}).get("budget_tokens")
     assert told.thinking.display == ("omitted" if (thinking or {}).get("display") == "omitted" else "full")
     efforts = [m["output_config"]["effort"] for m in body["messages"] if m.get("output_config")]

@@ -132,7 +132,7 @@ def test_string_and_text_block_are_the_same() -> None:
         ({"thinking": {"type": "adaptive", "display": "omitted"}}, Thinking("adaptive", display="omitted")),
         ({"thinking": {"type": "adaptive", "display": "updates"}}, Thinking("adaptive")),
         ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, Thinking("enabled", 2048)),
-        ({"output_config": {"effort": "max"}}, Thinking(effort="max")),
+        ({"output_config": {"effort": "max"}}, Thinking("disabled", effort="max")),
         ({"output_config": {"effort": None}}, Thinking()),
         (
             {"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}},

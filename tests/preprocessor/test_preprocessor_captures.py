@@ -43,10 +43,11 @@ SCENARIOS = sorted(folder.name for folder in CLAUDE.glob("*") if any(folder.glob
 def test_every_request_of_claude_code_makes_a_prompt_without_its_billing_header(
     scenario: str, setup: ModelSetup
 ) -> None:
-    for prompt in prompts(scenario, setup):
+    for conversation in requests(CLAUDE / scenario):
+        prompt = assemble(conversation, setup)
         assert prompt.stripped_lines == 1
         assert "x-anthropic-billing-header" not in prompt.text
-        assert prompt.in_reasoning
+        assert prompt.in_reasoning == (conversation.thinking.mode != "disabled")
         assert setup.tokenizer.decode(prompt.ids) == prompt.text
 
 

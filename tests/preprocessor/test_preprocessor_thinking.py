@@ -65,6 +65,15 @@ def test_off_in_every_variable_that_the_template_reads() -> None:
     }
 
 
+def test_a_model_that_always_thinks_is_told_how_hard() -> None:
+    """gpt-oss."""
+    traits = TemplateTraits(
+        variables=frozenset({"reasoning_effort"}), efforts={"reasoning_effort": ("low", "medium", "high")}
+    )
+    assert variables(Thinking("disabled", effort="low"), traits=traits) == {"reasoning_effort": "low"}
+    assert variables(Thinking("disabled"), traits=traits) == {}
+
+
 def test_effort_none_is_off() -> None:
     assert variables(Thinking(effort="none"))["enable_thinking"] is False
 

@@ -130,7 +130,9 @@ def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
     effort = latest_effort or (request.output_config.effort if request.output_config else None)
     given = request.thinking
     if given is None:
-        return Thinking(effort=effort)
+        # Effort without thinking means none: Claude Code's when it is turned off, and that of its side jobs. Who speaks
+        # of neither leaves it to the model.
+        return Thinking("disabled" if effort else "default", effort=effort)
     if given.type == "disabled":
         return Thinking("disabled", effort=effort)
     display: Literal["full", "omitted"] = "omitted" if given.display == "omitted" else "full"
