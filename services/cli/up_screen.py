@@ -18,6 +18,10 @@ from services.cli.up_plan import Plan
 REMIND_S = 10.0
 """Without a terminal, a wait is told again after this time."""
 
+SMALL_WINDOW = 64 * 1024
+"""Claude Code compacts 23,000 tokens before the window's end, in a small one before it has begun: its own prompt takes
+16,000. It keeps less free where it may write less at once."""
+
 
 class Screen:
     """stderr for what happens, stdout for the instructions."""
@@ -83,6 +87,8 @@ def instructions(plan: Plan, urls: Sequence[str], nats_url: str, window: int, se
     }
     # Claude Code takes every model that it does not know to have a million tokens.
     exports["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(window) if window else "<max_model_len of GET /v1/models>"
+    if 0 < window <= SMALL_WINDOW:
+        exports["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(window // 4)
     lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)", ""]
     if plan.demo:
         lines += [

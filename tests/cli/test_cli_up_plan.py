@@ -148,9 +148,12 @@ def test_instructions_are_what_a_newcomer_types() -> None:
         "  export ANTHROPIC_AUTH_TOKEN=any",
         "  export ANTHROPIC_MODEL=turnwire-demo",
         "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768",
+        "  export CLAUDE_CODE_MAX_OUTPUT_TOKENS=8192",
         "Watch the turns go by:  turnwire tap --nats-url nats://n:1",
     ):
         assert line in text.splitlines()
+    large = instructions(plan(), ["http://127.0.0.1:81"], "nats://n:1", 262144, 3.21)
+    assert "MAX_OUTPUT_TOKENS" not in large
     own = instructions(plan("--model", "a b", "--api-keys-file", "/keys"), ["http://h:1"], "nats://n:1", 0, 1)
     assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
     assert "  export ANTHROPIC_AUTH_TOKEN=<the key to a hash in /keys>" in own.splitlines()
