@@ -7,8 +7,8 @@ well-formed call ends open reasoning, whose own closer may then still come. A ma
 text.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from re import Match
@@ -41,6 +41,8 @@ class Call:
         name, call_id = groups.get("name"), groups.get("word")
         if self.identify is not None:
             name, call_id = self.identify(groups["id"])
+            if not name:
+                return match[0]
         return (yield from self.body.read(turn, Opener(match[0], self.shape.head, name, call_id)))
 
 
@@ -59,19 +61,19 @@ class Mark(Enum):
     ANSWER = "closes reasoning"
     FRAME = "opens a text that has markers of its own"
     UNFRAME = "closes it"
-    PASS = "means nothing here"
+    AGAIN = "opens reasoning that is open"
+    TAIL = "closes what the call stood in"
     STOP = "ends the turn"
 
 
 Meaning: TypeAlias = "Mark | Call"
-Sets: TypeAlias = tuple[Markers[Meaning], Markers[Meaning], Markers[Meaning], Markers[Meaning]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Markup:
     """The grammar.
 
-    `tails` close calls and sections and are passed over at a boundary; `frames` are markers around text; `stops` are
+    `tails` close calls and sections and are passed over behind a call; `frames` are markers around text; `stops` are
     the model's stop tokens, dropped where nothing follows them.
     """
 
@@ -87,61 +89,77 @@ class Markup:
 
     def __call__(self, turn: Turn) -> Reading[None]:
         """Reads a turn."""
-        owed = False
-        framed = self.framed
         if turn.reasoning and not self.think:
             turn.reasoning = False
             if self.consumed:
                 turn.prose(self.consumed)
+        place = _Place(turn.calls, turn.reasoning, framed=self.framed)
         while True:
-            sets = self._sets(turn.calls, owed, framed)
-            boundary, running = sets[0:2] if turn.reasoning else sets[2:4]
-            hit = yield from prose(turn, boundary, running, stop=Mark.STOP, tail=Mark.PASS)
+            turn.reasoning = place.reasoning
+            hit = yield from prose(turn, *self._markers(place), stop=Mark.STOP, tail=Mark.TAIL)
             if hit is None:
                 return
-            means = hit.means
-            if isinstance(means, Call):
-                after = yield from means.read(turn, hit.match)
-                if turn.tape.final and after is None:
-                    return  # the input ended in the call; what is left belongs to it
-                if after is not None:
-                    turn.prose(after)
+            if isinstance(hit.means, Call):
+                passed = yield from hit.means.read(turn, hit.match)
+                if passed is not None:
+                    turn.prose(passed)
                     continue
-                owed |= turn.reasoning
-                turn.reasoning = False
-                continue
-            turn.end_prose()
-            if means is Mark.THINK:
-                turn.reasoning = True
-            elif means is Mark.ANSWER:
-                turn.reasoning = owed = False
-            elif means is Mark.FRAME:
-                framed = True
-            elif means is Mark.UNFRAME:
-                framed = self.framed
+                if turn.tape.final:
+                    return  # the input ended in the call; what is left belongs to it
+            else:
+                turn.end_prose()
+            place = self._behind(place, hit.means)
 
-    def _sets(self, calls: bool, owed: bool, framed: bool) -> "Sets":
-        key = (calls, owed, framed)
-        return self._built.get(key) or self._built.setdefault(key, self._build(*key))
+    def _behind(self, place: "_Place", means: Meaning) -> "_Place":
+        """Where a marker leads."""
+        if isinstance(means, Call):
+            return replace(place, reasoning=False, owed=place.owed or place.reasoning, called=True)
+        match means:
+            case Mark.THINK:
+                return replace(place, reasoning=True, called=False)
+            case Mark.ANSWER:
+                return replace(place, reasoning=False, owed=False, called=False)
+            case Mark.FRAME | Mark.UNFRAME:
+                return replace(place, framed=self.framed or means is Mark.FRAME, called=False)
+        return place
+
+    def _markers(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
+        """The markers that count at the boundary of a block, and in it."""
+        return self._built.get(place) or self._built.setdefault(place, self._build(place))
 
     @cached_property
-    def _built(self) -> "dict[tuple[bool, bool, bool], Sets]":
+    def _built(self) -> "dict[_Place, tuple[Markers[Meaning], Markers[Meaning]]]":
         return {}
 
-    def _build(self, calls: bool, owed: bool, framed: bool) -> "Sets":
-        """The markers at the boundary of reasoning, in it, at the boundary of text, in it."""
-        always: list[tuple[Shape, Meaning]] = [(call.shape, call) for call in self.calls if calls]
-        always += [(Shape(stop), Mark.STOP) for stop in self.stops]
-        unframe: list[tuple[Shape, Meaning]] = [(Shape(closer), Mark.UNFRAME) for _, closer in self.frames]
-        frame: list[tuple[Shape, Meaning]] = [(Shape(opener), Mark.FRAME) for opener, _ in self.frames]
-        think: list[tuple[Shape, Meaning]] = [(Shape(pair.opener), Mark.THINK) for pair in self.think]
-        answer: list[tuple[Shape, Meaning]] = [(Shape(pair.closer), Mark.ANSWER) for pair in self.think]
-        leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
-        tails: list[tuple[Shape, Meaning]] = [(Shape(tail), Mark.PASS) for tail in self.tails]
-        again = [(shape, Mark.PASS) for shape, _ in think]
+    def _build(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
+        openers, closers = [pair.opener for pair in self.think], [pair.closer for pair in self.think]
+        answer = _meaning(Mark.ANSWER, closers)
+        always = [(call.shape, call) for call in self.calls if place.calls] + _meaning(Mark.STOP, self.stops)
+        frame = _meaning(Mark.FRAME, [opener for opener, _ in self.frames])
+        unframe = _meaning(Mark.UNFRAME, [closer for _, closer in self.frames])
+        if place.reasoning:
+            leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
+            inside = [*answer, *leave, *always]
+            return Markers([*inside, *_meaning(Mark.AGAIN, openers)]), Markers(inside)
+        tails = _meaning(Mark.TAIL, self.tails) if place.called else []
         return (
-            Markers([*answer, *again, *leave, *always]),
-            Markers([*answer, *leave, *always]),
-            Markers([*think, *answer, *frame, *unframe, *always, *tails]),
-            Markers([*(answer if owed else ()), *(unframe if framed else ()), *always]),
+            Markers([*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails]),
+            Markers([*(answer if place.owed else ()), *(unframe if place.framed else ()), *always]),
         )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in a turn the machine stands, as far as it decides which markers count."""
+
+    calls: bool
+    reasoning: bool
+    framed: bool
+    called: bool = False
+    """The last block was a call."""
+    owed: bool = False
+    """A call has ended reasoning, whose own closer may still come."""
+
+
+def _meaning(mark: Mark, texts: Iterable[str]) -> list[tuple[Shape, Meaning]]:
+    return [(Shape(text), mark) for text in texts]

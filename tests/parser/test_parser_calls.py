@@ -125,7 +125,9 @@ def test_arguments_behind_a_name() -> None:
     assert read(ARGUMENTS, "what<end>", NAMED) == ([("f", None)], "<end>", None)
 
 
-@pytest.mark.parametrize("text", ['"what"<end>', '"[1]"<end>', '"{} x"<end>', "12<end>", '"{\\"a\\": }"<end>'])
+@pytest.mark.parametrize(
+    "text", ['"what"<end>', '"[1]"<end>', '"{} x"<end>', '"\'a {}"<end>', "12<end>", '"{\\"a\\": }"<end>']
+)
 def test_arguments_that_are_no_object_never_complete(text: str) -> None:
     assert read(ARGUMENTS, text, NAMED)[0] == [("f", None)]
 

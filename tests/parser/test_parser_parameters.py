@@ -131,6 +131,8 @@ def test_complete_at_the_end_only_if_the_model_stopped_with_nothing_open() -> No
     assert cut(INLINE, "<p=s>x</p><p=t", FinishReason.STOP) == '{"s": "x"'
     assert cut(INLINE, "", FinishReason.STOP) == ""
     assert cut(INLINE, "<p=n>4") == '{"n": '
+    assert cut(INLINE, "<p=s>drift</f>") == '{"s": "drift'
+    assert whole(INLINE, "<p=s>drift</f>")[0] == {"s": "drift"}
 
 
 def test_attributes_are_unescaped_and_names_mapped() -> None:

@@ -133,3 +133,34 @@ def test_reasoning_left_in_the_text() -> None:
 
 def test_a_family_without_anything() -> None:
     assert texts(opened("plain", in_reasoning=True), "<think>", CALL) == ["<think>" + CALL]
+
+
+@pytest.mark.parametrize(
+    ("family", "raw"),
+    [
+        ("gemma4", "<too"),
+        ("kimi_k2", "<|too"),
+        ("minimax_m3", "]<]minimax[>[<"),
+        ("deepseek_v4", "<｜DSML｜to"),
+        ("lfm2", "<|tool_call_start|>[<|to_c"),
+        ("lfm2", "<|tool_call_start|>["),
+        ("kimi_k2", "<|tool_call_begin|> \n<|tool_call_argument_begin|>{}"),
+        ("hermes", "Say <tool_call>"),
+    ],
+)
+def test_a_beginning_that_the_model_left_at_that_is_text(family: str, raw: str) -> None:
+    assert texts(opened(family), raw) == [raw]
+
+
+@pytest.mark.parametrize("raw", ["Done.</think>", "Done.\n</tool_call>", "Done.</function>"])
+def test_a_closer_of_nothing_in_running_text_is_text(raw: str) -> None:
+    assert texts(opened(), raw) == [raw]
+
+
+def test_a_closer_of_nothing_at_the_start_is_text_unless_it_closes_reasoning() -> None:
+    assert texts(opened(), "</tool_call> x") == ["</tool_call> x"]
+    assert texts(opened(), "</think>\n\nx") == ["x"]
+
+
+def test_a_piece_of_a_tail_is_none() -> None:
+    assert texts(opened(), CALL[:-3]) == ['{"cmd": "ls"}']

@@ -16,7 +16,7 @@ from services.parser.writing import Style
 NS = "]<]minimax[>["
 THINK = ("<mm:think>", "</mm:think>")
 STOPS = ("[e~[",)
-SECTION = NS + "<tool_call>{ws}"
+FRONTS = ((NS + "<tool_call>{ws}", NS + "<tool_call>"), ("", NS + "<invoke name="))
 INVOKE = NS + "<invoke name={q}{name}{q}>"
 ARGUMENTS = Nested(NS, beyond=("</tool_call>", "<tool_call>", "<invoke name="))
 
@@ -28,8 +28,8 @@ FAMILY = Family(
     grammar=Markup(
         think=thinking([THINK]),
         calls=(
-            *(Call(Shape(opener, then=(NS,)), ARGUMENTS) for opener in (SECTION + INVOKE, INVOKE)),
-            *(Call(Shape(opener + "{ws}{bare}>"), ARGUMENTS) for opener in (SECTION + INVOKE, INVOKE)),
+            *(Call(Shape(front + INVOKE, then=(NS,), marker=mark), ARGUMENTS) for front, mark in FRONTS),
+            *(Call(Shape(front + INVOKE + "{ws}{bare}>", marker=mark), ARGUMENTS) for front, mark in FRONTS),
         ),
         tails=(NS + "</tool_call>", NS + "</invoke>"),
         stops=STOPS,

@@ -276,7 +276,7 @@ class _Calls:
         blocks = self.turn.blocks
         if blocks.kind == "tool_use":
             blocks.say(text)
-        elif self.name is not None and text[:1] == "{":
+        elif self.name is not None and not said and text[:1] == "{":
             self._open(text)
         else:
             said.append(text)

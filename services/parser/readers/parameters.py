@@ -228,7 +228,8 @@ class _Arguments:
                 sink.write(piece.removesuffix(held))
             if isinstance(found, Found):
                 tape.position = found.match.end()
-                return found
+                # cut off here, the text might have gone on with anything
+                return found if found.means is not Tag.END or not tape.final or tape.stopped else None
             if tape.final:
                 return None
             if at < 0 and not held and not first and sink.live:

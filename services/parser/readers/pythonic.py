@@ -54,6 +54,8 @@ class _Calls:
                 return (yield from self._failed())
             self._any = True
             tape.keep()
+        if not self._any:
+            return (yield from self._failed())
         tape.release()
         return None
 
