@@ -278,6 +278,30 @@ def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
     assert codex.turn()[2] == []
 
 
+def test_a_compaction_is_told_what_the_user_asked_for(template: Any) -> None:
+    """Claude Code puts its reminders in front of that, and drops what does not fit."""
+    asks = "CRITICAL: Respond with TEXT ONLY. Write an <analysis> and a <summary>."
+    session = Session(template, CLAUDE).user(REMINDER + LOOP)
+    session.turn()
+    summary = session.results("").user(asks).turn()[1]
+    assert "The user asked last: Use your shell tool" in summary
+    goes_on = f"This session is being continued from a previous conversation.\n{summary}"
+    assert Session(template, CLAUDE).user(REMINDER + goes_on).turn()[1:] == ("DONE", [])
+    cut = Session(template, CLAUDE).user("[earlier conversation truncated for compaction retry]")
+    cut.turn()
+    assert "The user asked last: nothing yet" in cut.user(asks).turn()[1]
+
+
+def test_who_interrupts_is_heard(template: Any) -> None:
+    session = Session(template, CLAUDE).user(LOOP)
+    session.turn()
+    session.results("ok").user("[Request interrupted by user for tool use]\n" + FOLLOW)
+    assert session.turn()[2][0][1]["command"] == "echo 2 > follow.txt"
+    goes_on = Session(template, CLAUDE).user(LOOP)
+    goes_on.turn()
+    assert goes_on.results("ok").user("[Request interrupted by user]").turn()[1] == "DONE"
+
+
 def test_titles(template: Any) -> None:
     session = Session(template, [])
     session.messages[0]["content"] = "You are a title generator. You output ONLY a thread title. Nothing else."

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from schemas.conversation import OutputFormat
 from services.parser import Family
-from services.worker.engines.agent_prompt import Prompt, read_prompt
+from services.worker.engines.agent_prompt import Prompt, read_prompt, without_additions
 from services.worker.engines.agent_schema import instance
 from services.worker.engines.agent_steps import ToolCall, find_steps, make_calls, together
 
@@ -132,7 +132,8 @@ def _first_line(result: str) -> str:
 
 
 def _summary(view: Prompt) -> str:
-    asked = [m.text.strip() for m in view.messages if m.role == "user" and not _COMPACTION.search(m.text)]
+    said = [m.text for m in view.messages if m.role == "user" and not _COMPACTION.search(m.text)]
+    asked = [text for text in map(without_additions, said) if text]
     results = sum(message.role == "tool" for message in view.messages)
     # No backticks: what this says becomes part of the next request, and must not look like a command in it.
     last = asked[-1].replace("`", "'")[:_LINE_CHARS] if asked else "nothing yet"

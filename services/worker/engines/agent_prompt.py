@@ -87,11 +87,13 @@ _ADDED = re.compile(
     r".*?</\1>"
     r"|<(permissions instructions)>.*?</\2>"
     r"|# AGENTS\.md instructions\b.*?</INSTRUCTIONS>"
-    r"|<<<BEGIN_(\w+)>>>.*?<<<END_\3>>>",
+    r"|<<<BEGIN_(\w+)>>>.*?<<<END_\3>>>"
+    r"|\[(?:Request interrupted by user|Your previous response had no visible output|earlier conversation truncated)"
+    r"[^\]\n]*\]",
     re.DOTALL,
 )
 _CONTINUED = re.compile(
-    r"(?:your response above was cut off|output token limit hit|\[request interrupted"
+    r"(?:your response above was cut off|output token limit hit"
     r"|(?:please )?continue\b[^`]{0,60}$)",
     re.IGNORECASE,
 )
@@ -113,7 +115,7 @@ def read_prompt(text: str) -> Prompt:
         tools=_tools(messages),
         opening=opening,
         request=request,
-        results=[_clean(message.text) for message in messages[since:] if message.role == "tool"],
+        results=[without_additions(message.text) for message in messages[since:] if message.role == "tool"],
         answers=sum(message.role == "assistant" for message in messages[since:]),
         directory=found[1] if (found := _DIRECTORY.search(text)) else None,
     )
@@ -150,7 +152,8 @@ def _split(role: Role, body: str) -> list[Message]:
     return [*results, Message("user", rest)] if rest else list(results)
 
 
-def _clean(text: str) -> str:
+def without_additions(text: str) -> str:
+    """What the user or the tool said, without what the harness put beside it."""
     return _ADDED.sub("", text).strip()
 
 
@@ -158,7 +161,7 @@ def _request(messages: list[Message]) -> tuple[str, int]:
     """The last user message that asks for something, and the index behind it."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
-        if message.role == "user" and (asked := _clean(message.text)) and not _CONTINUED.match(asked):
+        if message.role == "user" and (asked := without_additions(message.text)) and not _CONTINUED.match(asked):
             return asked, index + 1
     return "", len(messages)
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from schemas.errors import Invalid
 from services.parser import Family
 from services.worker.engine import EngineRequest
-from services.worker.engines.agent import act
+from services.worker.engines.agent import Reply, act, compose
 from services.worker.engines.agent_prompt import read_prompt
 from services.worker.engines.script_player import (
     PROSE,
@@ -28,7 +28,7 @@ _TAIL = 160
 """The play directive stands within so many tokens of the prompt's end; a long prompt is not decoded for it."""
 _COMPILED = 256
 _SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
-_DONE = "The request's script has no further turn."
+_OVER = Reply("All that the request brought is said.", "The request's script has no further turn.")
 
 
 class Author:
@@ -84,7 +84,7 @@ class Author:
         said = _SAY.findall(view.request)
         if not said:
             return None
-        return str(said[view.answers]) if view.answers < len(said) else _DONE
+        return str(said[view.answers]) if view.answers < len(said) else compose(_OVER, view, self.family())
 
     def _compile_named(self, name: str, n: int) -> Compiled:
         return compile_script(self._scripts[name], self._encode, self._prose, n)
