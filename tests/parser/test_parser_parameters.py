@@ -28,7 +28,9 @@ INLINE = Parameters(
     unwrap=("arguments",),
 )
 FRAMED = Parameters(opens=("<p={key}>",), closes=("</p>",), ends=("</f>",), frame=True)
-STATED = Parameters(opens=('<p k="{key}" s="{bool}">', '<p k="{key}" t="{word}">'), closes=("</p>",), ends=("</f>",))
+STATED = Parameters(
+    opens=('<p k="{key}" s="{bool}">', '<p k="{key}" t="{word}">', '<p k="{key}">'), closes=("</p>",), ends=("</f>",)
+)
 PAIRS = Parameters(
     opens=("<k>{key}</k>{ws}<v>", "<k>{key}</k>"), closes=("</v>",), ends=("</call>",), beyond=("<call>",)
 )

@@ -72,6 +72,11 @@ class Parameters:
         return None
 
     @cached_property
+    def stated(self) -> bool:
+        """The model states types; where it does not, and no schema does, a value is JSON if it can be."""
+        return any("{bool}" in opener for opener in self.opens)
+
+    @cached_property
     def front(self) -> Markers[Tag]:
         """Tags before the first value."""
         return self._tags(
@@ -199,10 +204,13 @@ class _Arguments:
         say = self.turn.blocks.say
         types = self.turn.tools.types(self.name, key)
         stated = tag.get("bool") or tag.get("word")
+        known = key in self.parameters
+        if stated is None and not known and self.grammar.stated:
+            return JsonSink(say)
         if stated in _RAW or (stated is None and types == STRING):
             return StringSink(say)
         if stated is not None:
-            return JsonSink(say, strings=key in self.parameters and types == STRING)
+            return JsonSink(say, strings=known and types == STRING)
         return NullableSink(say) if types == NULLABLE_STRING else TypedSink(say, types)
 
     def _value(self, sink: Sink) -> Reading[Found[Tag] | None]:
