@@ -8,6 +8,8 @@ import msgspec
 
 from schemas.errors import TurnwireError
 from services.cli.finding import Finding
+from services.preprocessor.model import choose_family
+from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 
@@ -37,6 +39,7 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
         "ok", "tokenizer", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens, ends with {tokenizer.eos_token}"
     )
     yield check_template(tokenizer, preprocessor)
+    yield check_family(tokenizer, preprocessor)
     yield from check_directory(worker)
 
 
@@ -51,6 +54,17 @@ def check_template(tokenizer: Any, config: PreprocessorConfig) -> Finding:
     if "doctor_probe" not in prompt:
         return Finding("warn", "template", "renders no tools: name another with --chat-template")
     return Finding("ok", "template", f"renders tools; the prompt ends with {prompt[-40:]!r}")
+
+
+def check_family(tokenizer: Any, config: PreprocessorConfig) -> Finding:
+    """Which parser will read the model's output, and what tells so."""
+    try:
+        template = ChatTemplate.of(tokenizer, override=config.chat_template)
+        found = choose_family(config, template, probe(template), tokenizer.get_added_vocab())
+    except (TurnwireError, ValueError, OSError) as error:
+        return Finding("fail", "parser", first_line(error))
+    also = f"; {', '.join(other.name for other in found.also)} would do as well" if found.also else ""
+    return Finding("ok", "parser", f"{found.family.name}: {'; '.join(found.evidence)}{also}")
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:

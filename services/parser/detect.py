@@ -1,6 +1,6 @@
 """Which family a model writes in, told from its files, with what tells it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +36,13 @@ class _Fit:
         return self.markup, self.type_named, len(self.tokens)
 
 
-def detect(config: Mapping[str, Any], template: str | None, tokens: Iterable[str] = ()) -> Detection | None:
+def detect(
+    config: Mapping[str, Any], template: str | None, tokens: Iterable[str] = (), among: Sequence[Family] = ALL
+) -> Detection | None:
     """The family whose markup the chat template writes; among several, the one that `config`'s `model_type` names.
 
-    `config` is config.json's content, `tokens` are the tokenizer's added tokens. Without a template (some publishers ship
-    code instead) type and tokens decide. None if nothing speaks for any family.
+    `config` is config.json's content, `tokens` are the tokenizer's added tokens. Without a template (some
+    publishers ship code instead) type and tokens decide. None if nothing speaks for any family of `among`.
     """
     vocabulary = frozenset(tokens)
     text = (template or "").replace("\\n", "\n").replace('\\"', '"')
@@ -52,7 +54,7 @@ def detect(config: Mapping[str, Any], template: str | None, tokens: Iterable[str
             type_named=kind in family.model_types,
             tokens=tuple(mark for mark in family.markers if mark in vocabulary),
         )
-        for family in ALL
+        for family in among
     ]
     if text:
         able = [fit for fit in fits if fit.written]

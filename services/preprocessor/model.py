@@ -1,5 +1,6 @@
 """Everything that the preprocessor knows of its model, loaded once."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from transformers import AutoTokenizer
 from schemas.control import ModelCard
 from schemas.conversation import Sampling
 from services.parser import Family, families, family
+from services.parser.detect import Detection
 from services.preprocessor.detection import detect_family
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
@@ -26,6 +28,8 @@ class ModelSetup:
     traits: TemplateTraits
     tokenizer: PromptTokenizer
     family: Family
+    evidence: tuple[str, ...]
+    """What told the family."""
     max_model_len: int
     """Context window in tokens, prompt and output together: the operator's word, else the files'."""
     window_cap: int | None
@@ -51,7 +55,8 @@ class ModelSetup:
         template = ChatTemplate.of(loaded, override=config.chat_template)
         traits = probe(template)
         tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
-        found = _family(config, template, traits)
+        detection = choose_family(config, template, traits, loaded.get_added_vocab())
+        found = detection.family
         window = config.max_model_len or facts.window
         if window is None:
             raise ValueError(f"{config.model} does not say how long its context window is; set max_model_len")
@@ -60,6 +65,7 @@ class ModelSetup:
             traits=traits,
             tokenizer=tokenizer,
             family=found,
+            evidence=detection.evidence,
             max_model_len=window,
             window_cap=config.max_model_len,
             stop_ids=_stop_ids(tokenizer, traits, found),
@@ -76,21 +82,25 @@ class ModelSetup:
         return worker if self.window_cap is None else min(worker, self.window_cap)
 
 
-def _family(config: PreprocessorConfig, template: ChatTemplate, traits: TemplateTraits) -> Family:
+def choose_family(
+    config: PreprocessorConfig, template: ChatTemplate, traits: TemplateTraits, tokens: Iterable[str]
+) -> Detection:
     """The operator's choice, else the one that reads the template's calls.
 
-    A tool-call parser's name goes before a family's; a reasoning parser's name decides where calls tell nothing.
+    A tool-call parser's name goes before a family's; a reasoning parser's name decides where nothing else tells.
+
+    Raises ValueError where the template's calls are read by no parser, UnknownFamily for a name that there is not.
     """
     named = config.tool_call_parser or (config.family if config.family != "auto" else None)
     if named is not None:
-        return family(named)
-    document = read_json(config.model, "config.json") or {}
-    found = detect_family(template, traits, document.get("model_type"))
+        return Detection(family(named), ("the operator's choice",))
+    found = detect_family(template, traits, read_json(config.model, "config.json") or {}, tokens)
     if found is not None:
         return found
     if traits.arguments is not None and config.reasoning_parser is None:
         raise ValueError(f"no parser reads the tool calls of {config.model}; choose one of {', '.join(families())}")
-    return family(config.reasoning_parser or "hermes")
+    name = config.reasoning_parser or "hermes"
+    return Detection(family(name), ("the operator's reasoning parser" if config.reasoning_parser else "nothing tells",))
 
 
 def _stop_ids(tokenizer: PromptTokenizer, traits: TemplateTraits, found: Family) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """The preprocessor process: a turn request in, a generate request to one worker out.
 
-Rendering and tokenizing run in a small thread pool, the event loop only carries messages. A turn is told to its
-frontend as prepared once a worker has taken it, so that everything which can be refused is refused with a status.
+Rendering and tokenizing run in a small thread pool, the event loop only carries messages. A frontend hears from here
+only of refusals, and so before its client was told anything; that a worker has the turn it hears from the parser.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from schemas import subjects
-from schemas.control import Cancel, Load
+from schemas.control import Beat, Cancel, Load, Stage
 from schemas.conversation import Conversation
-from schemas.errors import EngineFailed, ErrorInfo, Overloaded, TimedOut, TurnwireError, Unavailable, raised
-from schemas.events import Failed, Prepared
+from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, Overloaded, TurnwireError, Unavailable, raised
+from schemas.events import Failed
 from schemas.frames import (
     Accepted,
     CountRequest,
@@ -42,7 +42,11 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
 
 TAKE_TIMEOUT_S = 2.0
-"""A worker that has not taken a turn by then is passed over."""
+"""A worker that has not answered by then may have the turn or not: the attempt is given up."""
+LATE_BEATS = 1.5
+"""A process whose beat is so many intervals old is asked last."""
+TELL_TIMEOUT_S = 1.0
+TELL_TIMES = 4
 HEARD_S = 0.05
 """After the beat that says so, everybody knows that this process drains; what was already on its way is still taken."""
 MAX_CANCELS = 8192
@@ -69,6 +73,7 @@ class Preprocessor:
         self._router = Router()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled: OrderedDict[str, int] = OrderedDict()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -91,7 +96,7 @@ class Preprocessor:
             self._work.append(await subscribe(subject, partial(self._answer, answer)))
 
     async def drain(self) -> None:
-        """Takes nothing new; returns when every turn at hand has gone to a worker."""
+        """Takes nothing new; returns when every turn at hand has gone to a worker and every question is answered."""
         await asyncio.sleep(HEARD_S)
         for subscription in self._work:
             await subscription.stop()
@@ -101,56 +106,75 @@ class Preprocessor:
     def _turn(self, message: Message) -> None:
         request = _decode_turn(message.data)
         message.reply(_encode(Accepted(self._process.id)))
-        if self._cancelled.get(request.turn, 0) >= request.attempt:
+        present, former = self._turns.get(request.turn, (0, None))
+        if max(present, self._cancelled.get(request.turn, 0)) >= request.attempt:
             return
-        task = self._process.spawn(self._prepare(request), f"prepare {request.turn}")
+        if former is not None:
+            former.cancel()
+        task = self._begin(self._prepare(request), f"prepare {request.turn}")
         self._turns[request.turn] = (request.attempt, task)
-        self._idle.clear()
         task.add_done_callback(partial(self._prepared, request.turn))
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Runs something that a drain waits for."""
+        task = self._process.spawn(work, name)
+        self._tasks.add(task)
+        self._idle.clear()
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._idle.set()
 
     def _prepared(self, turn: str, task: asyncio.Task[None]) -> None:
         if self._turns.get(turn, (0, None))[1] is task:
             del self._turns[turn]
-        if not self._turns:
-            self._idle.set()
 
     async def _prepare(self, request: TurnRequest) -> None:
         try:
             prompt = await self._prompt(request.conversation, limit=True)
-            prepared = await self._dispatch(request, prompt)
+            await self._dispatch(request, prompt)
         except TurnwireError as error:
-            self._tell(request, Failed(error.info))
+            await self._refuse(request, error.info)
         except Exception as error:
             self._log.exception("preprocessor.turn_failed", turn=request.turn)
-            info = EngineFailed(f"the prompt could not be prepared: {type(error).__name__}").info
-            self._tell(request, Failed(info))
-        else:
-            self._tell(request, prepared)
+            failure = EngineFailed(f"the prompt could not be prepared: {type(error).__name__}")
+            await self._refuse(request, failure.info)
 
-    async def _dispatch(self, request: TurnRequest, prompt: Prompt) -> Prepared:
+    async def _dispatch(self, request: TurnRequest, prompt: Prompt) -> None:
         """Gives the turn to the best worker that takes it."""
-        registry = self._process.registry
         refusal: ErrorInfo | None = None
-        for worker in self._router.workers(registry.able("worker", self._model), request.avoid):
-            shard = self._router.parser(registry.able("parser", self._model))
-            generate = self._generate(request, prompt, shard.id)
+        workers, late = self._beats("worker")
+        for worker in self._router.workers(workers, avoid=request.avoid, late=late):
+            shards, late = self._beats("parser")
+            shard = self._router.parser(shards, late=late)
+            generate = self._generate(request, prompt, shard)
             try:
                 data = await self._process.bus.request(
                     subjects.generate(self._model, worker), _encode(generate), TAKE_TIMEOUT_S
                 )
-            except (Unavailable, TimedOut) as error:
+            except Unavailable as error:  # it certainly does not have the turn
                 refusal = error.info
                 continue
             reply = _decode_reply(data)
             if reply.error is None:
                 self._router.assigned(worker)
-                self._router.assigned(shard.id)
-                return Prepared(len(prompt.ids), prompt.max_tokens, worker, shard.id)
+                self._router.assigned(shard)
+                return
             refusal = reply.error
-            if not isinstance(raised(refusal), Overloaded | Unavailable):
+            if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
                 break  # it is the request: no other worker would take it either
         assert refusal is not None  # `workers` gives one at least
         raise raised(refusal)
+
+    def _beats(self, stage: Stage) -> tuple[list[Beat], set[str]]:
+        """The processes of a stage that take work, and which of them are late."""
+        registry, now = self._process.registry, asyncio.get_running_loop().time()
+        able = registry.able(stage, self._model)
+        limit = LATE_BEATS * self._process.config.bus.beat_interval_s
+        return able, {beat.id for beat in able if registry.age(stage, beat.id, now) > limit}
 
     def _generate(self, request: TurnRequest, prompt: Prompt, parser: str) -> GenerateRequest:
         choice = request.conversation.tool_choice
@@ -159,6 +183,7 @@ class Preprocessor:
             family=self._setup.family.name,
             frontend=request.frontend,
             prompt_tokens=len(prompt.ids),
+            max_tokens=prompt.max_tokens,
             tools=prompt.tools,
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
@@ -189,9 +214,17 @@ class Preprocessor:
         beats = self._process.registry.able("worker", self._model)
         return max((card.max_model_len for beat in beats for card in beat.models), default=None)
 
-    def _tell(self, request: TurnRequest, event: Prepared | Failed) -> None:
-        frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [event])])
-        self._process.publish(subjects.events(request.frontend), frame)
+    async def _refuse(self, request: TurnRequest, error: ErrorInfo) -> None:
+        """Tells the frontend until it says that it heard, or is gone."""
+        frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [Failed(error)])])
+        for _ in range(TELL_TIMES):
+            try:
+                await self._process.bus.request(subjects.events(request.frontend), _encode(frame), TELL_TIMEOUT_S)
+                return
+            except Unavailable:
+                await asyncio.sleep(TELL_TIMEOUT_S)  # one of the two is reconnecting
+            except TurnwireError as failure:
+                self._log.warning("preprocessor.refusal_not_heard", turn=request.turn, error=str(failure))
 
     def _cancel(self, message: Message) -> None:
         cancel = _decode_cancel(message.data)
@@ -215,7 +248,7 @@ class Preprocessor:
                 found = TextReply(error=EngineFailed(f"could not be answered: {type(error).__name__}").info)
             message.reply(_encode(found))
 
-        self._process.spawn(reply(), message.subject)
+        self._begin(reply(), message.subject)
 
     async def _count(self, message: Message) -> TextReply:
         request = _decode_count(message.data)
@@ -255,7 +288,11 @@ async def run(config: PreprocessorConfig) -> None:
     process = Process("preprocessor", config)
     setup = await asyncio.get_running_loop().run_in_executor(None, ModelSetup.load, config)
     process.log.info(
-        "preprocessor.loaded", model=setup.card.name, family=setup.family.name, max_model_len=setup.card.max_model_len
+        "preprocessor.loaded",
+        model=setup.card.name,
+        family=setup.family.name,
+        evidence=setup.evidence,
+        max_model_len=setup.card.max_model_len,
     )
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)

@@ -56,6 +56,7 @@ def test_a_whole_model(demo: str) -> None:
     assert {name: finding.status for name, finding in found.items()} == {
         "tokenizer": "ok",
         "template": "ok",
+        "parser": "ok",
         "context": "ok",
         "weights": "note",
     }

@@ -135,5 +135,6 @@ def test_the_family_is_told_from_the_template(
     if name not in REAL_TEMPLATES:
         pytest.skip("trl is not installed, or has no such template any more")
     template = ChatTemplate(demo_tokenizer, REAL_TEMPLATES[name].read_text())
-    found = detect_family(template, probe(template), model_type)
-    assert (found and found.name) == family
+    found = detect_family(template, probe(template), {"model_type": model_type})
+    assert (found and found.family.name) == family
+    assert found is None or found.evidence

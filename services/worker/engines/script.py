@@ -295,5 +295,5 @@ def _family(config: WorkerConfig) -> Family:
     from services.preprocessor.template import ChatTemplate
 
     template = ChatTemplate.load(config.model, trust_remote_code=config.trust_remote_code)
-    model_type = (read_json(config.model, "config.json") or {}).get("model_type")
-    return detect_family(template, probe(template), model_type) or family("hermes")
+    found = detect_family(template, probe(template), read_json(config.model, "config.json") or {})
+    return found.family if found is not None else family("hermes")
