@@ -2,13 +2,23 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from fuzz.cases import Case, decode, to_vector
 from fuzz.laws import Broken, check
 from schemas.events import FinishReason
+
+_SIMPLER: Final[tuple[Callable[[Case], Case], ...]] = (
+    lambda case: replace(case, prefix=""),
+    lambda case: replace(case, prefix="", raw=case.prefix + case.raw),
+    lambda case: replace(case, calls_as_text=False),
+    lambda case: replace(case, in_reasoning=False),
+    lambda case: replace(case, reason=FinishReason.STOP),
+    lambda case: replace(case, tools=()),
+)
 
 
 def broken(case: Case) -> str | None:
@@ -33,9 +43,10 @@ def reduced(case: Case) -> Case:
 
     while True:
         before = case
-        for simpler in _simpler(case):
-            if fails(simpler):
-                case = simpler
+        for simplify in _SIMPLER:
+            if fails(simplify(case)):
+                case = simplify(case)
+        case = next((c for n in range(case.seed) if fails(c := replace(case, seed=n))), case)
         case = replace(case, raw=_shrunk(case.raw, lambda raw, c=case: fails(replace(c, raw=raw))))  # type: ignore[misc]
         case = replace(case, prefix=_shrunk(case.prefix, lambda p, c=case: fails(replace(c, prefix=p))))  # type: ignore[misc]
         tools = tuple(tool for tool in case.tools if tool.name in case.prefix + case.raw) or case.tools[:1]
@@ -43,16 +54,6 @@ def reduced(case: Case) -> Case:
             case = replace(case, tools=tools)
         if case == before:
             return case
-
-
-def _simpler(case: Case) -> Iterator[Case]:
-    yield replace(case, prefix="", raw=case.raw)
-    yield replace(case, prefix="", raw=case.prefix + case.raw)
-    yield replace(case, calls_as_text=False)
-    yield replace(case, in_reasoning=False)
-    yield replace(case, reason=FinishReason.STOP)
-    yield replace(case, tools=())
-    yield from (replace(case, seed=seed) for seed in range(min(case.seed, 16)))
 
 
 def _shrunk(text: str, fails: Callable[[str], bool]) -> str:

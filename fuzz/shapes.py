@@ -25,6 +25,8 @@ FILLED: Final = {
     "suffix": ("", ":opensource"),
 }
 """Texts that fit the holes of a shape."""
+_WORDS: Final = frozenset({"names", "arguments", "ids", "unwrap", "rename", "field", "value", "consumed"})
+"""Fields of a grammar that hold words inside markers or JSON, and no markers."""
 
 
 def _notations(part: Any, seen: set[int]) -> Iterator[str]:
@@ -38,6 +40,8 @@ def _notations(part: Any, seen: set[int]) -> Iterator[str]:
         yield part
     elif is_dataclass(part):
         for field in fields(part):
+            if field.name in _WORDS:
+                continue
             yield from _notations(getattr(part, field.name), seen)
     elif isinstance(part, tuple | list):
         for item in part:

@@ -5,6 +5,7 @@ from typing import Final
 
 TARGETS: Final[Mapping[str, str]] = {
     "parser": "services.parser",
+    "stories": "services.parser",
     "detokenizer": "services.parser.detokenizer",
     "stop": "services.parser.stop",
     "messages": "services.frontend.dialects",
