@@ -32,7 +32,7 @@ def page() -> str:
 
 
 def _table() -> str:
-    rows = ["| `--parser` | models | also called | reasoning | vectors |", "|---|---|---|---|---|"]
+    rows = ["| `--family` | models | also called | reasoning | vectors |", "|---|---|---|---|---|"]
     for family in families().values():
         also = ", ".join(family.aliases) or "–"
         rows.append(f"| `{family.name}` | {family.models} | {also} | {_reasoning(family)} | {_count(family)} |")
