@@ -125,7 +125,7 @@ class TurnParser:
     @property
     def in_reasoning(self) -> bool:
         """The open block, or the next one, is reasoning."""
-        return self._turn.reasoning
+        return self._turn.reasoning and self._blocks.kind != "tool_use"
 
     def feed(self, text: str) -> list[BlockEvent]:
         """Takes the next piece of the generation and returns what became certain."""

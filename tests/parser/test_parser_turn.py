@@ -56,7 +56,9 @@ def test_in_reasoning_follows_the_blocks() -> None:
     assert not parser.in_reasoning
     parser.feed(CALL + "\n<think>")
     assert parser.in_reasoning
-    parser.feed("So " + CALL)
+    parser.feed("So " + CALL[:50])
+    assert not parser.in_reasoning
+    parser.feed(CALL[50:])
     assert not parser.in_reasoning
 
 
