@@ -25,7 +25,6 @@ from services.runtime.config import (
     PreprocessorConfig,
     UpConfig,
     WorkerConfig,
-    served_name,
 )
 from services.runtime.config_flags import add_config_flag, add_flags, parse_arguments, typed
 from services.runtime.config_sources import CONFIG_VARIABLE, ConfigError, Given, Loaded, load
@@ -88,7 +87,7 @@ def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, st
         up=up.config,
         frontend=stages["frontend"].config,
         worker=stages["worker"].config,
-        model=served_name(stages["worker"].config),
+        model=stages["worker"].config.model_name,
         demo=demo,
         embedded_nats=stages["frontend"].origins["nats_url"] == "default",
         state_dir=state_dir,

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
@@ -110,11 +109,9 @@ def _stop_ids(tokenizer: PromptTokenizer, traits: TemplateTraits, found: Family)
 
 
 def _card(config: PreprocessorConfig, traits: TemplateTraits, found: Family, window: int) -> ModelCard:
-    folder = Path(config.model).expanduser()
-    name = config.served_model_name or (folder.resolve().name if folder.is_dir() else config.model)
     file = find_file(config.model, "config.json")
     return ModelCard(
-        name=name,
+        name=config.model_name,
         aliases=config.aliases,
         max_model_len=window,
         created=int(file.stat().st_mtime) if file is not None else 0,

@@ -108,11 +108,13 @@ class StageConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def model_name(self) -> str:
-        """The name under which the model is served, on the bus too."""
+        """The model's name on the bus and for clients: the one given, else the hub id as it is, or the directory's."""
         if self.served_model_name:
             return self.served_model_name
         path = Path(self.model)
-        return path.resolve().name if path.is_dir() else self.model
+        if path.is_dir() or self.model.startswith(("/", "./", "../", "~")):
+            return path.expanduser().resolve().name
+        return self.model
 
 
 class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -213,16 +215,6 @@ STAGES: Mapping[str, type[ServiceConfig]] = {
 }
 TABLES: Mapping[str, type[Struct]] = {**STAGES, "bus": BusConfig, "up": UpConfig}
 """The tables of a configuration file."""
-
-
-def served_name(config: StageConfig) -> str:
-    """The model's name for clients: the one given, else the hub id as it is, or the name of the directory."""
-    if config.served_model_name:
-        return config.served_model_name
-    path = Path(config.model)
-    if path.is_dir() or config.model.startswith(("/", "./", "../", "~")):
-        return path.expanduser().resolve().name
-    return config.model
 
 
 def read_secret(path: str) -> str:

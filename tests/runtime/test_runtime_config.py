@@ -13,7 +13,6 @@ from services.runtime.config import (
     UpConfig,
     WorkerConfig,
     read_secret,
-    served_name,
 )
 from services.runtime.config_flags import from_command_line, typed
 from services.runtime.config_options import options
@@ -201,7 +200,7 @@ def test_typed_flags_can_be_handed_on() -> None:
     [("Qwen/Qwen3-8B", None, "Qwen/Qwen3-8B"), ("/models/qwen", None, "qwen"), ("m", "acme/served", "acme/served")],
 )
 def test_served_name(model: str, name: str | None, expected: str) -> None:
-    assert served_name(WorkerConfig(model=model, served_model_name=name)) == expected
+    assert WorkerConfig(model=model, served_model_name=name).model_name == expected
 
 
 def test_served_name_of_a_directory_under_the_working_directory(
@@ -209,7 +208,7 @@ def test_served_name_of_a_directory_under_the_working_directory(
 ) -> None:
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert served_name(WorkerConfig(model="models/tiny")) == "tiny"
+    assert WorkerConfig(model="models/tiny").model_name == "tiny"
 
 
 def test_secrets_come_from_files(tmp_path: Path) -> None:
