@@ -51,7 +51,10 @@ class Beat(Struct, frozen=True, omit_defaults=True):
     window: int = 0
     """Bytes of frames that a sender may have under way to this process before it was granted more."""
     sent: dict[str, int] = {}
-    """Last `seq` sent to each receiver: shows a receiver that the end of a stream was lost."""
+    """Last `seq` sent to each receiver: shows a receiver that the end of a stream was lost. One that is not named has
+    nothing under way: it is new, or was taken for dead and its streams are elsewhere."""
+    replays: dict[str, int] = {}
+    """`number` of the last `Replay` heeded, by receiver: shows a receiver that its request was lost."""
     version: str = ""
     host: str = ""
     pid: int = 0
@@ -81,6 +84,8 @@ class Replay(Struct, frozen=True, omit_defaults=True):
     receiver: str
     streams: list[Standing] = []
     all: bool = False
+    number: int = 0
+    """1, 2, 3 … per receiver; the sender's beats tell the last one heeded."""
 
 
 class Cancel(Struct, frozen=True, omit_defaults=True):
@@ -88,4 +93,4 @@ class Cancel(Struct, frozen=True, omit_defaults=True):
 
     turn: str
     attempt: int
-    reason: Literal["hangup", "slow_reader", "stop_string", "calls", "superseded", "timeout", "frontend_gone"]
+    reason: Literal["hangup", "slow_reader", "stop_string", "calls", "superseded", "timeout", "frontend_gone", "failed"]

@@ -73,7 +73,8 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_field="type"):
-    """The prompt is ready and a worker has it: the turn will stream. The first event of every turn."""
+    """The prompt is ready and a worker has it: the turn will stream. The first event of every attempt, and of every
+    shard that takes one over."""
 
     prompt_tokens: int
     max_tokens: int
@@ -97,7 +98,7 @@ class Failed(Struct, frozen=True, tag="failed", tag_field="type"):
     error: ErrorInfo
 
 
-class Interrupted(Struct, frozen=True, tag="interrupted", tag_field="type"):
+class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", tag_field="type"):
     """The worker died in mid-turn. Not an end: the frontend asks for the turn again, from these tokens on."""
 
     worker: str
@@ -105,6 +106,10 @@ class Interrupted(Struct, frozen=True, tag="interrupted", tag_field="type"):
     """All output tokens that were decoded, packed (`frames.pack_ids`)."""
     error: ErrorInfo
     """What the client is told if no other worker can go on."""
+    block: int = 0
+    """Where the events of these tokens end: the block that is open or comes next …"""
+    offset: int = 0
+    """… and its characters. Whoever has shown more cannot go on from here."""
 
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop

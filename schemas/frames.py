@@ -54,7 +54,8 @@ class TurnRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The immediate reply to a `TurnRequest`: this preprocessor has it. `Prepared` or `Failed` follows as an event."""
+    """The immediate reply to a `TurnRequest`: this preprocessor has it. `Failed` follows from here if no worker takes
+    it, else `Prepared` from the parser."""
 
     preprocessor: str
 
@@ -96,6 +97,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     family: str
     frontend: str
     prompt_tokens: int
+    max_tokens: int = 0
+    """For the turn's `Prepared`."""
     tools: list[ToolSpec] = []
     in_reasoning: bool = False
     """The prompt ends inside an open reasoning block."""
@@ -149,14 +152,15 @@ class TokenFinish(Struct, frozen=True, omit_defaults=True):
 
 
 class TokenEntry(Struct, frozen=True, omit_defaults=True):
-    """Tokens of one turn, from output index `at` on. The entry at 0 carries the stream's parse context."""
+    """Tokens of one turn, from output index `at` on. A stream's first entry carries its parse context, and goes out as
+    soon as the worker has the turn."""
 
     turn: str
     attempt: int
     at: int
     ids: list[int] = []
     context: Raw = ABSENT
-    """A `ParseContext`; present in every entry with `at` 0."""
+    """A `ParseContext`; present wherever a stream is sent from its start."""
     cached: int | None = None
     """Prompt tokens which the engine had in its KV cache; once known, in one entry or more."""
     logprobs: list[list[tuple[int, float]]] | None = None
@@ -169,7 +173,7 @@ class TokenFrame(Struct, frozen=True, omit_defaults=True):
 
     sender: str
     seq: int
-    """1, 2, 3 … per sender and receiver; a hole is a lost frame."""
+    """1, 2, 3 … per sender and receiver; a hole is a lost frame. `runtime.links` tells what the upper bits say."""
     entries: list[TokenEntry] = field(default_factory=list)
 
 
@@ -186,4 +190,5 @@ class EventFrame(Struct, frozen=True, omit_defaults=True):
 
     sender: str
     seq: int
+    """As in a `TokenFrame`; 0: a preprocessor's refusal, which wants an answer instead."""
     entries: list[EventEntry] = field(default_factory=list)

@@ -2,7 +2,8 @@
 
 One turn may take several attempts. A preprocessor that does not take it, or dies with it, is replaced by another; a
 worker that dies in mid-turn hands back its tokens, and the turn goes on behind them on another worker. The client sees
-one stream: what an attempt says again is dropped by the turn's cursor.
+one stream: what an attempt says again is dropped by the turn's cursor. An attempt that is over is called off, so that
+nobody works for it, and its number is not used again, so that nothing of it is heard.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ import msgspec
 from schemas import subjects
 from schemas.control import Beat, Cancel, ModelCard, Standing
 from schemas.conversation import Conversation
-from schemas.errors import EngineFailed, ErrorInfo, NotFound, TimedOut, TurnwireError, Unavailable, raised
+from schemas.errors import EngineFailed, ErrorInfo, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Failed, Finish, Interrupted, Prepared, TurnEvent
 from schemas.frames import (
     CountRequest,
@@ -29,6 +30,7 @@ from schemas.frames import (
     TurnRequest,
     pack_ids,
 )
+from services.frontend.catalog import Catalog
 from services.frontend.turns import CancelReason, TurnSink
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
@@ -40,11 +42,15 @@ PREPARE_TIMEOUT_S = 60.0
 """A prompt that is not ready by then is tried elsewhere."""
 TEXT_TIMEOUT_S = 10.0
 RETRY_AFTER_S = 1.0
+PAUSE_S = 0.5
+"""Before a preprocessor is asked a second time: after the bus was away, processes come back one by one."""
 LATE_BEATS = 1.5
 """A process whose beat is so many intervals old is asked last."""
-MAX_STRANGERS = 4096
-ORPHAN_GRACE_S = 2.0
-"""Beyond the time in which a worker notices that a parser died, its turns wait so long for another to take over."""
+MAX_STRAYS = 4096
+TELL_AGAIN_S = 1.0
+"""Somebody who works for a turn that is over is told so, and told again after this time."""
+RESCUE_S = 2.0
+"""Beyond the time in which the others notice that a process died, they have so long to take its turns over."""
 
 _decode_frame = msgspec.json.Decoder(EventFrame).decode
 _decode_text = msgspec.json.Decoder(TextReply).decode
@@ -72,18 +78,20 @@ class Turn:
         self.deadline = deadline
         self.traceparent = traceparent
         self.prepared = Prepared(0, 0)
-        self.attempt = 0
+        self.attempt = 1
+        self.interruptions = 0
         self.resume = b""
         self.avoid: list[str] = []
         self.preprocessor = ""
         self.parser = ""
         self.worker = ""
         self.cursor = Cursor()
-        self.interruption: ErrorInfo | None = None
+        self.streaming = False
+        """The present attempt is prepared: its events count."""
         self.outcome: asyncio.Future[Prepared] | None = None
         """Of the attempt that is being prepared."""
-        self.early: list[tuple[str, EventEntry]] = []
-        """Events which overtook the `Prepared` of their attempt: they come from another process."""
+        self.work: asyncio.Task[None] | None = None
+        """Goes on after an interruption."""
         self._cancel = cancel
 
     def cancel(self, reason: CancelReason) -> None:
@@ -91,7 +99,7 @@ class Turn:
         self._cancel(self, reason)
 
     def request(self, frontend: str) -> TurnRequest:
-        """What the newest attempt asks for."""
+        """What the present attempt asks for."""
         return TurnRequest(
             turn=self.id,
             frontend=frontend,
@@ -111,9 +119,12 @@ class Gateway:
         self._process = process
         self._config = config
         self._log = process.log
+        self._catalog = Catalog(
+            process.registry, default_model=config.default_model, accept_any_model=config.accept_any_model
+        )
         self._turns: dict[str, Turn] = {}
-        self._receiver = FrameReceiver(process, "parser", self._standings)
-        self._strangers: OrderedDict[str, float] = OrderedDict()
+        self._receiver = FrameReceiver(process, "parser", self._standings, on_given_up=self._given_up)
+        self._strays: OrderedDict[str, float] = OrderedDict()
         self._empty = asyncio.Event()
         self._empty.set()
         process.registry.on_leave(self._peer_left)
@@ -123,8 +134,14 @@ class Gateway:
         await self._process.subscribe(subjects.events(self._process.id), self._frame)
 
     async def drain(self) -> None:
-        """Returns when no turn is open."""
-        await self._empty.wait()
+        """Returns when no turn is open. Cancelled, it ends those that are, each with an error."""
+        try:
+            await self._empty.wait()
+        except asyncio.CancelledError:
+            for turn in list(self._turns.values()):
+                self._supersede(turn)
+                self._fail(turn, Unavailable("this server was shut down", retry_after_s=RETRY_AFTER_S).info)
+            raise
 
     @property
     def running(self) -> int:
@@ -138,14 +155,14 @@ class Gateway:
     ) -> Turn:
         """See `TurnGateway.open`."""
         card = self.resolve(conversation.model)
+        if self._process.draining:
+            raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         conversation = msgspec.structs.replace(conversation, model=card.name)
         deadline = time.time() + self._config.request_timeout_s
         turn = Turn(turn_id, card, conversation, sink, deadline=deadline, traceparent=traceparent, cancel=self._cancel)
         self._turns[turn_id] = turn
         self._empty.clear()
         try:
-            if self._process.draining:
-                raise Unavailable("this server is shutting down", retry_after_s=1.0)
             turn.prepared = await self._attempt(turn)
         except asyncio.CancelledError:
             self._cancel(turn, "hangup")
@@ -178,67 +195,24 @@ class Gateway:
         return await self._ask(subjects.detokenize, card.name, DetokenizeRequest(pack_ids(token_ids)))
 
     def models(self) -> list[ModelCard]:
-        """See `TurnGateway.models`: what a preprocessor describes and a worker can decode."""
-        cards: dict[str, ModelCard] = {}
-        for beat in self._process.registry.living("preprocessor"):
-            for card in beat.models:
-                cards.setdefault(card.name, card)
-        served = []
-        for card in cards.values():
-            workers = [
-                own for beat in self._process.registry.living("worker") for own in beat.models if own.name == card.name
-            ]
-            if not workers:
-                continue
-            lengths = [n for n in (card.max_model_len, max(own.max_model_len for own in workers)) if n]
-            served.append(
-                msgspec.structs.replace(
-                    card,
-                    max_model_len=min(lengths, default=0),
-                    features=sorted(set.intersection(*(set(own.features) for own in workers))),
-                    engine=workers[0].engine,
-                )
-            )
-        return sorted(served, key=lambda card: card.name)
+        """See `TurnGateway.models`."""
+        return self._catalog.models()
 
     def resolve(self, model: str) -> ModelCard:
-        """See `TurnGateway.resolve`. A model whose processes are all gone is not found: nothing tells that it was."""
-        cards = self.models()
-        for card in cards:
-            if model == card.name or model in card.aliases:
-                return card
-        if self._config.accept_any_model or not model:
-            fallback = self._config.default_model or (cards[0].name if len(cards) == 1 else None)
-            for card in cards:
-                if fallback is not None and (fallback == card.name or fallback in card.aliases):
-                    return card
-        if not cards:
-            raise Unavailable("no model is being served at the moment: the pipeline is starting, or a stage is down")
-        raise NotFound(f"model: {model}")
+        """See `TurnGateway.resolve`."""
+        return self._catalog.resolve(model)
 
     def readiness(self) -> dict[str, Any]:
         """See `TurnGateway.readiness`."""
-        registry = self._process.registry
-        stages = {
-            stage: [
-                {"id": beat.id, "draining": beat.draining, "running": beat.load.running, "slots": beat.load.slots}
-                for beat in registry.living(stage)
-            ]
-            for stage in ("preprocessor", "worker", "parser")
-        }
-        ready_models = [
-            card.name
-            for card in self.models()
-            if all(registry.able(stage, card.name) for stage in ("preprocessor", "worker", "parser"))
-        ]
-        bus = self._process.bus.connected
+        ready = self._catalog.ready()
+        bus, draining = self._process.bus.connected, self._process.draining
         return {
-            "ready": bus and bool(ready_models) and not self._process.draining,
-            "draining": self._process.draining,
+            "ready": bus and bool(ready) and not draining,
+            "draining": draining,
             "bus": bus,
-            "models": ready_models,
+            "models": ready,
             "turns": len(self._turns),
-            "stages": stages,
+            "stages": self._catalog.stages(),
         }
 
     def live(self) -> bool:
@@ -248,60 +222,96 @@ class Gateway:
     # -- attempts ---------------------------------------------------------------------------------------------------
 
     async def _attempt(self, turn: Turn) -> Prepared:
-        """Asks preprocessors until one has given the turn to a worker."""
-        refusal: TurnwireError = EngineFailed("no attempt was made")
+        """Asks preprocessors until a worker has the turn. Raises the last refusal."""
         tried: list[str] = []
-        for _ in range(self._config.attempts):
-            if self._turns.get(turn.id) is not turn:
-                raise EngineFailed("the turn was cancelled")
-            turn.attempt += 1
-            turn.early.clear()
+        while True:
             turn.preprocessor = self._preprocessor(turn.card.name, tried)
+            if turn.preprocessor in tried:
+                await asyncio.sleep(PAUSE_S)
             tried.append(turn.preprocessor)
-            turn.outcome = asyncio.get_running_loop().create_future()
             try:
-                await self._process.bus.request(
-                    subjects.turn(turn.card.name, turn.preprocessor),
-                    _encode(turn.request(self._process.id)),
-                    self._config.accept_timeout_s,
-                )
-                async with asyncio.timeout(PREPARE_TIMEOUT_S):
-                    return await turn.outcome
-            except _Retry as lost:
-                refusal = EngineFailed(str(lost))
-            except (TimedOut, Unavailable) as late:
-                refusal = late
-            except TimeoutError:
-                refusal = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
-            finally:
-                turn.outcome = None
-            self._log.warning("frontend.attempt_failed", turn=turn.id, attempt=turn.attempt, error=str(refusal))
-            self._publish_cancel(turn, "superseded")
-        raise refusal
+                return await self._prepared(turn)
+            except (TimedOut, Unavailable) as refusal:
+                self._supersede(turn)
+                self._log.warning("frontend.attempt_failed", turn=turn.id, preprocessor=tried[-1], error=str(refusal))
+                if len(tried) >= self._config.attempts or self._turns.get(turn.id) is not turn:
+                    raise
 
-    async def _resume(self, turn: Turn, lost: Interrupted) -> None:
+    async def _prepared(self, turn: Turn) -> Prepared:
+        """One attempt at one preprocessor."""
+        outcome: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
+        turn.outcome = outcome
+        data = _encode(turn.request(self._process.id))
+        accepted = asyncio.ensure_future(
+            self._process.bus.request(
+                subjects.turn(turn.card.name, turn.preprocessor), data, self._config.accept_timeout_s
+            )
+        )
+        accepted.add_done_callback(lambda future: future.cancelled() or future.exception())
+        try:
+            # The outcome may overtake the acceptance, which may also be lost.
+            both: set[asyncio.Future[Any]] = {accepted, outcome}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not outcome.done():
+                accepted.result()
+                await asyncio.wait({outcome}, timeout=PREPARE_TIMEOUT_S)
+            if not outcome.done():
+                raise TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
+            return outcome.result()
+        finally:
+            accepted.cancel()
+            if turn.outcome is outcome:
+                turn.outcome = None
+
+    def _supersede(self, turn: Turn) -> None:
+        """The present attempt is over, whoever may still work for it."""
+        self._publish_cancel(turn, "superseded")
+        turn.attempt += 1
+        turn.streaming = False
+
+    def _go_on(self, turn: Turn, error: ErrorInfo) -> None:
+        """The turn is asked for again. The client hears of `error` if that does not help."""
+        turn.interruptions += 1
+        if turn.interruptions >= self._config.attempts:
+            self._fail(turn, error)
+            return
+
+        async def attempt() -> None:
+            try:
+                await self._attempt(turn)
+            except TurnwireError as refusal:
+                self._log.warning("frontend.resume_failed", turn=turn.id, error=str(refusal))
+                self._fail(turn, error)
+
+        turn.work = self._process.spawn(attempt(), f"resume {turn.id}")
+
+    def _interrupted(self, turn: Turn, lost: Interrupted) -> None:
         """The worker died in mid-turn: another one goes on behind its tokens."""
+        self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
+        self._supersede(turn)
+        if turn.cursor.place > (lost.block, lost.offset):
+            # The shard that showed more is gone, too. What another worker decodes from here would not be the same.
+            self._fail(turn, lost.error)
+            return
         turn.resume = lost.token_ids
         turn.avoid = [*turn.avoid, lost.worker]
-        turn.interruption = lost.error
-        self._log.warning("frontend.resuming", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
-        if len(turn.avoid) >= self._config.attempts:
-            self._fail(turn, lost.error)
-            return
-        try:
-            prepared = await self._attempt(turn)
-        except TurnwireError as error:
-            self._log.warning("frontend.resume_failed", turn=turn.id, error=str(error))
-            self._fail(turn, lost.error)
-            return
-        turn.worker, turn.parser = prepared.worker, prepared.parser
-        if self._turns.get(turn.id) is not turn:
-            self._publish_cancel(turn, "hangup")
+        self._go_on(turn, lost.error)
+
+    def _lost(self, turn: Turn, reason: str) -> None:
+        """Nobody has the turn's tokens any more. What has shown nothing yet can begin anew."""
+        error = EngineFailed(reason).info
+        self._supersede(turn)
+        if turn.cursor.place == (0, 0):
+            self._go_on(turn, error)
+        else:
+            self._fail(turn, error)
 
     def _fail(self, turn: Turn, error: ErrorInfo) -> None:
-        if turn.id in self._turns:
+        if self._turns.get(turn.id) is turn:
             self._close(turn)
             turn.sink.push([Failed(error)])
+            if turn.outcome is not None and not turn.outcome.done():
+                turn.outcome.set_exception(raised(error))
 
     def _close(self, turn: Turn) -> None:
         if self._turns.get(turn.id) is turn:
@@ -314,9 +324,12 @@ class Gateway:
             return
         self._close(turn)
         self._publish_cancel(turn, reason)
+        if turn.work is not None:
+            turn.work.cancel()
         self._log.info("frontend.cancelled", turn=turn.id, reason=reason)
 
     def _publish_cancel(self, turn: Turn, reason: Any) -> None:
+        self._note_told(turn.id)
         self._process.publish(subjects.cancel(turn.card.name), Cancel(turn.id, turn.attempt, reason))
 
     def _preprocessor(self, model: str, tried: Sequence[str]) -> str:
@@ -362,36 +375,47 @@ class Gateway:
 
     def _frame(self, message: Message) -> None:
         frame = _decode_frame(message.data)
+        if not frame.seq:
+            for entry in frame.entries:
+                self._refused(entry)
+            message.reply(b"")
+            return
+        if not self._receiver.opens(frame.sender, frame.seq):
+            return
         for entry in frame.entries:
             turn = self._turns.get(entry.turn)
-            if turn is None:
-                self._stranger(entry)
-            elif entry.attempt == turn.attempt:
+            if turn is None or entry.attempt != turn.attempt:
+                self._stray(entry, turn)
+                continue
+            try:
                 self._take(turn, frame.sender, entry)
-        if frame.seq:  # a preprocessor's frames are not numbered: what of them is lost is asked for anew
-            self._receiver.arrived(frame.sender, frame.seq, len(message.data))
+            except Exception:
+                # One turn's trouble must not become its neighbours'.
+                self._log.exception("frontend.turn_failed", turn=turn.id)
+                self._supersede(turn)
+                self._fail(turn, EngineFailed("internal error").info)
+        self._receiver.arrived(frame.sender, frame.seq, len(message.data))
+
+    def _refused(self, entry: EventEntry) -> None:
+        """A preprocessor's word that it could not give the turn to a worker."""
+        turn = self._turns.get(entry.turn)
+        if turn is None or turn.attempt != entry.attempt or turn.outcome is None or turn.outcome.done():
+            return
+        for event in entry.events:
+            if isinstance(event, Failed):
+                turn.outcome.set_exception(raised(event.error))
+                return
 
     def _take(self, turn: Turn, sender: str, entry: EventEntry) -> None:
-        if turn.outcome is None or turn.outcome.done():
-            self._events(turn, sender, entry)
-            return
-        first = entry.events[0]
-        if isinstance(first, Prepared):
-            turn.worker, turn.parser = first.worker, first.parser
-            turn.outcome.set_result(first)
-            early, turn.early = turn.early, []
-            for earlier in early:
-                self._events(turn, *earlier)
-        elif isinstance(first, Failed) and not turn.early:
-            turn.outcome.set_exception(raised(first.error))
-        else:
-            turn.early.append((sender, entry))
-
-    def _events(self, turn: Turn, sender: str, entry: EventEntry) -> None:
+        """A parser's events of the present attempt. The first of them says that the turn is prepared."""
         fresh: list[TurnEvent] = []
         for event in entry.events:
             if isinstance(event, Prepared):
-                continue  # said twice
+                self._begin(turn, event)
+                continue
+            if not turn.streaming:
+                self._receiver.gap(sender, Cursor().standing(turn.id, entry.attempt))
+                break
             taken = turn.cursor.accept(event)
             if taken is Verdict.GAP:
                 self._receiver.gap(sender, turn.cursor.standing(turn.id, entry.attempt))
@@ -407,37 +431,58 @@ class Gateway:
                 self._close(turn)
             turn.sink.push(fresh)
 
-    def _interrupted(self, turn: Turn, lost: Interrupted) -> None:
-        turn.attempt += 1  # from here on the old attempt's events are nobody's
-        self._process.spawn(self._resume(turn, lost), f"resume {turn.id}")
+    def _begin(self, turn: Turn, prepared: Prepared) -> None:
+        turn.worker, turn.parser = prepared.worker, prepared.parser
+        now, registry = asyncio.get_running_loop().time(), self._process.registry
+        registry.expect("worker", turn.worker, now)
+        registry.expect("parser", turn.parser, now)
+        if turn.outcome is not None and not turn.outcome.done():
+            turn.streaming = True
+            turn.outcome.set_result(prepared)
 
-    def _stranger(self, entry: EventEntry) -> None:
-        """Events of a turn that is not here: its cancellation was lost on the way. Said again, once."""
-        if entry.turn in self._strangers or any(isinstance(e, Finish | Failed) for e in entry.events):
+    def _stray(self, entry: EventEntry, turn: Turn | None) -> None:
+        """Events that nobody waits for: the word that the attempt is over was lost on the way, and is said again."""
+        now = asyncio.get_running_loop().time()
+        if now - self._strays.get(entry.turn, -TELL_AGAIN_S) < TELL_AGAIN_S or (turn and entry.attempt > turn.attempt):
             return
-        self._strangers[entry.turn] = 0.0
-        while len(self._strangers) > MAX_STRANGERS:
-            self._strangers.popitem(last=False)
-        for card in self.models():
-            self._process.publish(subjects.cancel(card.name), Cancel(entry.turn, entry.attempt, "hangup"))
+        if any(isinstance(event, Finish | Failed) for event in entry.events):
+            return
+        self._note_told(entry.turn)
+        for model in [turn.card.name] if turn else [card.name for card in self.models()]:
+            self._process.publish(subjects.cancel(model), Cancel(entry.turn, entry.attempt, "superseded"))
+
+    def _note_told(self, turn: str) -> None:
+        self._strays[turn] = asyncio.get_running_loop().time()
+        while len(self._strays) > MAX_STRAYS:
+            self._strays.popitem(last=False)
 
     def _standings(self, parser: str) -> list[Standing]:
-        return [turn.cursor.standing(turn.id, turn.attempt) for turn in self._turns.values() if turn.parser == parser]
+        return [
+            turn.cursor.standing(turn.id, turn.attempt)
+            for turn in self._turns.values()
+            if turn.parser == parser and turn.streaming
+        ]
+
+    def _given_up(self, parser: str) -> None:
+        """A parser took this frontend for dead, and forgot its turns."""
+        for turn in list(self._turns.values()):
+            if turn.parser == parser and turn.streaming:
+                self._lost(turn, "this server was cut off from the turn")
 
     def _peer_left(self, beat: Beat) -> None:
         for turn in list(self._turns.values()):
-            if beat.stage == "preprocessor" and turn.preprocessor == beat.id and turn.outcome is not None:
-                if not turn.outcome.done():
-                    turn.outcome.set_exception(_Retry("the preprocessor was lost"))
-            elif beat.stage == "parser" and turn.parser == beat.id:
-                self._process.spawn(self._await_heir(turn, beat.id), f"await heir {turn.id}")
+            if beat.stage == "preprocessor" and turn.preprocessor == beat.id:
+                if turn.outcome is not None and not turn.outcome.done():
+                    turn.outcome.set_exception(Unavailable("the preprocessor was lost"))
+            elif beat.id == (turn.parser if beat.stage == "parser" else turn.worker) and turn.streaming:
+                delay = self._config.bus.dead_after_s + RESCUE_S
+                asyncio.get_running_loop().call_later(delay, self._not_rescued, turn, turn.attempt, beat)
 
-    async def _await_heir(self, turn: Turn, parser: str) -> None:
-        """A worker gives the turns of a dead shard to another. Where none does (it died too), the turn has failed."""
-        await asyncio.sleep(self._config.bus.dead_after_s + ORPHAN_GRACE_S)
-        if self._turns.get(turn.id) is turn and turn.parser == parser:
-            self._fail(turn, EngineFailed("the parser of this turn was lost, and its worker too").info)
-
-
-class _Retry(Exception):
-    """This attempt is lost through no fault of the request."""
+    def _not_rescued(self, turn: Turn, attempt: int, beat: Beat) -> None:
+        """A worker gives the turns of a dead shard to another, a shard hands back those of a dead worker. If neither
+        happened, both are gone."""
+        if self._turns.get(turn.id) is not turn or turn.attempt != attempt or not turn.streaming:
+            return
+        still = turn.parser if beat.stage == "parser" else turn.worker
+        if still == beat.id and self._process.registry.get(beat.stage, beat.id) is None:
+            self._lost(turn, "the worker and the parser of this turn were lost")

@@ -11,6 +11,8 @@ from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
 BACKLOG = 1024
+LAST_BYTES_S = 2.0
+"""After the drain: for handlers to write what they have."""
 
 
 async def run(config: FrontendConfig) -> None:
@@ -27,7 +29,7 @@ async def run(config: FrontendConfig) -> None:
     await process.connect()
     await gateway.start()
     app = make_app(config, gateway, process.metrics, process.log)
-    runner = make_runner(app, shutdown_timeout=config.drain_s)
+    runner = make_runner(app, shutdown_timeout=LAST_BYTES_S)
     await runner.setup()
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
     try:

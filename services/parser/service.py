@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict, deque
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from tokenizers import Tokenizer
@@ -16,19 +17,20 @@ from tokenizers import Tokenizer
 from schemas import subjects
 from schemas.control import Beat, Cancel, Load, ModelCard, Replay, Standing
 from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind, Invalid
-from schemas.events import FinishReason
-from schemas.frames import EventEntry, EventFrame, TokenFrame
+from schemas.events import FinishReason, Prepared, TurnEvent
+from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
 from services.parser.detokenizer import Vocabulary
 from services.parser.seal import Sealer
 from services.parser.shard import Shard, TurnParse
 from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
 from services.runtime.process import Process
-from services.runtime.streams import FrameReceiver, FrameSender
+from services.runtime.streams import FRAME_BYTES, FrameReceiver, FrameSender
 
 MAX_DONE = 16_384
 """Finished turns that are remembered, so that a late repeat of their tokens is not parsed again."""
-MAX_FRAME_EVENTS = 4096
+TELL_AGAIN_S = 0.5
+"""A worker that decodes for nobody is told so, and told again after this time."""
 
 _decode_frame = msgspec.json.Decoder(TokenFrame).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
@@ -42,7 +44,7 @@ class Parser:
         self._shard = shard
         self._model = model
         self._log = process.log
-        self._receiver = FrameReceiver(process, "worker", self._standings)
+        self._receiver = FrameReceiver(process, "worker", shard.standings, on_given_up=self._given_up)
         self._sender = FrameSender(
             process, "frontend", subjects.events, self._fill, on_credit=self._credited, on_replay=self._replay
         )
@@ -50,6 +52,8 @@ class Parser:
         self._ends: dict[str, deque[tuple[int, TurnParse]]] = {}
         self._done: OrderedDict[str, int] = OrderedDict()
         """turn → newest attempt that needs no more attention."""
+        self._told: OrderedDict[str, float] = OrderedDict()
+        """turn → when the workers were last told that it is over."""
         self._empty = asyncio.Event()
         self._empty.set()
         process.models = [ModelCard(name=model)]
@@ -68,15 +72,19 @@ class Parser:
 
     def _frame(self, message: Message) -> None:
         frame = _decode_frame(message.data)
+        if not self._receiver.opens(frame.sender, frame.seq):
+            return
         done = self._done
         for entry in frame.entries:
             if done.get(entry.turn, 0) >= entry.attempt:
+                if entry.finish is None:
+                    self._over(entry.turn)
                 continue
             try:
                 taken = self._shard.take(entry, frame.sender)
             except Exception as error:
                 # One turn's failure (an unknown family in its context, a defect) must not touch its neighbours.
-                self._fail(entry.turn, entry.attempt, error)
+                self._fail(entry, error)
                 continue
             if isinstance(taken, Standing):
                 self._receiver.gap(frame.sender, taken)
@@ -98,25 +106,33 @@ class Parser:
         if not dirty:
             return None
         entries: list[EventEntry] = []
-        budget = MAX_FRAME_EVENTS
+        room = FRAME_BYTES
         for turn, parse in list(dirty.items()):
-            events = parse.log.read(parse.sent)
-            del dirty[turn]
-            if not events:
-                continue
-            entries.append(EventEntry(turn, parse.attempt, list(events)))
-            if parse.ended:
+            events, room = parse.log.read(parse.sent, room)
+            said: list[TurnEvent] = list(events) if parse.announced else [self._announced(parse), *events]
+            if room > 0:
+                del dirty[turn]
+            if said:
+                entries.append(EventEntry(turn, parse.attempt, said))
+            if parse.sent.ended and said:
+                parse.end_seq = seq
                 self._ends.setdefault(frontend, deque()).append((seq, parse))
-            budget -= len(events)
-            if budget <= 0:
+            if room <= 0:
                 break
         return EventFrame(self._process.id, seq, entries) if entries else None
+
+    def _announced(self, parse: TurnParse) -> Prepared:
+        parse.announced = True
+        now, registry = asyncio.get_running_loop().time(), self._process.registry
+        registry.expect("frontend", parse.context.frontend, now)
+        registry.expect("worker", parse.worker, now)
+        return parse.prepared(self._process.id)
 
     def _credited(self, frontend: str, seq: int) -> None:
         ends = self._ends.get(frontend)
         while ends and ends[0][0] <= seq:
-            _, parse = ends.popleft()
-            if parse.sent.ended:  # else it was rewound since, and its end goes out again
+            number, parse = ends.popleft()
+            if parse.end_seq == number:  # else it was rewound since, and its end goes out again
                 self._forget(parse)
 
     def _replay(self, request: Replay) -> None:
@@ -126,9 +142,9 @@ class Parser:
                 continue
             standing = named.get(parse.turn)
             if standing is not None and standing.attempt <= parse.attempt:
-                parse.sent.rewind(standing)
+                parse.rewind(standing)
             elif standing is None and request.all:
-                parse.sent.rewind(Standing(parse.turn, parse.attempt))
+                parse.rewind(Standing(parse.turn, parse.attempt))
             else:
                 continue
             self._mark(parse)
@@ -138,40 +154,62 @@ class Parser:
         cut = parse.cut is FinishReason.STOP_STRING
         cancel = Cancel(parse.turn, parse.attempt, "stop_string" if cut else "calls")
         self._process.publish(subjects.cancel(self._model), cancel)
+        self._note_told(parse.turn)
 
     def _cancel(self, message: Message) -> None:
         cancel = _decode_cancel(message.data)
-        if cancel.reason in ("stop_string", "calls"):
-            return  # this side's own word to the worker
+        if cancel.reason in ("stop_string", "calls", "failed"):
+            return  # this side's own word to the worker: what it says of the turn is yet to arrive
+        self._note_told(cancel.turn)
         parse = self._shard.turns.get(cancel.turn)
         if parse is not None and parse.attempt <= cancel.attempt:
             self._forget(parse)
         else:
             self._remember(cancel.turn, cancel.attempt)
 
-    def _fail(self, turn: str, attempt: int, error: Exception) -> None:
-        self._log.exception("parser.turn_failed", turn=turn)
-        parse = self._shard.turns.get(turn)
-        if parse is not None and not parse.ended:
+    def _over(self, turn: str) -> None:
+        """Tokens of a turn that needs none: the word that it is over did not reach the worker."""
+        if asyncio.get_running_loop().time() - self._told.get(turn, -TELL_AGAIN_S) < TELL_AGAIN_S:
+            return
+        self._note_told(turn)
+        self._process.publish(subjects.cancel(self._model), Cancel(turn, self._done[turn], "superseded"))
+
+    def _note_told(self, turn: str) -> None:
+        self._told[turn] = asyncio.get_running_loop().time()
+        _cap(self._told, MAX_DONE)
+
+    def _fail(self, entry: TokenEntry, error: Exception) -> None:
+        self._log.error("parser.turn_failed", turn=entry.turn, exc_info=error)
+        self._process.publish(subjects.cancel(self._model), Cancel(entry.turn, entry.attempt, "failed"))
+        parse = self._shard.turns.get(entry.turn)
+        if parse is None or parse.attempt != entry.attempt:  # not even its context can be read
+            self._remember(entry.turn, entry.attempt)
+        elif not parse.ended:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
             self._mark(parse)
-        self._process.publish(subjects.cancel(self._model), Cancel(turn, attempt, "calls"))
 
     def _forget(self, parse: TurnParse) -> None:
+        self._remember(parse.turn, parse.attempt)
+        self._drop(parse)
+
+    def _drop(self, parse: TurnParse) -> None:
+        dirty = self._dirty.get(parse.context.frontend, {})
+        if dirty.get(parse.turn) is parse:
+            del dirty[parse.turn]
         if self._shard.turns.get(parse.turn) is parse:
             del self._shard.turns[parse.turn]
-        self._dirty.get(parse.context.frontend, {}).pop(parse.turn, None)
-        self._remember(parse.turn, parse.attempt)
         if not self._shard.turns:
             self._empty.set()
 
     def _remember(self, turn: str, attempt: int) -> None:
         self._done[turn] = max(attempt, self._done.pop(turn, 0))
-        while len(self._done) > MAX_DONE:
-            self._done.popitem(last=False)
+        _cap(self._done, MAX_DONE)
 
-    def _standings(self, worker: str) -> list[Standing]:
-        return self._shard.standings(worker)
+    def _given_up(self, worker: str) -> None:
+        """A worker took this shard for dead: its turns are parsed elsewhere, or will be sent from their start."""
+        for parse in list(self._shard.turns.values()):
+            if parse.worker == worker and not parse.ended:
+                self._drop(parse)
 
     def _peer_left(self, beat: Beat) -> None:
         if beat.stage == "frontend":
@@ -188,6 +226,11 @@ class Parser:
                 self._mark(parse)
             if lost:
                 self._log.warning("parser.worker_lost", worker=beat.id, turns=len(lost))
+
+
+def _cap(remembered: OrderedDict[str, Any], most: int) -> None:
+    while len(remembered) > most:
+        remembered.popitem(last=False)
 
 
 def load_tokenizer(model: str) -> Tokenizer:

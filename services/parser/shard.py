@@ -11,8 +11,8 @@ import msgspec
 
 from schemas.control import Standing
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, Usage
-from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
+from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.parser import TurnParser, family, open_parser
 from services.parser.callids import call_id
 from services.parser.detokenizer import Vocabulary
@@ -33,10 +33,12 @@ class TurnParse:
         "_sealer",
         "_shown",
         "_stop",
+        "announced",
         "attempt",
         "cached",
         "context",
         "cut",
+        "end_seq",
         "ids",
         "log",
         "reasoning_tokens",
@@ -45,25 +47,33 @@ class TurnParse:
         "worker",
     )
 
-    def __init__(self, entry: TokenEntry, worker: str, vocabulary: Vocabulary, sealer: Sealer) -> None:
-        """`entry`: any with the parse context."""
+    def __init__(self, entry: TokenEntry, worker: str) -> None:
+        """`entry`: any with the parse context. `start` must follow. Raises ValueError for a context that is none."""
         self.turn = entry.turn
         self.attempt = entry.attempt
         self.worker = worker
-        self.context = context = _decode_context(entry.context)
+        self.context = _decode_context(entry.context)
         self.ids = array("I")
         self.cached: int | None = None
         self.reasoning_tokens = 0
         self.log = TurnLog()
         self.sent = Cursor()
+        self.announced = False
+        """The frontend was told that the turn is prepared."""
+        self.end_seq: int | None = None
+        """The frame that carried the last event."""
         self.cut: FinishReason | None = None
         """Why this side ended the turn although the engine would go on."""
-        self._sealer = sealer
-        self._stop = StopStrings(context.stop) if context.stop else None
         self._hold: BlockStart | None = None
         """A text block of which nothing can be shown yet."""
         self._shown = 0
         """Characters of the open text block that passed the stop strings."""
+
+    def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
+        """Gets ready to parse. Raises whatever the family has against this context."""
+        context = self.context
+        self._sealer = sealer
+        self._stop = StopStrings(context.stop) if context.stop else None
         kind = family(context.family)
         self._detokenizer = vocabulary.open(vocabulary.hidden(kind.markers))
         self._parser: TurnParser = open_parser(
@@ -73,6 +83,17 @@ class TurnParse:
             prefix=context.prefix,
             calls_as_text=context.calls == "none",
         )
+
+    def prepared(self, parser: str) -> Prepared:
+        """The turn's first event, which every shard that has it says for itself."""
+        return Prepared(self.context.prompt_tokens, self.context.max_tokens, self.worker, parser)
+
+    def rewind(self, standing: Standing) -> None:
+        """Says again what the frontend has not; never moves forward."""
+        self.sent.rewind(standing)
+        self.end_seq = None
+        if self.sent.place == (0, 0):
+            self.announced = False
 
     @property
     def ended(self) -> bool:
@@ -113,7 +134,7 @@ class TurnParse:
 
     def interrupt(self, error: ErrorInfo) -> None:
         """The worker is gone: what was decoded so far goes back to the frontend, which finds another."""
-        self.log.append(Interrupted(self.worker, self.ids.tobytes(), error))
+        self.log.append(Interrupted(self.worker, pack_ids(self.ids), error, *self.log.end))
 
     def fail(self, error: ErrorInfo) -> None:
         """The turn cannot go on, here or elsewhere."""
@@ -122,7 +143,8 @@ class TurnParse:
     def _end(self, reason: FinishReason, *, ended_by_token: bool = False, stop_string: str | None = None) -> None:
         usage = Usage(
             prompt=self.context.prompt_tokens,
-            cached=self.cached or 0,
+            # An engine may have found tokens of an earlier attempt, too.
+            cached=min(self.cached or 0, self.context.prompt_tokens),
             output=len(self.ids) + ended_by_token,
             reasoning=self.reasoning_tokens,
         )
@@ -197,12 +219,14 @@ class Shard:
 
     def take(self, entry: TokenEntry, worker: str) -> TurnParse | Standing | None:
         """Parses an entry. Returns the turn if it has something new to say, a `Standing` to replay from where tokens
-        are missing, or None where the entry brought nothing."""
+        are missing, or None where the entry brought nothing. Raises what a turn's own parse raises."""
         parse = self.turns.get(entry.turn)
-        if parse is None or entry.attempt > parse.attempt:
+        opened = parse is None or entry.attempt > parse.attempt
+        if parse is None or opened:
             if entry.context == ABSENT:
                 return Standing(entry.turn, entry.attempt)
-            parse = self.turns[entry.turn] = TurnParse(entry, worker, self._vocabulary, self._sealer)
+            parse = self.turns[entry.turn] = TurnParse(entry, worker)
+            parse.start(self._vocabulary, self._sealer)
         elif entry.attempt < parse.attempt or parse.ended:
             return None
         have = len(parse.ids)
@@ -216,7 +240,7 @@ class Shard:
             parse.feed(fresh)
         if entry.finish is not None and not parse.ended:
             parse.finish(entry.finish)
-        return parse if parse.log.size != before else None
+        return parse if opened or parse.log.size != before else None
 
     def standings(self, worker: str) -> list[Standing]:
         """Where this shard stands in every stream of a worker."""

@@ -5,6 +5,7 @@ beats is spread.
 """
 
 from collections import Counter
+from collections.abc import Collection
 
 from schemas.control import Beat
 from schemas.errors import Overloaded, Unavailable
@@ -22,30 +23,30 @@ class Router:
         """A beat tells the true load: what was added to the last one is in it."""
         self._since_beat.pop(beat.id, None)
 
-    def workers(self, beats: list[Beat], avoid: list[str]) -> list[str]:
-        """The workers to ask, best first.
+    def workers(self, beats: list[Beat], *, avoid: Collection[str], late: Collection[str]) -> list[str]:
+        """The workers to ask, best first. Those to avoid, and those whose beat is late, come last.
 
         Raises:
-            Unavailable: there is none, or only those to avoid.
+            Unavailable: there is none.
             Overloaded: all are at their limit.
         """
-        there = [beat for beat in beats if beat.id not in avoid]
-        if not there:
+        if not beats:
             raise Unavailable("no worker serves this model at the moment", retry_after_s=RETRY_AFTER_S)
-        free = [beat for beat in there if not self._saturated(beat)]
+        free = [beat for beat in beats if not self._saturated(beat)]
         if not free:
             raise Overloaded("every worker of this model is at its limit", retry_after_s=RETRY_AFTER_S)
-        return [beat.id for beat in sorted(free, key=self._busy)]
+        free.sort(key=lambda beat: (beat.id in avoid, beat.id in late, self._busy(beat)))
+        return [beat.id for beat in free]
 
-    def parser(self, beats: list[Beat]) -> Beat:
-        """The shard with the fewest turns.
+    def parser(self, beats: list[Beat], *, late: Collection[str]) -> str:
+        """The shard with the fewest turns; one whose beat is late comes last.
 
         Raises:
             Unavailable: there is none.
         """
         if not beats:
             raise Unavailable("no parser serves this model at the moment", retry_after_s=RETRY_AFTER_S)
-        return min(beats, key=lambda beat: beat.load.running + self._since_beat[beat.id])
+        return min(beats, key=lambda beat: (beat.id in late, beat.load.running + self._since_beat[beat.id])).id
 
     def assigned(self, process: str) -> None:
         """A turn was given to this worker or shard."""

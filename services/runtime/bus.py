@@ -23,7 +23,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import EngineFailed, TimedOut, TooLarge, Unavailable
+from schemas.errors import TimedOut, TooLarge, Unavailable
 from services.runtime.config import BusConfig
 
 PING_INTERVAL_S = 10
@@ -186,7 +186,7 @@ class Bus:
         except (errors.TimeoutError, TimeoutError):
             raise TimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
         except errors.Error as error:
-            raise EngineFailed(f"bus request failed: {error}") from error
+            raise Unavailable(f"the connection to the bus was lost: {error}") from error
         self.received += 1
         return bytes(answer.data)
 

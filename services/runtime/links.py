@@ -3,7 +3,12 @@
 A sender numbers its frames to each receiver 1, 2, 3 … and may have `window` bytes of them under way. The receiver
 acknowledges by number: a quarter of a window at a time when busy, and with every beat when idle, so that credit costs a
 few messages a second. A number that is skipped is a lost (or late) frame: the receiver asks for a replay of its streams
-from where it stands. A frame that is lost at the end shows in the sender's beats, which tell the last number sent.
+from where it stands. A frame that is lost at the end shows in the sender's beats, which tell the last number sent; a
+request for a replay that is lost shows in them, too, for they tell the last one heeded.
+
+A sender that took a receiver for dead has given its streams to others. Should the receiver be alive after all, the
+sender begins a new link, with numbers of the next generation (their upper bits): the receiver then knows that all it
+had of this sender is void. If nothing is sent any more, the sender's beats say so by naming no number at all.
 
 Nothing here decides what a frame holds. Lost frames are never sent again as such: streams are, from an offset, in new
 frames, and receivers drop what they have.
@@ -11,16 +16,25 @@ frames, and receivers drop what they have.
 
 from collections import deque
 
+GENERATION_BITS = 32
+ABSENCES = 2
+"""So many beats without a number are no beats that were overtaken by frames."""
+
+
+def generation(seq: int) -> int:
+    """The generation of the link that a frame's number belongs to."""
+    return seq >> GENERATION_BITS
+
 
 class SendLink:
     """The sender's side of one link."""
 
     __slots__ = ("_sizes", "seq", "under_way", "window")
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, generation: int = 0) -> None:
         """`window`: bytes that may be under way before the first credit comes."""
-        self.window = window
-        self.seq = 0
+        self.window = max(window, 1)
+        self.seq = generation << GENERATION_BITS
         self.under_way = 0
         self._sizes: deque[tuple[int, int]] = deque()
 
@@ -29,19 +43,15 @@ class SendLink:
         """Whether another frame may be sent now. The last one may overshoot the window by its own size."""
         return self.under_way < self.window
 
-    def next_seq(self) -> int:
-        """The number of the next frame; `sent` must follow."""
-        self.seq += 1
-        return self.seq
-
     def sent(self, size: int) -> None:
-        """The frame with the newest number went out with `size` bytes."""
+        """The frame with the next number went out with `size` bytes."""
+        self.seq += 1
         self.under_way += size
         self._sizes.append((self.seq, size))
 
     def credit(self, seq: int, window: int) -> None:
         """The receiver handled (or gave up) all frames up to `seq`."""
-        self.window = window
+        self.window = max(window, 1)
         sizes = self._sizes
         while sizes and sizes[0][0] <= seq:
             self.under_way -= sizes.popleft()[1]
@@ -53,21 +63,26 @@ class SendLink:
 class ReceiveLink:
     """The receiver's side of one link."""
 
-    __slots__ = ("_announced", "_credited", "_unacked", "last", "window")
+    __slots__ = ("_absences", "_announced", "_asked", "_credited", "_due", "_unacked", "generation", "last", "window")
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, generation: int = 0) -> None:
         self.window = window
-        self.last = 0
+        self.generation = generation
+        self.last = generation << GENERATION_BITS
         """The greatest number that arrived, or was given up."""
-        self._credited = 0
+        self._credited = self.last
+        self._announced = self.last
         self._unacked = 0
-        self._announced = 0
+        self._absences = 0
+        self._asked = 0
+        self._due = 0
 
     def arrived(self, seq: int, size: int) -> bool:
         """Takes note of a frame. True where frames between it and the one before are missing."""
         gap = seq > self.last + 1
         self.last = max(self.last, seq)
         self._unacked += size
+        self._absences = 0
         return gap
 
     def credit_due(self) -> bool:
@@ -80,11 +95,28 @@ class ReceiveLink:
         A beat may overtake a frame inside the receiver, so only what was already announced a beat ago and still has
         not come counts as lost; it is then given up, for the replay brings it under new numbers.
         """
+        self._absences = 0
         lost = self._announced > self.last
         if lost:
             self.last = self._announced
         self._announced = seq
         return lost
+
+    def asked(self, number: int) -> None:
+        """A replay was asked for under this number."""
+        self._asked = number
+
+    def heeded(self, number: int) -> bool:
+        """The sender's beat says which request for a replay it heeded last. True where a later one is lost: one that
+        was on its way a beat ago."""
+        lost = number < self._due
+        self._due = 0 if lost else self._asked
+        return lost
+
+    def unnamed(self) -> bool:
+        """The sender's beat names no number. True where that means that it has given this receiver up."""
+        self._absences += 1
+        return self._absences >= ABSENCES
 
     def take_credit(self) -> int | None:
         """The number to acknowledge now, or None where all that came is acknowledged."""

@@ -6,6 +6,7 @@ gone. A second signal ends it at once.
 """
 
 import asyncio
+import math
 import os
 import secrets
 import signal
@@ -55,7 +56,10 @@ class Process:
         self.models: list[ModelCard] = []
         self.load: Callable[[], Load] = Load
         self.sent: Callable[[], dict[str, int]] = dict
+        self.replays: Callable[[], dict[str, int]] = dict
         self.on_reconnect: list[Callable[[], None]] = []
+        self.on_tick: list[Callable[[float], None]] = []
+        """Called with the loop's time before every regular beat."""
         self.draining = False
         self.failure: str | None = None
         self._subscriptions: list[Subscription] = []
@@ -152,6 +156,7 @@ class Process:
             load=self.load(),
             window=self.config.bus.window_bytes,
             sent=self.sent(),
+            replays=self.replays(),
             version=VERSION,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -179,12 +184,19 @@ class Process:
                 pass
             now = loop.time()
             # A loop that did not run (machine asleep, bus away) heard nobody: that is its own silence, not theirs.
-            if now - last > 2 * interval or not self.bus.connected:
-                self.registry.forgive(now)
+            self.registry.forgive(max(0.0, now - last - interval) if self.bus.connected else now - last, now)
             last = now
+            self._tick(now)
+            self.beat()
+
+    def _tick(self, now: float) -> None:
+        try:
             for peer in self.registry.sweep(now):
                 self.log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)
-            self.beat()
+            for callback in self.on_tick:
+                callback(now)
+        except Exception:
+            self.log.exception("process.tick_failed")  # and the heart goes on beating
 
     async def _drain(self, drain: Callable[[], Awaitable[None]]) -> None:
         self.draining = True
@@ -233,7 +245,7 @@ class Process:
         self.stop(failure=reason)
 
     def _reconnected(self) -> None:
-        self.registry.forgive(asyncio.get_running_loop().time())
+        self.registry.forgive(math.inf, asyncio.get_running_loop().time())
         self.beat()
         for callback in self.on_reconnect:
             callback()

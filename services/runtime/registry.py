@@ -1,7 +1,8 @@
 """Who is there: every process's last beat, and what to do when one comes, changes or goes.
 
 Pure state; `process.Process` feeds it beats and the time. A process is gone when it says so, or when nothing was heard
-of it for `dead_after_s`.
+of it for `dead_after_s`. One that was only named by others is missed in the same way: whoever relies on a process
+hears of its end, whether or not it ever heard of its beginning.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ class Registry:
 
     def __init__(self, dead_after_s: float) -> None:
         self._dead_after_s = dead_after_s
-        self._peers: dict[tuple[str, str], tuple[Beat, float]] = {}
+        self._peers: dict[tuple[Stage, str], tuple[Beat, float]] = {}
+        self._expected: dict[tuple[Stage, str], float] = {}
         self._joined: list[Listener] = []
         self._beaten: list[Listener] = []
         self._left: list[Listener] = []
@@ -36,8 +38,9 @@ class Registry:
     def heard(self, beat: Beat, now: float) -> bool:
         """Takes note of a beat. True where the process is new. `now`: a monotonic clock in seconds."""
         key = (beat.stage, beat.id)
+        expected = self._expected.pop(key, None)
         if beat.leaving:
-            if self._peers.pop(key, None) is not None:
+            if self._peers.pop(key, None) is not None or expected is not None:
                 _tell(self._left, beat)
             return False
         new = key not in self._peers
@@ -47,17 +50,27 @@ class Registry:
         _tell(self._beaten, beat)
         return new
 
+    def expect(self, stage: Stage, process: str, now: float) -> None:
+        """Somebody relies on a process that is not known, or no longer: it leaves like any other if it stays silent."""
+        key = (stage, process)
+        if key not in self._peers:
+            self._expected.setdefault(key, now)
+
     def sweep(self, now: float) -> list[Beat]:
         """Drops the processes that were silent for too long, and returns their last beats."""
-        dead = [(key, beat) for key, (beat, seen) in self._peers.items() if now - seen > self._dead_after_s]
+        before = now - self._dead_after_s
+        dead = [(key, beat) for key, (beat, seen) in self._peers.items() if seen < before]
+        dead += [(key, Beat(*key)) for key, since in self._expected.items() if since < before]
         for key, beat in dead:
-            del self._peers[key]
+            self._peers.pop(key, None)
+            self._expected.pop(key, None)
             _tell(self._left, beat)
         return [beat for _, beat in dead]
 
-    def forgive(self, now: float) -> None:
-        """Starts everybody's silence anew: it was this process that could not hear (bus down, or asleep)."""
-        self._peers = {key: (beat, now) for key, (beat, _) in self._peers.items()}
+    def forgive(self, deaf_s: float, now: float) -> None:
+        """Takes the time off everybody's silence in which it was this process that could not hear."""
+        self._peers = {key: (beat, min(seen + deaf_s, now)) for key, (beat, seen) in self._peers.items()}
+        self._expected = {key: min(since + deaf_s, now) for key, since in self._expected.items()}
 
     def get(self, stage: Stage, process: str) -> Beat | None:
         """The last beat of one process, if it is there."""

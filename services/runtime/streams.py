@@ -6,23 +6,29 @@ loop goes out at its end, in one frame per receiver.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
 
 from schemas import subjects
 from schemas.control import Beat, Credit, Replay, Stage, Standing
+from schemas.errors import TooLarge
 from services.runtime.bus import Message
-from services.runtime.links import ReceiveLink, SendLink
+from services.runtime.links import ReceiveLink, SendLink, generation
 from services.runtime.metrics import CountCollector, register
 from services.runtime.process import Process
 
+FRAME_BYTES = 128 * 1024
+"""About as much as a frame should hold. A frame is handled in one go, so this is also how long a receiver's other
+messages wait; and escaped sixfold, the worst that JSON does to text, it is still under any server's limit."""
 INITIAL_WINDOW = 256 * 1024
 """Bytes under way to a receiver whose first beat has not come yet."""
 ASK_AGAIN_S = 0.5
 """A stream for which a replay was asked is not asked for again within this time."""
 
 MAX_ASKED = 4096
+MAX_FORMER = 256
 
 _decode_credit = msgspec.json.Decoder(Credit).decode
 _decode_replay = msgspec.json.Decoder(Replay).decode
@@ -48,7 +54,7 @@ class FrameSender:
         """
         Args:
             subject: where a receiver's frames go.
-            fill: takes the next frame's worth out of a receiver's outbox.
+            fill: takes the next frame's worth, some `FRAME_BYTES`, out of a receiver's outbox.
             on_credit: (receiver, seq): everything up to that frame has arrived.
             on_replay: rewinds the streams it names; the sender then drains again.
         """
@@ -59,6 +65,8 @@ class FrameSender:
         self._on_credit = on_credit
         self._on_replay = on_replay
         self._links: dict[str, SendLink] = {}
+        self._generation = 0
+        self._heeded: dict[str, int] = {}
         self._marked: dict[str, None] = {}
         self._scheduled = False
         self.replays = 0
@@ -68,14 +76,11 @@ class FrameSender:
         process = self._process
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
-        process.sent = self.sent
+        process.sent = lambda: {receiver: link.seq for receiver, link in self._links.items()}
+        process.replays = lambda: self._heeded
         process.on_reconnect.append(self.schedule)
         counters = {"turnwire_stream_replays_total": ("Replays asked of this process.", lambda: self.replays)}
         register(process.metrics, CountCollector(counters))
-
-    def sent(self) -> dict[str, int]:
-        """The last frame number per receiver, for the beats."""
-        return {receiver: link.seq for receiver, link in self._links.items()}
 
     def mark(self, receiver: str) -> None:
         """There is something for this receiver: it goes out at the end of this tick, or once there is credit."""
@@ -89,25 +94,19 @@ class FrameSender:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._drain)
 
-    def seq(self, receiver: str) -> int:
-        """The number of the frame that was last sent to a receiver (inside `fill`: the one being filled)."""
-        return self._link(receiver).seq
-
     def forget(self, receiver: str) -> None:
-        """The receiver is gone: its link and marks are dropped."""
-        self._links.pop(receiver, None)
+        """The receiver is gone. Should it be sent to again, it was not: the new link tells it of its mistake."""
+        if self._links.pop(receiver, None) is not None:
+            self._generation += 1
+        self._heeded.pop(receiver, None)
         self._marked.pop(receiver, None)
-
-    @property
-    def idle(self) -> bool:
-        """Nothing waits to be sent."""
-        return not self._marked
 
     def _link(self, receiver: str) -> SendLink:
         link = self._links.get(receiver)
         if link is None:
             beat = self._process.registry.get(self._receivers, receiver)
-            link = self._links[receiver] = SendLink(beat.window if beat and beat.window else INITIAL_WINDOW)
+            window = beat.window if beat and beat.window else INITIAL_WINDOW
+            link = self._links[receiver] = SendLink(window, self._generation)
         return link
 
     def _drain(self) -> None:
@@ -115,16 +114,26 @@ class FrameSender:
         if not self._process.bus.connected:
             return  # all marks are kept; `on_reconnect` drains
         for receiver in list(self._marked):
-            link = self._link(receiver)
-            while link.open:
-                frame = self._fill(receiver, link.seq + 1)
-                if frame is None:
-                    del self._marked[receiver]
-                    break
-                data = _encode(frame)
-                link.next_seq()
-                link.sent(len(data))
+            try:
+                self._drain_to(receiver)
+            except Exception:
+                # One receiver's trouble must not become the others'.
+                self._marked.pop(receiver, None)
+                self._process.log.exception("stream.drain_failed", receiver=receiver)
+
+    def _drain_to(self, receiver: str) -> None:
+        link = self._link(receiver)
+        while link.open:
+            frame = self._fill(receiver, link.seq + 1)
+            if frame is None:
+                del self._marked[receiver]
+                return
+            data = _encode(frame)
+            link.sent(len(data))
+            try:
                 self._process.bus.publish(self._subject(receiver), data)
+            except TooLarge as error:
+                self._process.log.error("stream.frame_too_large", receiver=receiver, error=str(error))
 
     def _credited(self, message: Message) -> None:
         credit = _decode_credit(message.data)
@@ -142,34 +151,51 @@ class FrameSender:
         self._process.log.info(
             "stream.replay", receiver=replay.receiver, streams=len(replay.streams), everything=replay.all
         )
+        if replay.receiver in self._links:
+            self._heeded[replay.receiver] = replay.number
         self._on_replay(replay)
         self.mark(replay.receiver)
 
 
 class FrameReceiver:
-    """The receiving end of the links from all senders of one or more stages."""
+    """The receiving end of the links from all senders of one stage."""
 
-    def __init__(self, process: Process, senders: Stage, standings: Callable[[str], list[Standing]]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        senders: Stage,
+        standings: Callable[[str], list[Standing]],
+        *,
+        on_given_up: Callable[[str], None],
+    ) -> None:
         """
         Args:
             standings: where this process stands in every stream that comes from a sender.
+            on_given_up: a living sender took this process for dead; what it had for it is elsewhere or gone.
         """
         self._process = process
         self._senders: Stage = senders
         self._standings = standings
+        self._on_given_up = on_given_up
         self._links: dict[str, ReceiveLink] = {}
+        self._former: OrderedDict[str, ReceiveLink] = OrderedDict()
+        """Of senders that fell silent: should they be alive after all, it counts whether they gave this process up."""
         self._asked: dict[tuple[str, str], float] = {}
+        self._number = 0
         self.gaps = 0
         counters = {"turnwire_bus_gaps_total": ("Holes found in streams.", lambda: self.gaps)}
         register(process.metrics, CountCollector(counters))
         process.registry.on_beat(self._beaten)
         process.registry.on_leave(self._left)
 
+    def opens(self, sender: str, seq: int) -> bool:
+        """Whether a frame may be handled; False for one of a link that its sender has given up since."""
+        link = self._links.get(sender)
+        return (link is not None and link.generation == generation(seq)) or self._link(sender, seq) is not None
+
     def arrived(self, sender: str, seq: int, size: int) -> None:
         """A frame was handled. Grants credit, and asks for a replay where frames before it are missing."""
-        link = self._links.get(sender)
-        if link is None:
-            link = self._links[sender] = ReceiveLink(self._process.config.bus.window_bytes)
+        link = self._links[sender]
         if link.arrived(seq, size):
             self._replay_all(sender)
         if link.credit_due():
@@ -182,15 +208,36 @@ class FrameReceiver:
         if now - self._asked.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
             return
         self._remember({key: now})
-        self.gaps += 1
-        self._ask(sender, Replay(self._process.id, [standing]))
+        self._ask(sender, [standing], everything=False)
+
+    def _link(self, sender: str, seq: int) -> ReceiveLink | None:
+        """The link to which a number belongs; None where that is a thing of the past."""
+        link = self._known(sender)
+        number = generation(seq)
+        if link is not None and number <= link.generation:
+            return link if number == link.generation else None
+        if link is not None:
+            self._given_up(sender)
+        self._process.registry.expect(self._senders, sender, asyncio.get_running_loop().time())
+        link = self._links[sender] = ReceiveLink(self._process.config.bus.window_bytes, number)
+        return link
+
+    def _known(self, sender: str) -> ReceiveLink | None:
+        if sender in self._former:
+            self._links[sender] = self._former.pop(sender)
+            self._process.registry.expect(self._senders, sender, asyncio.get_running_loop().time())
+        return self._links.get(sender)
+
+    def _given_up(self, sender: str) -> None:
+        self._forget(sender)
+        self._process.log.warning("stream.given_up", sender=sender)
+        self._on_given_up(sender)
 
     def _replay_all(self, sender: str) -> None:
-        self.gaps += 1
         standings = self._standings(sender)
         now = asyncio.get_running_loop().time()
         self._remember({(sender, standing.turn): now for standing in standings})
-        self._ask(sender, Replay(self._process.id, standings, all=True))
+        self._ask(sender, standings, everything=True)
 
     def _remember(self, asked: dict[tuple[str, str], float]) -> None:
         if len(self._asked) > MAX_ASKED:
@@ -198,7 +245,11 @@ class FrameReceiver:
             self._asked = {key: at for key, at in self._asked.items() if at > recent}
         self._asked.update(asked)
 
-    def _ask(self, sender: str, replay: Replay) -> None:
+    def _ask(self, sender: str, standings: list[Standing], *, everything: bool) -> None:
+        self.gaps += 1
+        self._number += 1
+        self._links[sender].asked(self._number)
+        replay = Replay(self._process.id, standings, all=everything, number=self._number)
         self._process.publish(subjects.replay(self._senders, sender), replay)
 
     def _grant(self, sender: str, link: ReceiveLink) -> None:
@@ -211,17 +262,28 @@ class FrameReceiver:
         if beat.stage != self._senders:
             return
         seq = beat.sent.get(self._process.id)
-        if not seq:
+        if seq is None:
+            link = self._known(beat.id)
+            if link is not None and link.unnamed():
+                self._given_up(beat.id)
             return
-        link = self._links.get(beat.id)
+        link = self._link(beat.id, seq)
         if link is None:
-            link = self._links[beat.id] = ReceiveLink(self._process.config.bus.window_bytes)
-        if link.announced(seq):
+            return
+        lost = link.announced(seq)
+        if link.heeded(beat.replays.get(self._process.id, 0)) or lost:
             self._replay_all(beat.id)
         self._grant(beat.id, link)
 
     def _left(self, beat: Beat) -> None:
         if beat.stage != self._senders:
             return
-        self._links.pop(beat.id, None)
-        self._asked = {key: at for key, at in self._asked.items() if key[0] != beat.id}
+        link = self._forget(beat.id)
+        if link is not None and not beat.leaving:
+            self._former[beat.id] = link
+            while len(self._former) > MAX_FORMER:
+                self._former.popitem(last=False)
+
+    def _forget(self, sender: str) -> ReceiveLink | None:
+        self._asked = {key: at for key, at in self._asked.items() if key[0] != sender}
+        return self._links.pop(sender, None)

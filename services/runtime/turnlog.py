@@ -6,6 +6,7 @@ was sent, the receiver's what has come. Replays, repeats and a second parse of t
 look alike to a cursor: what it has passed is dropped, what comes next is taken, and a hole is reported.
 """
 
+import sys
 from bisect import bisect_right
 from enum import Enum
 
@@ -86,22 +87,25 @@ class Cursor:
         self.stopped = True
         return event
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The block that is open or comes next, and the characters of it that were passed. Places can be compared."""
+        return (self.blocks, 0) if self.stopped else (self.blocks - 1, self.length)
+
     def standing(self, turn: str, attempt: int) -> Standing:
-        """Where to replay from: the block that is open or comes next, and the characters of it that are here."""
-        if self.stopped:
-            return Standing(turn, attempt, 0, self.blocks)
-        return Standing(turn, attempt, self.length, self.blocks - 1)
+        """Where to replay from."""
+        block, length = self.place
+        return Standing(turn, attempt, length, block)
 
     def rewind(self, standing: Standing) -> None:
         """Moves back (never forward) to a receiver's standing, so that the log is read again from there."""
-        if (standing.block, standing.offset) < (self.blocks - (not self.stopped), self._offset()) or self.ended:
-            self.blocks = min(standing.block, self.blocks)
-            self.length = 0
-            self.stopped = True
-            self.ended = False
-
-    def _offset(self) -> int:
-        return 0 if self.stopped else self.length
+        place = (max(standing.block, 0), max(standing.offset, 0))
+        if place <= self.place:
+            block, self.length = place
+            # A receiver that has nothing of a block may not know that it began.
+            self.stopped = self.length == 0
+            self.blocks = block if self.stopped else block + 1
+        self.ended = False
 
 
 class _Block:
@@ -119,12 +123,14 @@ class _Block:
         self.offsets.append(self.length)
         self.length += len(text)
 
-    def text_from(self, offset: int) -> str:
-        """Costs what it returns, however long the block is."""
-        index = bisect_right(self.offsets, offset) - 1
-        if index == len(self.pieces) - 1:
-            return self.pieces[index][offset - self.offsets[index] :]
-        return "".join(self.pieces[index:])[offset - self.offsets[index] :]
+    def text_from(self, offset: int, room: int) -> str:
+        """At most `room` characters. Costs what it returns, however long the block is."""
+        first = bisect_right(self.offsets, offset) - 1
+        at = offset - self.offsets[first]
+        if first == len(self.pieces) - 1:
+            return self.pieces[first][at : at + room]
+        last = len(self.pieces) if self.length - offset <= room else bisect_right(self.offsets, offset + room)
+        return "".join(self.pieces[first:last])[at : at + room]
 
 
 class TurnLog:
@@ -150,29 +156,46 @@ class TurnLog:
         else:
             self.terminal = event
 
-    def read(self, cursor: Cursor) -> list[LoggedEvent]:
-        """Everything behind the cursor, deltas joined; moves the cursor to the end."""
+    def read(self, cursor: Cursor, room: int = sys.maxsize) -> tuple[list[LoggedEvent], int]:
+        """What is behind the cursor, deltas joined, up to about `room` characters; moves the cursor past it.
+
+        Returns the events and the room that is left; where that is none, there may be more to read.
+        """
         out: list[LoggedEvent] = []
         first = cursor.blocks if cursor.stopped else cursor.blocks - 1
         for index in range(first, len(self._blocks)):
+            if room <= 0:
+                return out, 0
             block = self._blocks[index]
             if index >= cursor.blocks:
                 out.append(block.start)
-                offset = 0
-            else:
-                offset = cursor.length
-            if offset < block.length:
-                out.append(Delta(index, offset, block.text_from(offset)))
+                cursor.blocks, cursor.length, cursor.stopped = index + 1, 0, False
+            if cursor.length < block.length:
+                text = block.text_from(cursor.length, room)
+                out.append(Delta(index, cursor.length, text))
+                cursor.length += len(text)
+                room -= len(text)
+                if cursor.length < block.length:
+                    return out, 0
             if block.stop is not None:
                 out.append(block.stop)
+                cursor.stopped = True
+                room -= len(block.stop.seal or "")
         if self.terminal is not None and not cursor.ended:
+            if room <= 0:
+                return out, 0
             out.append(self.terminal)
-        if self._blocks:
-            cursor.blocks = len(self._blocks)
-            cursor.length = self._blocks[-1].length
-            cursor.stopped = self._blocks[-1].stop is not None
-        cursor.ended = self.terminal is not None
-        return out
+            cursor.ended = True
+            if isinstance(self.terminal, Interrupted):
+                room -= len(self.terminal.token_ids) * 4 // 3  # in base64
+        return out, max(room, 0)
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """The place (see `Cursor.place`) behind the last event."""
+        if self.open_kind is None:
+            return len(self._blocks), 0
+        return len(self._blocks) - 1, self._blocks[-1].length
 
     @property
     def blocks(self) -> int:

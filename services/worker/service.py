@@ -15,14 +15,14 @@ from prometheus_client import Histogram
 
 from schemas import subjects
 from schemas.control import Beat, Cancel, ModelCard, Replay
-from schemas.conversation import OutputFormat
+from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo, Overloaded, TurnwireError, Unavailable
 from schemas.events import FinishReason
 from schemas.frames import GenerateReply, GenerateRequest, TokenFinish, unpack_ids
 from services.runtime.bus import Message
 from services.runtime.config import WorkerConfig
 from services.runtime.process import Process
-from services.runtime.streams import FrameSender
+from services.runtime.streams import FRAME_BYTES, FrameSender
 from services.worker.admission import check
 from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest
 from services.worker.engines import open_engine
@@ -49,7 +49,7 @@ class Worker:
         self._model = model
         self._queue_limit = queue_limit
         self._log = process.log
-        self._outbox = Outbox(process.id, linger_s=LINGER_S)
+        self._outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=LINGER_S)
         self._sender = FrameSender(
             process,
             "parser",
@@ -83,6 +83,7 @@ class Worker:
         ]
         process.registry.on_leave(self._peer_left)
         process.registry.on_join(self._peer_joined)
+        process.on_tick.append(self._outbox.expire)
 
     async def start(self) -> None:
         """Subscribes; from now on requests come."""
@@ -92,6 +93,7 @@ class Worker:
 
     async def drain(self) -> None:
         """Returns when every turn has ended and its shard has all of its tokens."""
+        self._settle()
         await self._settled.wait()
 
     async def watch(self) -> None:
@@ -105,36 +107,23 @@ class Worker:
 
     def _request(self, message: Message) -> None:
         request = _decode_request(message.data)
+        error = None
         try:
             self._take(request)
-        except TurnwireError as error:
-            message.reply(_encode(GenerateReply(self._process.id, error.info)))
-            return
-        message.reply(_encode(GenerateReply(self._process.id)))
+        except TurnwireError as refusal:
+            error = refusal.info
+        except Exception as failure:
+            self._log.exception("worker.request_failed", turn=request.turn)
+            error = EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
+        message.reply(_encode(GenerateReply(self._process.id, error)))
 
     def _take(self, request: GenerateRequest) -> None:
-        if self._process.draining or not self._engine.healthy():
-            raise Unavailable("this worker is going away")
-        if self._cancelled.get(request.turn, 0) >= request.attempt:
-            raise Unavailable("the turn was cancelled")
-        load = self._engine.load()
-        if load.waiting >= self._queue_limit > 0 or (load.running >= load.slots > 0 and self._queue_limit == 0):
-            raise Overloaded("all slots of this worker are taken and its queue is full", retry_after_s=RETRY_AFTER_S)
+        self._admit(request)
         resume = unpack_ids(request.resume)
-        sampling = request.sampling
-        left = (sampling.max_tokens or 0) - len(resume)
-        stream = TokenStream(
-            request.turn,
-            request.attempt,
-            parser=request.parser,
-            frontend=request.frontend,
-            context=request.context,
-            resume=list(resume),
-        )
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
             token_ids=unpack_ids(request.prompt) + resume,
-            sampling=msgspec.structs.replace(sampling, max_tokens=max(left, 0)),
+            sampling=_what_is_left(request.sampling, len(resume)),
             stop_ids=request.stop_ids,
             priority=request.priority,
             cache_salt=request.cache_salt,
@@ -145,14 +134,44 @@ class Worker:
         former = self._tasks.pop(request.turn, None)
         if former is not None:
             former.cancel()
+        stream = TokenStream(
+            request.turn,
+            request.attempt,
+            parser=self._shard_for(request.parser),
+            frontend=request.frontend,
+            context=request.context,
+            resume=resume,
+        )
+        self._process.registry.expect("frontend", stream.frontend, asyncio.get_running_loop().time())
         self._outbox.open(stream)
         self._settled.clear()
-        if resume:
-            self._send(stream)
+        self._send(stream)  # the parse context: should this worker die in prefill, the shard knows of the turn
         task = asyncio.get_running_loop().create_task(self._decode(stream, engine_request), name=request.turn)
         # A callback and not a `finally`: a task that is cancelled before its first step never runs its body.
         task.add_done_callback(partial(self._ended, stream))
         self._tasks[request.turn] = task
+
+    def _admit(self, request: GenerateRequest) -> None:
+        if self._process.draining or not self._engine.healthy():
+            raise Unavailable("this worker is going away")
+        if self._cancelled.get(request.turn, 0) >= request.attempt:
+            raise Unavailable("the turn was cancelled")
+        present = self._outbox.get(request.turn)
+        if present is not None and present.attempt >= request.attempt:
+            raise Unavailable("this worker has the turn already")
+        slots = self._engine.load().slots
+        if 0 < slots <= len(self._tasks) - self._queue_limit:
+            raise Overloaded("all slots of this worker are taken and its queue is full", retry_after_s=RETRY_AFTER_S)
+
+    def _shard_for(self, parser: str) -> str:
+        """The shard that was asked for, or another where that one is not there (any more)."""
+        registry = self._process.registry
+        if registry.get("parser", parser) is not None:
+            return parser
+        heir = self._heir()
+        if heir is None:
+            registry.expect("parser", parser, asyncio.get_running_loop().time())
+        return heir or parser
 
     async def _decode(self, stream: TokenStream, request: EngineRequest) -> None:
         deltas = self._engine.generate(request)
@@ -179,6 +198,7 @@ class Worker:
         self._outbox.ended(stream, asyncio.get_running_loop().time())
         if self._tasks.get(stream.turn) is task:
             del self._tasks[stream.turn]
+        self._settle()
         if not self._tasks and self._process.draining:
             self._process.poke()  # a beat makes the shards say what they have
 
@@ -188,7 +208,13 @@ class Worker:
 
     def _credited(self, parser: str, seq: int) -> None:
         self._outbox.credited(parser, seq)
-        if not self._tasks and self._outbox.delivered:
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._settled.is_set() or self._tasks:
+            return
+        there = self._process.registry
+        if all(there.get("parser", stream.parser) is None for stream in self._outbox.undelivered()):
             self._settled.set()
 
     def _replay(self, request: Replay) -> None:
@@ -202,7 +228,7 @@ class Worker:
             self._cancelled.popitem(last=False)
         stream = self._outbox.get(cancel.turn)
         task = self._tasks.get(cancel.turn)
-        if stream is not None and task is not None and stream.attempt <= cancel.attempt:
+        if stream is not None and task is not None and stream.attempt <= cancel.attempt and not task.cancelling():
             loop = asyncio.get_running_loop()
             arrived = loop.time()
             task.add_done_callback(lambda _: self._abort_seconds.observe(loop.time() - arrived))
@@ -214,6 +240,7 @@ class Worker:
             self._sender.forget(beat.id)
             self._orphans.add(beat.id)
             self._adopt()
+            self._settle()
         elif beat.stage == "frontend":
             for stream in self._outbox.live():
                 if stream.frontend == beat.id and (task := self._tasks.get(stream.turn)) is not None:
@@ -224,12 +251,17 @@ class Worker:
         if beat.stage == "parser" and self._orphans:
             self._adopt()
 
-    def _adopt(self) -> None:
+    def _heir(self) -> str | None:
+        """The shard with the fewest turns."""
         shards = self._process.registry.able("parser", self._model)
-        if not shards:
+        return min(shards, key=lambda shard: shard.load.running).id if shards else None
+
+    def _adopt(self) -> None:
+        heir = self._heir()
+        if heir is None:
             return
-        heir = min(shards, key=lambda shard: shard.load.running).id
         for gone in self._orphans:
+            self._sender.forget(gone)
             moved = self._outbox.move(gone, heir)
             if moved:
                 self._log.warning("worker.shard_lost", shard=gone, heir=heir, streams=moved)
@@ -239,6 +271,16 @@ class Worker:
 
 def _failed(info: ErrorInfo) -> TokenFinish:
     return TokenFinish(FinishReason.ERROR, error=info)
+
+
+def _what_is_left(sampling: Sampling, said: int) -> Sampling:
+    """The limits behind `said` output tokens of an earlier attempt."""
+    most, least = sampling.max_tokens or 0, sampling.min_tokens
+    return msgspec.structs.replace(
+        sampling,
+        max_tokens=max(most - said, 0),
+        min_tokens=None if least is None else max(least - said, 0),
+    )
 
 
 async def run(config: WorkerConfig) -> None:

@@ -14,8 +14,11 @@ from schemas.control import Replay
 from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
 from services.worker.engine import Delta
 
-MAX_FRAME_TOKENS = 32_768
-"""Tokens in one frame at most: some 250 KB of JSON."""
+TOKEN_BYTES = 8
+"""A token id and its comma in JSON."""
+LOGPROB_BYTES = 32
+UNDELIVERED = 8
+"""So many times longer than others lingers a stream that did not arrive."""
 
 Logprobs = list[list[tuple[int, float]]]
 
@@ -25,6 +28,8 @@ class TokenStream:
 
     __slots__ = (
         "_cached_sent",
+        "_context_bytes",
+        "_token_bytes",
         "attempt",
         "cached",
         "context",
@@ -48,6 +53,8 @@ class TokenStream:
         self.parser = parser
         self.frontend = frontend
         self.context = context
+        self._context_bytes = memoryview(context).nbytes
+        self._token_bytes = TOKEN_BYTES
         self.ids = resume
         self.resumed = len(resume)
         self.logprobs: Logprobs | None = None
@@ -65,45 +72,63 @@ class TokenStream:
     def add(self, delta: Delta) -> None:
         """One engine step's tokens."""
         self.ids += delta.ids
-        if delta.logprobs is not None:
-            if self.logprobs is None:
-                # Tokens of an earlier attempt, or steps without any, keep their places.
-                self.logprobs = [[] for _ in range(len(self.ids) - len(delta.ids))]
-            self.logprobs += delta.logprobs
+        if delta.logprobs is not None or self.logprobs is not None:
+            self._add_logprobs(delta)
         if delta.cached is not None:
             self.cached = delta.cached
         if delta.finish is not None:
             self.finish = TokenFinish(delta.finish, delta.stop_id)
+
+    def _add_logprobs(self, delta: Delta) -> None:
+        """Tokens without any (of an earlier attempt, of a step that brought none) keep their places."""
+        self.logprobs = self.logprobs or []
+        given = delta.logprobs or []
+        self.logprobs += [[] for _ in range(len(self.ids) - len(given) - len(self.logprobs))]
+        self.logprobs += given
+        widest = max(map(len, given), default=0)
+        self._token_bytes = max(self._token_bytes, TOKEN_BYTES + LOGPROB_BYTES * widest)
 
     @property
     def pending(self) -> bool:
         """Whether there is something to send."""
         return self.sent < len(self.ids) or (self.finish is not None and self.finish_seq is None)
 
-    def take(self, seq: int, budget: int) -> TokenEntry:
-        """Everything not sent yet, `budget` tokens at most; the frame that takes it has number `seq`."""
-        at = max(self.sent, 0)
-        end = min(len(self.ids), at + budget)
+    @property
+    def least(self) -> int:
+        """Bytes that the smallest entry would have, about."""
+        return self._context_bytes if self.sent < 0 else self._token_bytes
+
+    def take(self, seq: int, room: int) -> tuple[TokenEntry, int]:
+        """What was not sent yet, `room` bytes or little more; the frame that takes it has number `seq`.
+
+        Returns the entry and the room that is left.
+        """
+        first = self.sent < 0
+        at = 0 if first else self.sent
+        if first:
+            room -= self._context_bytes
+        end = min(len(self.ids), at + max(room // self._token_bytes, 1))
         whole = end == len(self.ids)
         self.sent = end
-        cached = self.cached if at == 0 or self.cached != self._cached_sent else None
+        cached = self.cached if first or self.cached != self._cached_sent else None
         self._cached_sent = self.cached
         if whole and self.finish is not None:
             self.finish_seq = seq
-        return TokenEntry(
+        entry = TokenEntry(
             self.turn,
             self.attempt,
             at,
             self.ids[at:end],
-            self.context if at == 0 else ABSENT,
+            self.context if first else ABSENT,
             cached,
             self.logprobs[at:end] if self.logprobs is not None else None,
             self.finish if whole else None,
         )
+        return entry, room - (end - at) * self._token_bytes
 
     def rewind(self, offset: int) -> None:
-        """Send again from `offset` on; never moves forward."""
-        self.sent = -1 if offset == 0 else min(self.sent, offset)
+        """Send again from `offset` on, from 0 with the parse context; never moves forward."""
+        self.sent = -1 if offset <= 0 else min(self.sent, offset)
         self._cached_sent = None
         self.finish_seq = None
         self.delivered = False
@@ -112,8 +137,9 @@ class TokenStream:
 class Outbox:
     """The token streams of one worker."""
 
-    def __init__(self, worker: str, *, linger_s: float, max_lingering: int = 4096) -> None:
+    def __init__(self, worker: str, *, frame_bytes: int, linger_s: float, max_lingering: int = 4096) -> None:
         self._worker = worker
+        self._frame_bytes = frame_bytes
         self._linger_s = linger_s
         self._max_lingering = max_lingering
         self._live: dict[str, TokenStream] = {}
@@ -123,15 +149,15 @@ class Outbox:
 
     def open(self, stream: TokenStream) -> None:
         """A turn begins. A former attempt of the same turn is forgotten."""
-        self._lingering.pop(stream.turn, None)
-        former = self._live.get(stream.turn)
+        former = self._lingering.pop(stream.turn, None) or self._live.get(stream.turn)
         if former is not None:
             self._dirty.get(former.parser, {}).pop(stream.turn, None)
         self._live[stream.turn] = stream
 
     def mark(self, stream: TokenStream) -> None:
-        """The stream has something to send."""
-        self._dirty.setdefault(stream.parser, {})[stream.turn] = stream
+        """The stream has something to send. One whose place was taken by a newer attempt has not."""
+        if self._live.get(stream.turn) is stream or self._lingering.get(stream.turn) is stream:
+            self._dirty.setdefault(stream.parser, {})[stream.turn] = stream
 
     def ended(self, stream: TokenStream, now: float) -> None:
         """Decoding is over; what is unsent still goes out, and the stream lingers."""
@@ -139,11 +165,18 @@ class Outbox:
         if self._live.get(stream.turn) is stream:
             del self._live[stream.turn]
             self._lingering[stream.turn] = stream
-        while self._lingering:
-            oldest = next(iter(self._lingering.values()))
-            if len(self._lingering) <= self._max_lingering and now - oldest.ended_at < self._linger_s:
-                break
-            del self._lingering[oldest.turn]
+        if len(self._lingering) > self._max_lingering:
+            self._drop(next(iter(self._lingering.values())))
+
+    def expire(self, now: float) -> None:
+        """Lets go of streams that have lingered long enough. What a shard does not take is kept much longer."""
+        for stream in list(self._lingering.values()):
+            if now - stream.ended_at >= self._linger_s * (1 if stream.delivered else UNDELIVERED):
+                self._drop(stream)
+
+    def _drop(self, stream: TokenStream) -> None:
+        del self._lingering[stream.turn]
+        self._dirty.get(stream.parser, {}).pop(stream.turn, None)
 
     def fill(self, parser: str, seq: int) -> TokenFrame | None:
         """The next frame for a shard: everything of all its streams, up to the frame limit."""
@@ -151,20 +184,19 @@ class Outbox:
         if not dirty:
             return None
         entries: list[TokenEntry] = []
-        budget = MAX_FRAME_TOKENS
+        room = self._frame_bytes
         for turn, stream in list(dirty.items()):
             if not stream.pending:  # marked twice in one tick
                 del dirty[turn]
                 continue
-            entry = stream.take(seq, budget)
+            if entries and stream.least > room:
+                break
+            entry, room = stream.take(seq, room)
             entries.append(entry)
-            budget -= len(entry.ids)
             if not stream.pending:
                 del dirty[turn]
             if entry.finish is not None:
                 self._ends.setdefault(parser, deque()).append((seq, stream))
-            if budget <= 0:
-                break
         return TokenFrame(self._worker, seq, entries) if entries else None
 
     def credited(self, parser: str, seq: int) -> None:
@@ -209,10 +241,9 @@ class Outbox:
         """All streams that still decode."""
         return list(self._live.values())
 
-    @property
-    def delivered(self) -> bool:
-        """Every turn that ended here is with its shard."""
-        return all(stream.delivered for stream in self._lingering.values())
+    def undelivered(self) -> Iterator[TokenStream]:
+        """Turns that ended here and are not with their shard yet."""
+        return (stream for stream in self._lingering.values() if not stream.delivered)
 
     def _all(self) -> Iterator[TokenStream]:
         yield from self._live.values()

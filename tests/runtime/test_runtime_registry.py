@@ -1,5 +1,7 @@
 """Who is there."""
 
+import math
+
 from schemas.control import Beat, ModelCard
 from services.runtime.registry import Registry
 
@@ -44,6 +46,6 @@ def test_only_those_who_take_work_for_the_model_are_able() -> None:
 def test_own_deafness_kills_nobody() -> None:
     registry = Registry(3.0)
     registry.heard(beat("a"), 0.0)
-    registry.forgive(100.0)
+    registry.forgive(math.inf, 100.0)
     assert registry.sweep(102.0) == []
     assert registry.sweep(103.1) != []

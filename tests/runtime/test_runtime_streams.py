@@ -61,7 +61,8 @@ class Sink:
     def __init__(self, process: Process, handled: Callable[[], bool] = lambda: True) -> None:
         self.ids: dict[str, list[int]] = {}
         self.process = process
-        self.receiver = FrameReceiver(process, "worker", self.standings)
+        self.given_up: list[str] = []
+        self.receiver = FrameReceiver(process, "worker", self.standings, on_given_up=self.given_up.append)
         self.frames = 0
         self.held: list[Message] = []
         self.handled = handled
@@ -77,6 +78,8 @@ class Sink:
             self.held.append(message)
             return
         frame = msgspec.json.decode(message.data, type=TokenFrame)
+        if not self.receiver.opens(frame.sender, frame.seq):
+            return
         self.frames += 1
         for entry in frame.entries:
             ids = self.ids.setdefault(entry.turn, [])

@@ -1,14 +1,16 @@
 """The worker's outbox: what is ready goes out, what was lost goes out again, what is done is let go."""
 
+import msgspec
 from msgspec import Raw
 
 from schemas.control import Replay, Standing
 from schemas.events import FinishReason
 from schemas.frames import ABSENT, TokenEntry
 from services.worker.engine import Delta
-from services.worker.stepper import MAX_FRAME_TOKENS, Outbox, TokenStream
+from services.worker.stepper import TOKEN_BYTES, Outbox, TokenStream
 
 CONTEXT = Raw(b'{"model":"m"}')
+FRAME_TOKENS = 1000
 
 
 def stream(turn: str = "t1", parser: str = "p1", resume: list[int] | None = None) -> TokenStream:
@@ -16,7 +18,7 @@ def stream(turn: str = "t1", parser: str = "p1", resume: list[int] | None = None
 
 
 def outbox() -> Outbox:
-    return Outbox("w1", linger_s=10.0)
+    return Outbox("w1", frame_bytes=FRAME_TOKENS * TOKEN_BYTES, linger_s=10.0)
 
 
 def test_one_frame_holds_all_streams_of_a_shard() -> None:
@@ -81,14 +83,16 @@ def test_the_cached_count_is_told_once_and_again_after_a_replay() -> None:
 def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
     box, s = outbox(), stream()
     box.open(s)
-    s.add(Delta(list(range(MAX_FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
+    box.mark(s)
+    assert box.fill("p1", 0) is not None  # the parse context
+    s.add(Delta(list(range(FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
     box.mark(s)
     first, second = box.fill("p1", 1), box.fill("p1", 2)
     assert first is not None
     assert second is not None
-    assert len(first.entries[0].ids) == MAX_FRAME_TOKENS
+    assert len(first.entries[0].ids) == FRAME_TOKENS
     assert first.entries[0].finish is None
-    assert second.entries[0].at == MAX_FRAME_TOKENS
+    assert second.entries[0].at == FRAME_TOKENS
     assert second.entries[0].finish is not None
     assert box.fill("p1", 3) is None
 
@@ -154,20 +158,75 @@ def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> N
     assert s.delivered
 
 
+def ended(box: Outbox, turn: str, seq: int, now: float) -> TokenStream:
+    """A turn that came, was sent in frame `seq` and ended."""
+    s = stream(turn)
+    box.open(s)
+    s.add(Delta([seq], finish=FinishReason.STOP))
+    box.mark(s)
+    box.fill("p1", seq)
+    box.ended(s, now)
+    return s
+
+
 def test_finished_turns_are_let_go_after_a_while() -> None:
-    box = Outbox("w1", linger_s=10.0, max_lingering=2)
+    box = outbox()
     for n in range(4):
-        s = stream(f"t{n}")
-        box.open(s)
-        s.add(Delta([n], finish=FinishReason.STOP))
-        box.mark(s)
-        box.fill("p1", n + 1)
-        box.ended(s, float(n))
+        ended(box, f"t{n}", n + 1, float(n))
+    box.credited("p1", 3)
+    box.expire(11.5)
+    assert [s.turn for s in box._all()] == ["t2", "t3"], "the others arrived, and have lingered for ten seconds"
+    box.expire(12.5)
+    assert [s.turn for s in box._all()] == ["t3"], "it did not arrive"
+    box.expire(100.0)
+    assert list(box._all()) == []
+
+
+def test_no_more_turns_linger_than_may() -> None:
+    box = Outbox("w1", frame_bytes=FRAME_TOKENS * TOKEN_BYTES, linger_s=10.0, max_lingering=2)
+    for n in range(4):
+        ended(box, f"t{n}", n + 1, 0.0)
     assert box.move("p1", "p2") == 2
-    last = stream("t9")
-    box.open(last)
-    box.ended(last, 100.0)
-    assert box.move("p2", "p3") == 0
+
+
+def test_a_frame_has_its_limit_in_bytes() -> None:
+    """Contexts and log probabilities weigh more than ids."""
+    box = Outbox("w1", frame_bytes=10_000, linger_s=10.0)
+    context = Raw(b'"' + b"x" * 6000 + b'"')
+    for n in range(5):
+        s = TokenStream(f"t{n}", 1, parser="p1", frontend="f1", context=context, resume=[])
+        box.open(s)
+        s.add(Delta([1, 2]))
+        box.mark(s)
+    sizes = []
+    while (frame := box.fill("p1", len(sizes) + 1)) is not None:
+        sizes.append(len(frame.entries))
+    assert sizes == [1, 1, 1, 1, 1]
+    s.add(Delta([1] * 100, logprobs=[[(1, -0.123456789)] * 20] * 100))
+    box.mark(s)
+    while (frame := box.fill("p1", len(sizes) + 1)) is not None:
+        sizes.append(len(msgspec.json.encode(frame)))
+    assert len(sizes) > 10
+    assert max(sizes) < 10_000
+
+
+def test_steps_without_log_probabilities_keep_their_places() -> None:
+    s = stream(resume=[5])
+    for delta in (Delta([6]), Delta([7], logprobs=[[(7, -0.5)]]), Delta([8]), Delta([9], logprobs=[[(9, -0.1)]])):
+        s.add(delta)
+    assert s.logprobs == [[], [], [(7, -0.5)], [], [(9, -0.1)]]
+
+
+def test_the_end_of_a_former_attempt_does_not_take_the_place_of_the_new() -> None:
+    box, old = outbox(), stream()
+    box.open(old)
+    new = TokenStream("t1", 2, parser="p1", frontend="f1", context=CONTEXT, resume=[])
+    box.open(new)
+    box.mark(new)
+    box.mark(old)  # its task ends after the new one began
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    assert [entry.attempt for entry in frame.entries] == [2]
 
 
 def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:

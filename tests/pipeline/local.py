@@ -1,0 +1,381 @@
+"""All four services in one event loop over a real nats-server: every message can be lost, late or forged, and every
+object looked into. The engine is a counter whose words differ from worker to worker, as a sampled model's would: tokens
+of two decodings in one answer show."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from structlog.typing import FilteringBoundLogger
+from tokenizers import Tokenizer
+
+from schemas.control import Load, Stage
+from schemas.conversation import Conversation, Sampling, Text, Turn
+from schemas.errors import EngineFailed
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TurnEvent
+from services.frontend.gateway import Gateway
+from services.parser.detokenizer import Vocabulary
+from services.parser.seal import Sealer
+from services.parser.service import Parser
+from services.parser.shard import Shard
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.service import Preprocessor
+from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
+from services.runtime.process import Process
+from services.worker import engine as contract
+from services.worker.service import Worker
+from tests.conftest import NatsServer, eventually
+
+STRIDE = 7
+
+
+class Plan(Struct):
+    """What an engine does with one turn, whichever worker has it."""
+
+    length: int = 40
+    """Words until the model stops."""
+    pace_s: float = 0.0
+    prefill_s: float = 0.0
+    fail_at: int | None = None
+    """The engine fails this turn after so many words."""
+    hold_at: int | None = None
+    """The engine says nothing more after so many words until `go` is set."""
+    go: asyncio.Event = asyncio.Event()
+    cached: int | None = None
+
+
+class Model:
+    """A demo model's vocabulary, and words of one token each."""
+
+    def __init__(self, directory: Path, name: str = "turnwire-demo") -> None:
+        self.name = name
+        self.directory = directory
+        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        vocabulary = tokenizer.get_vocab()
+        plain = sorted(t for t in vocabulary if t[0] == "Ġ" and t[1:].isalpha() and t.isascii() is False and len(t) > 5)
+        self.words = [(vocabulary[t], t[1:]) for t in plain if t[1:].isascii()][:1000]
+        self.place = {word: index for index, (_, word) in enumerate(self.words)}
+        self.close = [vocabulary["</think>"], vocabulary["ĊĊ"]]
+        self.eos = vocabulary["<|im_end|>"]
+        self.vocabulary = Vocabulary(tokenizer)
+        self.sealer = Sealer(b"test")
+        self.setup = ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name=name))
+
+    def output(self, salt: int, length: int) -> list[int]:
+        """Two words of thought, then `length` words of text."""
+        words = [self.words[(i * STRIDE + salt) % len(self.words)][0] for i in range(length + 2)]
+        return [*words[:2], *self.close, *words[2:]]
+
+    def salts(self, text: str, first: int) -> list[int]:
+        """Which worker said each word of a text whose first word has index `first`."""
+        words = text.split()
+        return [(self.place[word] - (first + i) * STRIDE) % len(self.words) for i, word in enumerate(words)]
+
+
+class CountingEngine:
+    """`Engine` that says numbered words."""
+
+    def __init__(self, model: Model, salt: int, plans: dict[str, Plan], slots: int = 1000) -> None:
+        self.model = model
+        self.salt = salt
+        self.plans = plans
+        self.open: dict[str, int] = {}
+        """Running requests: how many tokens each has said."""
+        self.seen: list[str] = []
+        self.alive = True
+        self.slots = slots
+
+    async def start(self) -> contract.EngineInfo:
+        return contract.EngineInfo(
+            "counting", "1", 131_072, self.slots, None, None, [self.model.eos], frozenset({"logprobs", "seed"})
+        )
+
+    async def generate(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
+        plan = self.plans.get(request.id.rpartition(".")[0], Plan())
+        self.open[request.id] = request.resumed
+        self.seen.append(request.id)
+        try:
+            if plan.prefill_s:
+                await asyncio.sleep(plan.prefill_s)
+            ids = self.model.output(self.salt, plan.length)[request.resumed :]
+            limit = request.sampling.max_tokens or 0
+            cached = plan.cached
+            for count, token in enumerate(ids[:limit]):
+                said = request.resumed + count
+                if plan.hold_at is not None and said >= plan.hold_at:
+                    await plan.go.wait()
+                if plan.fail_at is not None and said >= plan.fail_at:
+                    raise EngineFailed("CUDA error")
+                if not self.alive:
+                    raise contract.EngineDied("the engine died")
+                await asyncio.sleep(plan.pace_s)
+                logprobs = None if request.sampling.logprobs is None else [[(token, -0.5)]]
+                yield contract.Delta([token], logprobs=logprobs, cached=cached)
+                self.open[request.id] = said + 1
+                cached = None
+            if plan.hold_at is not None and self.open[request.id] >= plan.hold_at:
+                await plan.go.wait()
+            if len(ids) > limit:
+                yield contract.Delta(finish=FinishReason.LENGTH)
+            else:
+                yield contract.Delta(finish=FinishReason.STOP, stop_id=self.model.eos)
+        finally:
+            del self.open[request.id]
+
+    def load(self) -> Load:
+        return Load(running=len(self.open), slots=self.slots, queue_limit=100)
+
+    def healthy(self) -> bool:
+        return self.alive
+
+    async def stop(self, grace_s: float) -> None:
+        self.alive = False
+
+
+@dataclass
+class Sink:
+    """A `TurnSink` that checks the grammar of what comes."""
+
+    events: list[TurnEvent] = field(default_factory=list)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    texts: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    end: Finish | Failed | None = None
+    watched: Callable[[], None] = lambda: None
+
+    def push(self, events: list[TurnEvent]) -> None:
+        assert self.end is None, "nothing follows the end"
+        for event in events:
+            if isinstance(event, BlockStart):
+                assert event.block == len(self.texts)
+                self.texts.append("")
+                self.kinds.append(event.kind)
+            elif isinstance(event, Delta):
+                assert (event.block, event.offset) == (len(self.texts) - 1, len(self.texts[-1]))
+                self.texts[-1] += event.text
+            elif isinstance(event, BlockStop):
+                assert (event.block, event.length) == (len(self.texts) - 1, len(self.texts[-1]))
+            else:
+                assert isinstance(event, Finish | Failed)
+                self.end = event
+                self.done.set()
+        self.events += events
+        self.watched()
+
+    @property
+    def words(self) -> int:
+        return len(" ".join(self.texts).split())
+
+    async def words_at_least(self, count: int) -> None:
+        await eventually(lambda: self.words >= count)
+
+
+class Service:
+    """One service in the loop, with its process."""
+
+    def __init__(self, stage: Stage, process: Process, core: Any, engine: CountingEngine | None = None) -> None:
+        self.stage = stage
+        self.process = process
+        self.core = core
+        self.engine = engine
+        self.running: asyncio.Task[None] | None = None
+        self.cut = False
+        """Hears nothing, and is not heard."""
+        self.mute = False
+        """Is not heard, but hears everything: as one that is frozen, and thaws."""
+        client = process.bus._client
+        self._publish, self._process_msg = client.publish, client._process_msg
+
+        async def publish(subject: str, *arguments: Any, **options: Any) -> None:
+            if not self.cut and not self.mute and not any(lose(subject) for lose in self.losing):
+                await self._publish(subject, *arguments, **options)
+
+        async def process_msg(*arguments: Any) -> None:
+            if not self.cut:
+                await self._process_msg(*arguments)
+
+        client.publish, client._process_msg = publish, process_msg
+        self.losing: list[Callable[[str], bool]] = []
+        """What says yes to a subject makes the message get lost on its way out."""
+
+    @property
+    def id(self) -> str:
+        return self.process.id
+
+    def lose(self, subject_part: str, count: int = 1) -> list[str]:
+        """Loses the next `count` messages on subjects that hold this text; returns the list of those that were."""
+        lost: list[str] = []
+
+        def matches(subject: str) -> bool:
+            if subject_part in subject and len(lost) < count:
+                lost.append(subject)
+                return True
+            return False
+
+        self.losing.append(matches)
+        return lost
+
+    async def leave(self) -> None:
+        """Drains and goes."""
+        assert self.running is not None
+        self.process.stop()
+        await self.running
+
+    async def kill(self) -> None:
+        """Goes without a word."""
+        self.cut = True
+        assert self.running is not None
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        if isinstance(self.core, Worker):
+            for task in list(self.core._tasks.values()):
+                task.cancel()
+
+
+class Local:
+    """A pipeline in this loop."""
+
+    def __init__(self, nats: NatsServer, model: Model, log: FilteringBoundLogger, **bus: Any) -> None:
+        self.nats = nats
+        self.model = model
+        self.log = log
+        self.bus = BusConfig(nats_url=nats.url, **{"beat_interval_s": 0.1, "dead_after_s": 0.5, **bus})
+        self.services: list[Service] = []
+        self.plans: dict[str, Plan] = {}
+        self._turns = 0
+
+    async def add(self, stage: Stage, **config: Any) -> Service:
+        """Starts one process of a stage."""
+        common: dict[str, Any] = {"id": stage, "bus": self.bus, "drain_s": 5.0, **config}
+        engine = None
+        if stage == "frontend":
+            frontend = FrontendConfig(**common)
+            process = Process(stage, frontend, self.log)
+            core: Any = Gateway(process, frontend)
+            process.load = lambda: Load(running=core.running)
+        else:
+            process = Process(stage, ServiceConfig(**common), self.log)
+            if stage == "preprocessor":
+                core = Preprocessor(process, self.model.setup, self.model.sealer, threads=2)
+            elif stage == "worker":
+                engine = CountingEngine(self.model, 100 * sum(s.stage == stage for s in self.services), self.plans)
+                core = Worker(process, engine, await engine.start(), self.model.name, 100)
+            else:
+                core = Parser(process, Shard(self.model.vocabulary, self.model.sealer), self.model.name)
+        await process.connect()
+        service = Service(stage, process, core, engine)
+        await core.start()
+        service.running = asyncio.create_task(process.run(core.drain))
+        self.services.append(service)
+        return service
+
+    async def start(self, workers: int = 1, parsers: int = 1, preprocessors: int = 1) -> "Local":
+        for stage, count in (("worker", workers), ("parser", parsers), ("preprocessor", preprocessors)):
+            for _ in range(count):
+                await self.add(stage)  # type: ignore[arg-type]
+        await self.add("frontend")
+        await eventually(lambda: self.complete)
+        return self
+
+    @property
+    def complete(self) -> bool:
+        """Everybody knows everybody, and nobody is still announcing itself."""
+        there = [s for s in self.services if s.running is not None and not s.running.done() and not s.cut]
+        return all(
+            (beat := one.process.registry.get(other.stage, other.id)) is not None and not beat.draining
+            for one in there
+            for other in there
+            if one is not other
+        )
+
+    def of(self, stage: str) -> list[Service]:
+        return [s for s in self.services if s.stage == stage and not s.cut]
+
+    @property
+    def gateway(self) -> Gateway:
+        gateway = self.of("frontend")[-1].core
+        assert isinstance(gateway, Gateway)
+        return gateway
+
+    def turn(self, plan: Plan | None = None, **sampling: Any) -> "Running":
+        """Opens a turn in the background."""
+        self._turns += 1
+        turn_id = f"turn{self._turns}"
+        self.plans[turn_id] = plan or Plan()
+        conversation = Conversation(
+            model=self.model.name,
+            turns=[Turn("user", [Text(f"Say {self._turns}.")])],
+            sampling=Sampling(**{"max_tokens": 100_000, **sampling}),
+        )
+        return Running(self, self.gateway, turn_id, conversation)
+
+    def server_of(self, turn: str, stage: str) -> Service:
+        """The worker or parser that has a turn now."""
+        for service in self.of(stage):
+            if stage == "worker" and turn in service.core._tasks:
+                return service
+            if stage == "parser" and turn in service.core._shard.turns:
+                return service
+        raise LookupError(f"no {stage} has {turn}")
+
+    async def stop(self) -> None:
+        for service in self.services:
+            if service.running is not None and not service.running.done():
+                service.cut = True
+                service.running.cancel()
+                if isinstance(service.core, Worker):
+                    for task in list(service.core._tasks.values()):
+                        task.cancel()
+        await asyncio.gather(*(s.running for s in self.services if s.running is not None), return_exceptions=True)
+
+
+class Running:
+    """One turn of a client."""
+
+    def __init__(self, local: Local, gateway: Gateway, turn_id: str, conversation: Conversation) -> None:
+        self.local = local
+        self.id = turn_id
+        self.sink = Sink()
+        self.task = asyncio.create_task(gateway.open(conversation, self.sink, turn_id=turn_id))
+
+    async def finished(self, timeout_s: float = 15.0) -> Finish | Failed:
+        """The turn's end."""
+        async with asyncio.timeout(timeout_s):
+            await self.task
+            await self.sink.done.wait()
+        assert self.sink.end is not None
+        return self.sink.end
+
+    async def whole(self, words: int, *, switches: int = 0, timeout_s: float = 15.0) -> Finish:
+        """Ends well, with each word once and in its place, said by at most `switches` + 1 workers in turn."""
+        end = await self.finished(timeout_s)
+        assert isinstance(end, Finish), end
+        model, texts = self.local.model, self.sink.texts
+        salts = model.salts(texts[0], 0) + (model.salts(texts[1], 2) if len(texts) > 1 else [])
+        assert len(salts) == words + 2, f"{len(salts)} words"
+        changes = sum(a != b for a, b in zip(salts, salts[1:], strict=False))
+        assert changes <= switches, f"the answer is mixed of several decodings: {salts}"
+        return end
+
+
+def containers(root: object, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, int]]:
+    """Every container inside an object of this project, by path, with its size."""
+    seen = set() if seen is None else seen
+    if id(root) in seen:
+        return
+    seen.add(id(root))
+    slots = [s for cls in type(root).__mro__ for s in getattr(cls, "__slots__", ())]
+    for attribute in [*getattr(root, "__dict__", {}), *slots]:
+        value = getattr(root, attribute, None)
+        path = f"{name}.{attribute}"
+        if isinstance(value, dict | list | set) or type(value).__name__ in ("OrderedDict", "deque", "Counter"):
+            yield path, len(value)
+            if isinstance(value, dict):
+                for key, inner in value.items():
+                    if isinstance(inner, dict | list | set) or type(inner).__name__ == "deque":
+                        yield f"{path}[{key}]", len(inner)
+        elif type(value).__module__.startswith("services."):
+            yield from containers(value, path, seen)

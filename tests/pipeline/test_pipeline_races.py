@@ -1,0 +1,379 @@
+"""Whatever is lost, late or dead: a turn ends once, whole, and never of two decodings."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.typing import FilteringBoundLogger
+
+from schemas.errors import ErrorKind
+from schemas.events import Failed, FinishReason
+from tests.conftest import NatsServer, eventually
+from tests.pipeline.local import Local, Model, Plan, Service
+
+
+@pytest.fixture(scope="session")
+def model(demo_model: Path) -> Model:
+    return Model(demo_model, "counting")
+
+
+@pytest.fixture
+async def local(nats: NatsServer, model: Model, quiet_log: FilteringBoundLogger) -> AsyncIterator[Local]:
+    pipeline = Local(nats, model, quiet_log)
+    yield pipeline
+    await pipeline.stop()
+
+
+def other(local: Local, one: Service) -> Service:
+    return next(s for s in local.of(one.stage) if s is not one)
+
+
+def held(at: int, length: int = 60) -> Plan:
+    """A turn that stands still after `at` tokens until its `go` is set."""
+    return Plan(length=length, hold_at=at, go=asyncio.Event())
+
+
+async def test_turns_side_by_side(local: Local) -> None:
+    await local.start(2, 2, 2)
+    turns = [local.turn(Plan(length=n)) for n in range(1, 20)]
+    for n, turn in enumerate(turns, 1):
+        end = await turn.whole(n)
+        assert end.reason is FinishReason.STOP
+        assert end.usage.output == n + 5
+
+
+async def test_a_worker_that_dies_in_prefill_is_replaced(local: Local) -> None:
+    await local.start(2)
+    plan = held(0)
+    turn = local.turn(plan)
+    await eventually(lambda: any(s.engine and s.engine.open for s in local.of("worker")))
+    await local.server_of(turn.id, "worker").kill()
+    plan.go.set()
+    await turn.whole(60)
+
+
+async def test_a_worker_and_its_parser_that_die_in_prefill_are_replaced(local: Local) -> None:
+    await local.start(2, 2)
+    plan = held(0)
+    turn = local.turn(plan)
+    await eventually(lambda: any(s.engine and s.engine.open for s in local.of("worker")))
+    worker = local.server_of(turn.id, "worker")
+    parser = next(p for p in local.of("parser") if p.id == worker.core._outbox.get(turn.id).parser)
+    await asyncio.gather(worker.kill(), parser.kill())
+    plan.go.set()
+    await turn.whole(60)
+
+
+async def test_a_worker_and_its_parser_that_die_in_mid_turn_are_one_clear_error(local: Local) -> None:
+    await local.start(2, 2)
+    plan = held(20)
+    turn = local.turn(plan)
+    await turn.sink.words_at_least(10)
+    await asyncio.gather(local.server_of(turn.id, "worker").kill(), local.server_of(turn.id, "parser").kill())
+    end = await turn.finished()
+    assert isinstance(end, Failed)
+    assert end.error.kind is ErrorKind.ENGINE
+    assert "lost" in end.error.message
+
+
+@pytest.mark.parametrize("what", ["prepared", "accepted", "taken"])
+async def test_a_word_that_is_lost_on_the_way_in_costs_little(local: Local, what: str) -> None:
+    """The event that a turn is prepared, the answer to a turn request, the answer to a generate request."""
+    await local.start(2, 1, 1)
+    (frontend,), (preprocessor,), (parser,) = (local.of(s) for s in ("frontend", "preprocessor", "parser"))
+    lost = []
+    if what == "prepared":
+        for sender in (preprocessor, parser):
+            lost.append(sender.lose(f".evt.{frontend.id}"))
+    elif what == "accepted":
+        lost.append(preprocessor.lose("_INBOX"))
+    else:
+        lost += [worker.lose("_INBOX") for worker in local.of("worker")]
+    turn = local.turn(Plan(length=300, pace_s=0.01))
+    await turn.whole(300)
+    assert any(lost)
+    await eventually(lambda: not any(w.engine and w.engine.open for w in local.of("worker")))
+
+
+async def test_a_refusal_that_is_lost_is_said_again(local: Local) -> None:
+    await local.start()
+    (frontend,), (preprocessor,) = (local.of(s) for s in ("frontend", "preprocessor"))
+    lost = preprocessor.lose(f".evt.{frontend.id}")
+    turn = local.turn(seed=2**70)
+    with pytest.raises(Exception, match="seed"):
+        await asyncio.wait_for(turn.task, 10)
+    assert lost
+
+
+async def test_what_a_dead_parser_showed_is_not_taken_back(local: Local) -> None:
+    """The worker dies while the new parser has only the beginning of what the old one had shown."""
+    await local.start(2, 2)
+    plan = held(50)
+    turn = local.turn(plan)
+    await turn.sink.words_at_least(40)
+    worker, parser = local.server_of(turn.id, "worker"), local.server_of(turn.id, "parser")
+    heir = other(local, parser)
+    original = heir.core._shard.take
+
+    def half(entry, sender):  # type: ignore[no-untyped-def]
+        """The heir gets the first tokens and no more."""
+        if entry.attempt == 1 and entry.ids:
+            import msgspec
+
+            entry = msgspec.structs.replace(entry, ids=entry.ids[:10], finish=None)
+        return original(entry, sender)
+
+    heir.core._shard.take = half
+    await parser.kill()
+    await eventually(lambda: turn.id in heir.core._shard.turns and len(heir.core._shard.turns[turn.id].ids) >= 10)
+    await worker.kill()
+    plan.go.set()
+    end = await turn.finished()
+    assert isinstance(end, Failed), "going on from the tenth word would say the rest twice, and differently"
+
+
+SILENCE = pytest.mark.parametrize("silence", ["cut", "mute"])
+"""A process that hears nothing and is not heard, and one that only is not heard."""
+
+
+@SILENCE
+async def test_a_parser_that_was_given_up_comes_back_clean(local: Local, silence: str) -> None:
+    await local.start(1, 2)
+    plans = [held(20) for _ in range(6)]
+    turns = [local.turn(plan) for plan in plans]
+    for turn in turns:
+        await turn.sink.words_at_least(10)
+    (worker,) = local.of("worker")
+    deaf = local.of("parser")[0]
+    heir = other(local, deaf)
+    assert deaf.core._shard.turns
+    setattr(deaf, silence, True)
+    await eventually(lambda: len(heir.core._shard.turns) == len(turns))
+    setattr(deaf, silence, False)
+    await eventually(lambda: worker.process.registry.get("parser", deaf.id) is not None)
+    await eventually(lambda: not deaf.core._shard.turns)
+    for plan in plans:
+        plan.go.set()
+    for turn in turns:
+        await turn.whole(60)
+    await heir.leave()
+    again = [local.turn(Plan(length=n)) for n in range(20)]
+    for n, turn in enumerate(again):
+        await turn.whole(n)
+    await eventually(lambda: all(s.delivered for s in worker.core._outbox._all()))
+
+
+@SILENCE
+async def test_numbers_start_anew_for_a_receiver_that_was_given_up(local: Local, silence: str) -> None:
+    """Whoever was taken for dead is sent to again: its old count of frames must not hold back credit."""
+    await local.start(1, 1)
+    (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
+    for _ in range(3):
+        await asyncio.gather(*(local.turn(Plan(length=100)).whole(100) for _ in range(10)))
+    for deaf, sender in ((parser, worker), (frontend, parser)):
+        setattr(deaf, silence, True)
+        await eventually(lambda d=deaf, s=sender: s.process.registry.get(d.stage, d.id) is None)  # type: ignore[misc]
+        setattr(deaf, silence, False)
+        await eventually(lambda: local.complete)
+        await local.turn(Plan(length=30)).whole(30)
+        await eventually(lambda s=sender, d=deaf: s.core._sender._links[d.id].under_way == 0)  # type: ignore[misc]
+    await eventually(lambda: not parser.core._shard.turns)
+
+
+@SILENCE
+async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence: str) -> None:
+    await local.start()
+    (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
+    shown, silent = local.turn(held(20)), local.turn(held(0))
+    await shown.sink.words_at_least(10)
+    await silent.task
+    setattr(frontend, silence, True)
+    await eventually(lambda: all(s.process.registry.get("frontend", frontend.id) is None for s in (worker, parser)))
+    setattr(frontend, silence, False)
+    end = await shown.finished()
+    assert isinstance(end, Failed)
+    local.plans[silent.id].go.set()
+    await silent.whole(60)
+    await eventually(lambda: not worker.engine.open)
+
+
+@SILENCE
+async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: str) -> None:
+    await local.start(2)
+    turn = local.turn(Plan(length=400, pace_s=0.01))
+    await turn.sink.words_at_least(10)
+    deaf = local.server_of(turn.id, "worker")
+    setattr(deaf, silence, True)
+    heir = other(local, deaf)
+    await eventually(lambda: turn.id in heir.core._tasks)
+    setattr(deaf, silence, False)
+    await eventually(lambda: not deaf.engine.open)
+    await turn.whole(400, switches=1)
+
+
+async def test_a_request_for_a_replay_that_is_lost_is_made_again(local: Local) -> None:
+    """A frame in the middle is lost and the request for it, too; everything after it arrives."""
+    await local.start()
+    (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
+    for sender, receiver, subject in ((worker, parser, ".tok."), (parser, frontend, ".evt.")):
+        plan = held(20, length=20)
+        plan.pace_s = 0.02
+        turn = local.turn(plan)
+        await turn.sink.words_at_least(10)
+        asked = receiver.lose(f".replay.{sender.stage}")
+        frames = sender.lose(subject)
+        plan.go.set()
+        await turn.whole(20)
+        assert frames
+        assert asked
+
+
+async def test_an_end_that_is_lost_twice_is_not_forgotten(local: Local) -> None:
+    await local.start()
+    (parser,) = local.of("parser")
+    plan = held(20, length=25)
+    turn = local.turn(plan)
+    await turn.sink.words_at_least(10)
+    lost = parser.lose(".evt.", 10)
+    plan.go.set()
+    await turn.whole(25)
+    assert len(lost) == 10
+    await eventually(lambda: not parser.core._shard.turns)
+
+
+async def test_a_stream_that_cannot_be_parsed_is_one_clear_error(local: Local) -> None:
+    await local.start()
+    (preprocessor,), (worker,) = local.of("preprocessor"), local.of("worker")
+    generate = preprocessor.core._generate
+
+    def unknown(*arguments):  # type: ignore[no-untyped-def]
+        import msgspec
+
+        request = generate(*arguments)
+        context = msgspec.json.decode(request.context) | {"family": "of_tomorrow"}
+        return msgspec.structs.replace(request, context=msgspec.Raw(msgspec.json.encode(context)))
+
+    preprocessor.core._generate = unknown
+    turn = local.turn(Plan(length=2000, pace_s=0.01))
+    with pytest.raises(Exception, match="parsed"):
+        await turn.finished()
+        raise turn.local.model and RuntimeError(str(turn.sink.end))
+    await eventually(lambda: not worker.engine.open)
+
+
+async def test_a_turn_for_a_parser_that_is_gone_goes_to_another(local: Local) -> None:
+    """The preprocessor has not noticed yet what the worker knows already."""
+    await local.start(1, 2)
+    (worker,), (preprocessor,) = local.of("worker"), local.of("preprocessor")
+    gone = local.of("parser")[0]
+    stays = other(local, gone)
+    beat = preprocessor.process.registry.get("parser", gone.id)
+    await gone.kill()
+    await eventually(lambda: worker.process.registry.get("parser", gone.id) is None)
+    preprocessor.core._router.parser = lambda _beats, late: beat.id
+    turn = local.turn(Plan(length=5))
+    await turn.whole(5)
+    assert not stays.cut
+
+
+async def test_tokens_for_a_frontend_that_is_gone_are_not_kept(local: Local) -> None:
+    """A parser that hears of a turn after it has forgotten the turn's frontend."""
+    await local.start(1, 2)
+    (worker,), (frontend,) = local.of("worker"), local.of("frontend")
+    worker.process.registry._left.pop()  # this worker does not mind that a frontend leaves …
+    worker.process.registry.on_leave(lambda beat: beat.stage == "parser" and worker.core._peer_left(beat))
+    plan = held(20, length=2000)
+    plan.pace_s = 0.01
+    turn = local.turn(plan)
+    await turn.sink.words_at_least(10)
+    parser = local.server_of(turn.id, "parser")
+    heir = other(local, parser)
+    await frontend.kill()
+    await eventually(lambda: heir.process.registry.get("frontend", frontend.id) is None)
+    await parser.kill()  # … and hands its turns on
+    await eventually(lambda: turn.id in heir.core._shard.turns)
+    await eventually(lambda: not heir.core._shard.turns)
+    plan.go.set()
+    await eventually(lambda: not worker.core._tasks)
+
+
+async def test_a_client_that_leaves_while_its_turn_is_resumed_leaves_nothing(local: Local) -> None:
+    await local.start(2)
+    (frontend,) = local.of("frontend")
+    turn = local.turn(held(20))
+    await turn.sink.words_at_least(10)
+    opened = await turn.task
+    local.of("preprocessor")[0].core._prompt = lambda *_a, **_k: asyncio.Event().wait()
+    await local.server_of(turn.id, "worker").kill()
+    await eventually(lambda: opened.attempt > 1)
+    opened.cancel("hangup")
+    await eventually(lambda: not any("resume" in t.get_name() for t in frontend.process._tasks))
+
+
+async def test_a_frontend_whose_grace_is_over_tells_its_clients(local: Local) -> None:
+    await local.start()
+    frontend = await local.add("frontend", drain_s=0.3)
+    await eventually(lambda: local.complete)
+    turn = local.turn(held(20))
+    await turn.sink.words_at_least(10)
+    await frontend.leave()
+    end = await turn.finished(1)
+    assert isinstance(end, Failed)
+    (worker,) = local.of("worker")
+    await eventually(lambda: not worker.engine.open)
+
+
+async def test_a_worker_whose_grace_is_over_hands_its_turns_on(local: Local) -> None:
+    await local.start()
+    plan = held(20)
+    turn = local.turn(plan)
+    await turn.sink.words_at_least(10)
+    (leaving,) = local.of("worker")
+    await local.add("worker")
+    await eventually(lambda: local.complete)
+    object.__setattr__(leaving.process, "config", leaving.process.config.__class__(bus=local.bus, drain_s=0.2))
+    await leaving.leave()
+    plan.go.set()
+    await turn.whole(60, switches=1)
+
+
+async def test_a_second_interruption_of_the_same_turn(local: Local) -> None:
+    await local.start(3)
+    plan = Plan(length=300, pace_s=0.01)
+    turn = local.turn(plan)
+    for words in (30, 80):
+        await turn.sink.words_at_least(words)
+        await local.server_of(turn.id, "worker").kill()
+        await eventually(lambda: any(turn.id in w.core._tasks for w in local.of("worker")))
+    end = await turn.whole(300, switches=2)
+    assert end.usage.output == 305
+
+
+async def test_max_tokens_counts_what_was_said_before(local: Local) -> None:
+    await local.start(2)
+    for at, limit in ((20, 30), (20, 20)):
+        plan = held(at)
+        turn = local.turn(plan, max_tokens=limit)
+        await turn.sink.words_at_least(at - 4)
+        await local.server_of(turn.id, "worker").kill()
+        plan.go.set()
+        await local.add("worker")
+        end = await turn.whole(limit - 4, switches=1)
+        assert (end.reason, end.usage.output) == (FinishReason.LENGTH, limit)
+
+
+async def test_a_worker_drains_as_soon_as_its_last_turn_has_arrived(local: Local) -> None:
+    await local.start()
+    (worker,) = local.of("worker")
+    generate = worker.engine.generate
+
+    async def slow_to_let_go(request):  # type: ignore[no-untyped-def]
+        async for delta in generate(request):
+            yield delta
+        await asyncio.sleep(0.3)  # the shard has everything by now
+
+    worker.engine.generate = slow_to_let_go
+    turn = local.turn(Plan(length=5))
+    await turn.whole(5)
+    await asyncio.wait_for(worker.leave(), 2)
