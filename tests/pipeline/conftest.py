@@ -2,13 +2,21 @@
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.typing import FilteringBoundLogger
 
 from services.cli.demo_model import build_demo_model
 from tests.conftest import NatsServer
 from tests.pipeline.client import Client
+from tests.pipeline.local import Local, Model
 from tests.pipeline.stack import Stack
+
+AGENT = "acme/agent"
+"""What the scripted agent is called in the tests of real clients."""
+WINDOW = 32768
+"""Its context window: small enough for a client to fill."""
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +36,21 @@ def stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathF
         running.stop()
 
 
+@pytest.fixture(scope="session")
+def agent_stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The demo as `turnwire up` starts it: the scripted agent answers, under any model's name."""
+    running = Stack(nats, demo_model, tmp_path_factory.mktemp("agent"))
+    options: dict[str, dict[str, Any]] = {
+        stage: {"served_model_name": AGENT} for stage in ("parser", "preprocessor", "worker")
+    }
+    options["worker"] |= {"script_mode": "agent", "token_delay_ms": 1, "max_model_len": WINDOW}
+    options["frontend"] = {"accept_any_model": True, "default_model": AGENT}
+    try:
+        yield running.start_all(**options)
+    finally:
+        running.stop()
+
+
 @pytest.fixture
 def own_stack(own_nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two of every inner stage on a server of their own, for one test that kills some."""
@@ -36,6 +59,19 @@ def own_stack(own_nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.T
         yield running.start_all({"worker": 2, "parser": 2, "preprocessor": 2})
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="session")
+def counting_model(demo_model: Path) -> Model:
+    return Model(demo_model, "counting")
+
+
+@pytest.fixture
+async def local(nats: NatsServer, counting_model: Model, quiet_log: FilteringBoundLogger) -> AsyncIterator[Local]:
+    """A pipeline in the test's own loop, with nothing started yet."""
+    pipeline = Local(nats, counting_model, quiet_log)
+    yield pipeline
+    await pipeline.stop()
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.cli.demo_model import build_demo_model
-from tests.conftest import NatsServer
+from tests.pipeline.conftest import AGENT, WINDOW
 from tests.pipeline.stack import MODEL, Stack
 
 VERSION = "2.1.328"
@@ -44,18 +43,6 @@ def claude() -> Path:
         if done.returncode or not binary.exists():
             pytest.skip(f"npm cannot install {PACKAGE} here: {done.stderr[-300:]}")
     return binary
-
-
-@pytest.fixture(scope="module")
-def agent_stack(nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The demo as `turnwire up` starts it: the scripted agent answers."""
-    running = Stack(nats, build_demo_model(tmp_path_factory.mktemp("m") / MODEL), tmp_path_factory.mktemp("agent"))
-    options = {stage: {"served_model_name": "acme/agent"} for stage in ("parser", "preprocessor")}
-    options["worker"] = {"served_model_name": "acme/agent", "script_mode": "agent", "token_delay_ms": 1}
-    try:
-        yield running.start_all(**options)
-    finally:
-        running.stop()
 
 
 class Session:
@@ -115,8 +102,14 @@ def shell(command: str) -> str:
     )
 
 
+def tokens_of(stack: Stack, text: str) -> int:
+    body = json.dumps({"model": AGENT, "prompt": text}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{stack.url}/v1/tokenize", body), timeout=10) as answer:
+        return int(json.loads(answer.read())["count"])
+
+
 def test_a_loop_a_second_turn_and_what_each_left_on_disk(claude: Path, agent_stack: Stack, tmp_path: Path) -> None:
-    session = Session(claude, agent_stack.url, "acme/agent", tmp_path)
+    session = Session(claude, agent_stack.url, AGENT, tmp_path)
     lines = session.ask(shell("echo first > proof.txt"))
     assert (session.project / "proof.txt").read_text() == "first\n"
     assert lines[-1]["result"].strip() == "DONE"
@@ -126,13 +119,31 @@ def test_a_loop_a_second_turn_and_what_each_left_on_disk(claude: Path, agent_sta
 
 
 def test_parallel_calls(claude: Path, agent_stack: Stack, tmp_path: Path) -> None:
-    session = Session(claude, agent_stack.url, "acme/agent", tmp_path)
+    session = Session(claude, agent_stack.url, AGENT, tmp_path)
     session.ask(
         "In one single response make three shell tool calls in parallel, exactly these commands: "
         "`echo 1 > p1.txt` , `echo 2 > p2.txt` , `echo 3 > p3.txt`. "
         "After all succeeded, answer with the single word DONE."
     )
     assert [(session.project / f"p{n}.txt").read_text() for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
+
+
+def test_what_does_not_fit_the_window_is_compacted_and_the_work_goes_on(
+    claude: Path, agent_stack: Stack, tmp_path: Path
+) -> None:
+    """The client takes the window to be a million tokens; that our 400 says otherwise is all it has."""
+    session = Session(claude, agent_stack.url, AGENT, tmp_path)
+    usage = session.ask("Answer with the single word DONE.")[-1]["usage"]
+    prompt = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    line = "alpha beta gamma delta epsilon zeta eta theta"
+    # A little over the window: the client must be able to send all but the beginning for its summary.
+    lines_over = (WINDOW - prompt) // tokens_of(agent_stack, f"100\t{line}\n")
+    (session.project / "big.txt").write_text("\n".join([line] * lines_over))
+    lines = session.ask("Read the file `big.txt`, then answer with the single word DONE.")
+    compactions = [line for line in lines if line.get("subtype") == "compact_boundary"]
+    assert [line["compact_metadata"]["trigger"] for line in compactions] == ["auto"]
+    after = lines[lines.index(compactions[0]) :]
+    assert any(line["type"] == "assistant" for line in after)
 
 
 def test_interleaved_thoughts_and_calls_keep_their_order(claude: Path, stack: Stack, tmp_path: Path) -> None:
