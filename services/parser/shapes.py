@@ -168,7 +168,7 @@ class Markers(Generic[T]):
     """A set of shapes, each with a meaning; the first one that matches at a place wins.
 
     `trigger` answers quickly and conservatively whether a piece of text may contain (the start of) a marker or ends in
-    blanks; None means that the text is plain from end to end.
+    a line break and blanks; None means that the text is plain from end to end.
     """
 
     __slots__ = ("_first", "_heads", "_prefixes", "_reach", "_shapes", "trigger")
@@ -183,7 +183,8 @@ class Markers(Generic[T]):
         self._heads = re.compile("|".join(re.escape(h) for h in heads) or r"(?!)")
         self._prefixes = frozenset(h[:n] for h in heads for n in range(1, len(h)))
         self._reach = max((len(h) for h in heads), default=1) - 1
-        self.trigger = re.compile(rf"[{first}]|[ \t\r\n]\Z" if first else r"[ \t\r\n]\Z").search
+        ending = r"[\r\n][ \t]*+\Z"
+        self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
 
     def find(self, text: str, position: int, final: bool) -> int:
         """Where the first complete head, or the last text's incomplete one, begins; -1 if nowhere."""

@@ -1,12 +1,15 @@
 """One turn being parsed: its input, its blocks, its tools, and the public machine around them."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from re import compile
+from typing import Final, NamedTuple, TypeAlias
 
 from schemas.events import BlockEvent, BlockKind, Delta, FinishReason
 from services.parser.coercion import Tools
 from services.parser.shapes import BLANKS
 from services.parser.tape import Blocks, Reading, Tape, escaped
+
+_BREAK: Final = compile(r"[\r\n]").search
 
 
 class Opener(NamedTuple):
@@ -40,12 +43,13 @@ class Turn:
     def prose(self, text: str) -> None:
         """Adds to the reasoning or text block, opening it at the first character that is not blank.
 
-        Trailing blanks wait until more comes: they may turn out to stand before a marker or the end. Blank lines at the
-        front of a block are framing.
+        A line break, and blanks behind it, wait until more comes: they may turn out to stand before a marker or the
+        end. Blanks before it are out at once: many tokenizers write a blank of its own before each number. Blank lines
+        at the front of a block are framing.
         """
-        solid = text.rstrip(BLANKS)
         held, blocks = self._held, self.blocks
-        if not solid:
+        solid, wait = _parted(text)
+        if not solid or not (self.begun or solid.strip(BLANKS)) or (held and not solid.strip(BLANKS)):
             self.hold(text)
             return
         self._broken = False
@@ -62,8 +66,7 @@ class Turn:
                 blocks.say(piece)
             held.clear()
         blocks.say(solid)
-        if text[-1] in BLANKS:
-            self.hold(text[len(text.rstrip(BLANKS)) :])
+        self.hold(wait)
 
     def hold(self, text: str) -> None:
         """Lets `text` wait like trailing blanks: a stop token that was handed over as text, say."""
@@ -97,6 +100,13 @@ class Turn:
         """Takes what was parsed so far as said by the prompt: only an open call remains of it."""
         self._keep_indent = self.blocks.forget() is not None
         self._held.clear()
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Text up to the line break after which only blanks come, and the rest."""
+    bare = text.rstrip(BLANKS)
+    found = _BREAK(text, len(bare))
+    return (text, "") if found is None else (text[: found.start()], text[found.start() :])
 
 
 Program: TypeAlias = Callable[[Turn], Reading[None]]

@@ -32,9 +32,20 @@ def test_plain_text_leaves_at_once() -> None:
 
 def test_what_may_become_a_marker_waits_and_no_longer() -> None:
     parser = opened()
-    assert parser.feed("a <tool") == [BlockStart(0, "text"), Delta(0, 0, "a")]
+    assert parser.feed("a <tool") == [BlockStart(0, "text"), Delta(0, 0, "a ")]
     assert parser.feed("_") == []
-    assert parser.feed("box>") == [Delta(0, 1, " <tool_box>")]
+    assert parser.feed("box>") == [Delta(0, 2, "<tool_box>")]
+
+
+def test_a_blank_is_out_at_once_and_a_line_break_waits() -> None:
+    parser = opened()
+    assert parser.feed("in ") == [BlockStart(0, "text"), Delta(0, 0, "in ")]
+    assert parser.feed(" ") == [Delta(0, 3, " ")]
+    assert parser.feed("2026 \n ") == [Delta(0, 4, "2026 ")]
+    assert parser.feed(" ") == []
+    assert parser.feed("x") == [Delta(0, 9, "\n  x")]
+    assert parser.feed(" \r\n") == [Delta(0, 13, " ")]
+    assert parser.finish(FinishReason.STOP) == [BlockStop(0, True, 14)]
 
 
 def test_a_call_starts_when_the_grammar_has_confirmed_it_and_ends_with_its_closer() -> None:

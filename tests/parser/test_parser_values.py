@@ -39,6 +39,11 @@ def test_python_literals_become_json(value: object, size: int) -> None:
     assert json.loads(said) == literal_eval(repr(value))
 
 
+def test_a_number_that_is_cut_is_not_spelled_out() -> None:
+    assert copied(JSON, "[1.")[0] == "["
+    assert copied(JSON, "[1.,")[0] == "[1.0,"
+
+
 @given(VALUES, st.data())
 def test_what_was_said_of_a_cut_value_is_a_prefix(value: object, data: st.DataObject) -> None:
     text = json.dumps(value)

@@ -93,7 +93,8 @@ class Values:
             return (yield from self.string(tape, say, live))
         word = yield from self.word(tape)
         text = CONSTANTS.get(word) or number_text(word, True)
-        if text is None:
+        cut = tape.final and tape.position == len(tape.text) and word not in CONSTANTS
+        if text is None or (cut and text != word):  # a number that ends here, half written, is not spelled out
             tape.position -= len(word)
             return False
         say(text)
