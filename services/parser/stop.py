@@ -1,7 +1,5 @@
 """Stop strings in streamed text: held back while they might be coming, cut exactly where they begin."""
 
-import re
-
 
 class StopStrings:
     """Looks for any of several strings in a text that arrives in pieces.
@@ -10,27 +8,36 @@ class StopStrings:
     that of the strings.
     """
 
-    __slots__ = ("_by_first", "_held", "_longest", "_pattern")
+    __slots__ = ("_by_first", "_held", "_longest", "_strings")
 
     def __init__(self, strings: list[str]) -> None:
         """`strings`: not empty, none of them empty."""
-        self._pattern = re.compile("|".join(re.escape(s) for s in sorted(strings, key=len, reverse=True)))
+        self._strings = sorted(dict.fromkeys(strings), key=len, reverse=True)
         self._by_first: dict[str, list[str]] = {}
-        for string in dict.fromkeys(strings):
+        for string in self._strings:
             self._by_first.setdefault(string[0], []).append(string)
-        self._longest = max(map(len, strings))
+        self._longest = len(self._strings[0])
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """The text that may be shown now, and the stop string that was found (nothing may follow it)."""
         text = self._held + text
-        match = self._pattern.search(text)
-        if match is not None:
+        found = self._first(text)
+        if found is not None:
             self._held = ""
-            return text[: match.start()], match.group()
+            return text[: text.index(found)], found
         keep = self._unsure(text)
         self._held = text[len(text) - keep :] if keep else ""
         return text[: len(text) - keep] if keep else text, None
+
+    def _first(self, text: str) -> str | None:
+        """The string that is whole first; the longest of several. So it does not matter how the text was cut."""
+        found, end = None, len(text) + 1
+        for string in self._strings:
+            at = text.find(string, 0, end - 1 + len(string))
+            if at >= 0 and at + len(string) < end:
+                found, end = string, at + len(string)
+        return found
 
     def flush(self) -> str:
         """What was held back, when no more text comes."""

@@ -18,6 +18,8 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes, explain: Callable
     if b"\\ud" in body or b"\\uD" in body:
         body = mend_surrogates(body)
     try:
+        if not body.isascii():
+            body.decode()  # raw parts of the body are read later, where nobody expects this
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise explain(body, str(error)) from None

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from schemas.errors import Invalid
 from services.frontend.dialects.messages.content import raw_text
 from services.frontend.dialects.messages.wire import HostedBlock, HostedUse
 
@@ -16,11 +17,17 @@ _OPAQUE = frozenset({"encrypted_content", "encrypted_index", "encrypted_stdout",
 
 
 def hosted_text(block: HostedBlock) -> str:
-    """One line for a call; for a result its readable content, without what only the other server can read."""
+    """One line for a call; for a result its readable content, without what only the other server can read.
+
+    Raises Invalid for content that is nested too deeply.
+    """
     if isinstance(block, HostedUse):
         return f"[{block.name or 'tool'} {raw_text(block.input)}]"
     tag = str(block.__struct_config__.tag)
-    return f"[{tag.removesuffix('_tool_result')} result]\n{_readable(block.content)}"
+    try:
+        return f"[{tag.removesuffix('_tool_result')} result]\n{_readable(block.content)}"
+    except RecursionError:
+        raise Invalid(f"`{tag}` block: its content is nested too deeply") from None
 
 
 def _readable(content: Raw) -> str:
