@@ -17,7 +17,16 @@ import msgspec
 from services.cli.embedded_nats import NAME as NATS
 from services.cli.embedded_nats import EmbeddedNats
 from services.cli.supervisor import ChildFailed, Supervisor
-from services.cli.up_plan import Plan, config_file, make_plan, parse, prepare_state, reserve_ports, specs
+from services.cli.up_plan import (
+    Plan,
+    config_file,
+    make_plan,
+    parse,
+    prepare_state,
+    require_hub_model,
+    reserve_ports,
+    specs,
+)
 from services.cli.up_screen import Screen
 from services.runtime.config_flags import exit_with
 from services.runtime.config_sources import ConfigError
@@ -100,6 +109,9 @@ class _Up:
         ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
         with self._screen.progress("preparing the demo model" if plan.demo else "preparing"):
             await asyncio.to_thread(prepare_state, plan)
+        if not plan.demo:
+            with self._screen.progress("looking for the model"):
+                await asyncio.to_thread(require_hub_model, plan.worker.model)
         nats_url = await self._start_nats(directory) if plan.embedded_nats else None
         for spec in specs(plan, nats_url, ports, os.environ):
             await self._supervisor.start(spec)

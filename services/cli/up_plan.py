@@ -28,6 +28,7 @@ from services.runtime.config import (
 )
 from services.runtime.config_flags import add_config_flag, add_flags, parse_arguments, typed
 from services.runtime.config_sources import CONFIG_VARIABLE, ConfigError, Given, Loaded, load
+from services.runtime.model_files import find_file
 
 DEMO_MODEL = "turnwire-demo"
 NOT_FOR_UP = ("id", "metrics_host", "metrics_port", "log_format")
@@ -80,6 +81,8 @@ def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, st
     demo = worker.origins["model"] == "default"
     if demo and worker.config.engine != "script":
         raise ConfigError([f"--engine {worker.config.engine} needs a --model: the demo model has no weights"])
+    if not demo and (problem := model_problem(worker.config.model)):
+        raise ConfigError([f"model: {problem}"])
     if demo:
         ours["served_model_name"] = DEMO_MODEL
         stages = _load_all(given, file, env, ours)
@@ -93,6 +96,24 @@ def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, st
         state_dir=state_dir,
         flags={stage: _flags(stages[stage], given, file, ours) for stage in STAGES},
     )
+
+
+def model_problem(model: str) -> str | None:
+    """Why no process could load it, as far as the files here tell; None where that is for the hub to say."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return None if (folder / "config.json").is_file() else f"{model} has no config.json"
+    if folder.exists():
+        return f"{model} is a file; a model is a directory or a hub id"
+    if model.startswith(("/", ".", "~")) or model.count("/") > 1:
+        return f"there is no directory {model}"
+    return None
+
+
+def require_hub_model(model: str) -> None:
+    """Raises OSError where a model is neither here nor to be had from the hub: said once, and not by every process."""
+    if not Path(model).expanduser().is_dir() and find_file(model, "config.json") is None:
+        raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")
 
 
 def _load_all(

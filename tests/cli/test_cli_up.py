@@ -188,9 +188,17 @@ async def test_a_taken_port_is_said_and_nothing_starts(state: Path, tmp_path: Pa
 
 async def test_a_stage_that_cannot_start_ends_it_with_its_reason(state: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
     async with up(state, tmp_path, "--model", str(tmp_path / "model")) as running:
         await running.said("does not run: status")
         assert await running.end() == 1
+
+
+async def test_a_model_that_is_not_there_is_said_once_and_nothing_starts(state: Path, tmp_path: Path) -> None:
+    async with up(state, tmp_path, "--model", str(tmp_path / "nowhere")) as running:
+        await running.said(f"turnwire up: model: there is no directory {tmp_path / 'nowhere'}")
+        assert await running.end() == 2
+        assert len(running.lines) == 1
 
 
 async def test_wrong_flags_have_status_2(state: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from services.cli import logview
+from services.cli import logview, up_plan
 from services.cli.up import reason_of, write_whole
 from services.cli.up_plan import (
     DEMO_MODEL,
@@ -16,6 +16,7 @@ from services.cli.up_plan import (
     make_plan,
     parse,
     prepare_state,
+    require_hub_model,
     reserve_ports,
     specs,
 )
@@ -138,6 +139,32 @@ def test_ports() -> None:
     assert reserve_ports("127.0.0.1", found[0], 2)[0] == found[0]
     with pytest.raises(OSError, match="cannot be used"):
         reserve_ports("203.0.113.1", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("/nowhere", "there is no directory /nowhere"),
+        ("./nowhere", "there is no directory ./nowhere"),
+        ("a/b/c", "there is no directory a/b/c"),
+        ("{here}", "{here} has no config.json"),
+        ("{here}/m.gguf", "{here}/m.gguf is a file; a model is a directory or a hub id"),
+    ],
+)
+def test_a_model_that_no_process_could_load(tmp_path: Path, model: str, problem: str) -> None:
+    (tmp_path / "m.gguf").touch()
+    with pytest.raises(ConfigError) as caught:
+        plan("--model", model.format(here=tmp_path))
+    assert caught.value.problems == ["model: " + problem.format(here=tmp_path)]
+
+
+def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up_plan, "find_file", lambda model, name: tmp_path if model == "acme/m" else None)
+    plan("--model", "acme/none")
+    require_hub_model("acme/m")
+    require_hub_model(str(tmp_path))
+    with pytest.raises(OSError, match="there is no directory acme/none here, and the hub has no such model"):
+        require_hub_model("acme/none")
 
 
 def test_instructions_are_what_a_newcomer_types() -> None:
