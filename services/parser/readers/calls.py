@@ -65,7 +65,7 @@ class JsonCalls:
 class _Calls:
     """The calls behind one marker."""
 
-    __slots__ = ("_any", "_begun", "_lead", "_pending", "call_id", "grammar", "name", "opener", "turn")
+    __slots__ = ("_any", "_argued", "_begun", "_lead", "_pending", "call_id", "grammar", "name", "opener", "turn")
 
     def __init__(self, grammar: JsonCalls, turn: Turn, opener: Opener) -> None:
         self.grammar, self.turn, self.opener = grammar, turn, opener
@@ -75,6 +75,7 @@ class _Calls:
             self._named(opener.name, opener.call_id)
         self._lead = opener.text[: _bracket(opener.text)] if grammar.strict else opener.text
         self._pending: str | None = None
+        self._argued = False
         self._any = False
         self._begun = False
 
@@ -127,6 +128,7 @@ class _Calls:
             char = yield from tape.peek()
             if char == "{":
                 self.name = self.call_id = self._pending = None
+                self._argued = False
                 if not (yield from self._object()):
                     return False
                 self.turn.blocks.close()
@@ -171,7 +173,8 @@ class _Calls:
         if grammar.form is Form.KEYED:
             self._named(key)
             return (yield from self._value())
-        if key in grammar.arguments:
+        if key in grammar.arguments and not self._argued:  # what was said of the first cannot be taken back
+            self._argued = True
             return (yield from self._value())
         if key in grammar.names or (key == "function" and char == '"'):
             name = yield from self._word()
