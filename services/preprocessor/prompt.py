@@ -115,12 +115,12 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
     else:
         text = setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
-    if forced is not None:
-        if in_reasoning:
-            text, in_reasoning = text + _reasoning_end(setup), False
-        elif adapted.continues:
-            text += setup.traits.text_join
-        text += forced
+    if in_reasoning and (forced is not None or conversation.format is not None):
+        # An engine that holds its output to a form does so from the first token: it could never leave the reasoning.
+        text, in_reasoning = text + _reasoning_end(setup), False
+    elif forced is not None and adapted.continues:
+        text += setup.traits.text_join
+    text += forced or ""
     return Rendered(
         text=text,
         prefix=forced or "",

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -178,6 +178,9 @@ class Preprocessor:
 
     def _generate(self, request: TurnRequest, prompt: Prompt, parser: str) -> GenerateRequest:
         choice = request.conversation.tool_choice
+        # Where a form fixes the whole output, a call's markup in it is content.
+        none = choice.mode == "none" or request.conversation.format is not None
+        calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
         context = ParseContext(
             model=self._model,
             family=self._setup.family.name,
@@ -188,7 +191,7 @@ class Preprocessor:
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
             stop=request.conversation.sampling.stop,
-            calls="none" if choice.mode == "none" else "parallel" if choice.parallel else "single",
+            calls=calls,
             window_limited=prompt.window_limited,
         )
         form = request.conversation.format

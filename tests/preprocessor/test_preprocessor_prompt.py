@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from schemas.conversation import (
     Call,
     Conversation,
+    OutputFormat,
     Part,
     Reasoning,
     Result,
@@ -94,6 +95,12 @@ class TestEnds:
         prompt = assemble(conversation(**choose("any"), template_kwargs=kwargs), setup)
         assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
         assert not prompt.in_reasoning
+
+    def test_a_form_begins_with_the_answer(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(user("hi"), format=OutputFormat("json_schema", schema={})), setup)
+        assert prompt.text.endswith(THINKS_NOT)
+        assert not prompt.in_reasoning
+        assert prompt.prefix == ""
 
     def test_no_call_leaves_the_tools_in_the_prompt(self, setup: ModelSetup) -> None:
         assert assemble(conversation(**choose("none")), setup).ids == assemble(conversation(tools=[BASH]), setup).ids
