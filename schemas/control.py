@@ -60,12 +60,15 @@ class Beat(Struct, frozen=True, omit_defaults=True):
     pid: int = 0
 
 
-class Credit(Struct, frozen=True):
-    """receiver → sender: frames up to `seq` are handled; `window` bytes may be under way."""
+class Credit(Struct, frozen=True, omit_defaults=True):
+    """receiver → sender: frames up to `seq` are handled or given up; `window` bytes may be under way."""
 
     receiver: str
     seq: int
     window: int
+    asked: int = 0
+    """`number` of the last `Replay` that was asked before. What was given up is in it: a sender that has not heeded it
+    must not take the frames for delivered."""
 
 
 class Standing(Struct, frozen=True, omit_defaults=True):
@@ -85,7 +88,7 @@ class Replay(Struct, frozen=True, omit_defaults=True):
     streams: list[Standing] = []
     all: bool = False
     number: int = 0
-    """1, 2, 3 … per receiver; the sender's beats tell the last one heeded."""
+    """1, 2, 3 … per receiver and sender; the sender's beats tell the last one heeded."""
 
 
 class Cancel(Struct, frozen=True, omit_defaults=True):

@@ -29,14 +29,17 @@ def generation(seq: int) -> int:
 class SendLink:
     """The sender's side of one link."""
 
-    __slots__ = ("_sizes", "seq", "under_way", "window")
+    __slots__ = ("_claim", "_sizes", "heeded", "seq", "under_way", "window")
 
     def __init__(self, window: int, generation: int = 0) -> None:
         """`window`: bytes that may be under way before the first credit comes."""
         self.window = max(window, 1)
         self.seq = generation << GENERATION_BITS
         self.under_way = 0
+        self.heeded = 0
+        """The last request for a replay."""
         self._sizes: deque[tuple[int, int]] = deque()
+        self._claim = (0, 0)
 
     @property
     def open(self) -> bool:
@@ -49,12 +52,25 @@ class SendLink:
         self.under_way += size
         self._sizes.append((self.seq, size))
 
-    def credit(self, seq: int, window: int) -> None:
-        """The receiver handled (or gave up) all frames up to `seq`."""
+    def credit(self, seq: int, window: int, asked: int) -> None:
+        """The receiver handled all frames up to `seq`, or gave them up after it asked for a replay with this number."""
         self.window = max(window, 1)
+        self._claim = (seq, asked)
         sizes = self._sizes
         while sizes and sizes[0][0] <= seq:
             self.under_way -= sizes.popleft()[1]
+
+    def heed(self, number: int) -> bool:
+        """The receiver asks for a replay. True where a request before this one is lost."""
+        skipped = number != self.heeded + 1
+        self.heeded = number
+        return skipped
+
+    @property
+    def delivered(self) -> int:
+        """All frames up to this number arrived, or what they held is to be sent again."""
+        seq, asked = self._claim
+        return seq if asked <= self.heeded else 0
 
     def __repr__(self) -> str:
         return f"<SendLink seq={self.seq} under_way={self.under_way}/{self.window}>"
@@ -63,7 +79,7 @@ class SendLink:
 class ReceiveLink:
     """The receiver's side of one link."""
 
-    __slots__ = ("_absences", "_announced", "_asked", "_credited", "_due", "_unacked", "generation", "last", "window")
+    __slots__ = ("_absences", "_announced", "_credited", "_due", "_unacked", "asked", "generation", "last", "window")
 
     def __init__(self, window: int, generation: int = 0) -> None:
         self.window = window
@@ -73,8 +89,9 @@ class ReceiveLink:
         self._credited = self.last
         self._announced = self.last
         self._unacked = 0
+        self.asked = 0
+        """The last request for a replay."""
         self._absences = 0
-        self._asked = 0
         self._due = 0
 
     def arrived(self, seq: int, size: int) -> bool:
@@ -102,15 +119,16 @@ class ReceiveLink:
         self._announced = seq
         return lost
 
-    def asked(self, number: int) -> None:
-        """A replay was asked for under this number."""
-        self._asked = number
+    def ask(self) -> int:
+        """A replay is needed: the number of the request."""
+        self.asked += 1
+        return self.asked
 
     def heeded(self, number: int) -> bool:
         """The sender's beat says which request for a replay it heeded last. True where a later one is lost: one that
         was on its way a beat ago."""
         lost = number < self._due
-        self._due = 0 if lost else self._asked
+        self._due = 0 if lost else self.asked
         return lost
 
     def unnamed(self) -> bool:

@@ -11,7 +11,8 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -79,7 +80,7 @@ class Process:
         self._subscriptions.append(subscription)
         return subscription
 
-    def spawn(self, work: Awaitable[None], name: str) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs something beside the rest; a failure is logged, never lost."""
 
         async def guarded() -> None:
@@ -93,6 +94,7 @@ class Process:
         task = asyncio.get_running_loop().create_task(guarded(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # one that was cancelled before its first step never ran
         return task
 
     def publish(self, subject: str, message: msgspec.Struct) -> bool:

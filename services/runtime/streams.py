@@ -66,7 +66,6 @@ class FrameSender:
         self._on_replay = on_replay
         self._links: dict[str, SendLink] = {}
         self._generation = 0
-        self._heeded: dict[str, int] = {}
         self._marked: dict[str, None] = {}
         self._scheduled = False
         self.replays = 0
@@ -77,7 +76,7 @@ class FrameSender:
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
         process.sent = lambda: {receiver: link.seq for receiver, link in self._links.items()}
-        process.replays = lambda: self._heeded
+        process.replays = lambda: {receiver: link.heeded for receiver, link in self._links.items() if link.heeded}
         process.on_reconnect.append(self.schedule)
         counters = {"turnwire_stream_replays_total": ("Replays asked of this process.", lambda: self.replays)}
         register(process.metrics, CountCollector(counters))
@@ -98,7 +97,6 @@ class FrameSender:
         """The receiver is gone. Should it be sent to again, it was not: the new link tells it of its mistake."""
         if self._links.pop(receiver, None) is not None:
             self._generation += 1
-        self._heeded.pop(receiver, None)
         self._marked.pop(receiver, None)
 
     def _link(self, receiver: str) -> SendLink:
@@ -140,20 +138,24 @@ class FrameSender:
         link = self._links.get(credit.receiver)
         if link is None:
             return
-        link.credit(credit.seq, credit.window)
-        self._on_credit(credit.receiver, credit.seq)
+        link.credit(credit.seq, credit.window, credit.asked)
+        self._on_credit(credit.receiver, link.delivered)
         if credit.receiver in self._marked and link.open:
             self.schedule()
 
     def _replayed(self, message: Message) -> None:
         replay = _decode_replay(message.data)
+        link = self._links.get(replay.receiver)
+        if link is None:
+            return
         self.replays += 1
+        if link.heed(replay.number):
+            replay = msgspec.structs.replace(replay, all=True)
         self._process.log.info(
             "stream.replay", receiver=replay.receiver, streams=len(replay.streams), everything=replay.all
         )
-        if replay.receiver in self._links:
-            self._heeded[replay.receiver] = replay.number
         self._on_replay(replay)
+        self._on_credit(replay.receiver, link.delivered)
         self.mark(replay.receiver)
 
 
@@ -181,7 +183,6 @@ class FrameReceiver:
         self._former: OrderedDict[str, ReceiveLink] = OrderedDict()
         """Of senders that fell silent: should they be alive after all, it counts whether they gave this process up."""
         self._asked: dict[tuple[str, str], float] = {}
-        self._number = 0
         self.gaps = 0
         counters = {"turnwire_bus_gaps_total": ("Holes found in streams.", lambda: self.gaps)}
         register(process.metrics, CountCollector(counters))
@@ -247,15 +248,13 @@ class FrameReceiver:
 
     def _ask(self, sender: str, standings: list[Standing], *, everything: bool) -> None:
         self.gaps += 1
-        self._number += 1
-        self._links[sender].asked(self._number)
-        replay = Replay(self._process.id, standings, all=everything, number=self._number)
+        replay = Replay(self._process.id, standings, all=everything, number=self._links[sender].ask())
         self._process.publish(subjects.replay(self._senders, sender), replay)
 
     def _grant(self, sender: str, link: ReceiveLink) -> None:
         seq = link.take_credit()
         if seq is not None:
-            credit = Credit(self._process.id, seq, link.window)
+            credit = Credit(self._process.id, seq, link.window, link.asked)
             self._process.publish(subjects.credit(self._senders, sender), credit)
 
     def _beaten(self, beat: Beat) -> None:

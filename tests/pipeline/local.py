@@ -5,6 +5,7 @@ of two decodings in one answer show."""
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -356,7 +357,7 @@ class Running:
         model, texts = self.local.model, self.sink.texts
         salts = model.salts(texts[0], 0) + (model.salts(texts[1], 2) if len(texts) > 1 else [])
         assert len(salts) == words + 2, f"{len(salts)} words"
-        changes = sum(a != b for a, b in zip(salts, salts[1:], strict=False))
+        changes = sum(a != b for a, b in pairwise(salts))
         assert changes <= switches, f"the answer is mixed of several decodings: {salts}"
         return end
 

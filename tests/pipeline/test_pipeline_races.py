@@ -1,28 +1,13 @@
 """Whatever is lost, late or dead: a turn ends once, whole, and never of two decodings."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorKind
 from schemas.events import Failed, FinishReason
-from tests.conftest import NatsServer, eventually
-from tests.pipeline.local import Local, Model, Plan, Service
-
-
-@pytest.fixture(scope="session")
-def model(demo_model: Path) -> Model:
-    return Model(demo_model, "counting")
-
-
-@pytest.fixture
-async def local(nats: NatsServer, model: Model, quiet_log: FilteringBoundLogger) -> AsyncIterator[Local]:
-    pipeline = Local(nats, model, quiet_log)
-    yield pipeline
-    await pipeline.stop()
+from tests.conftest import eventually
+from tests.pipeline.local import Local, Plan, Service
 
 
 def other(local: Local, one: Service) -> Service:
@@ -256,9 +241,9 @@ async def test_a_stream_that_cannot_be_parsed_is_one_clear_error(local: Local) -
 
     preprocessor.core._generate = unknown
     turn = local.turn(Plan(length=2000, pace_s=0.01))
-    with pytest.raises(Exception, match="parsed"):
-        await turn.finished()
-        raise turn.local.model and RuntimeError(str(turn.sink.end))
+    end = await turn.finished()
+    assert isinstance(end, Failed)
+    assert "could not be parsed" in end.error.message
     await eventually(lambda: not worker.engine.open)
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.runtime.links import ReceiveLink, SendLink
+from services.runtime.links import ReceiveLink, SendLink, generation
 
 
 def test_a_sender_stops_at_its_window_and_goes_on_with_credit() -> None:
@@ -12,7 +12,7 @@ def test_a_sender_stops_at_its_window_and_goes_on_with_credit() -> None:
         assert link.open
         link.sent(size)
     assert not link.open
-    link.credit(1, 100)
+    link.credit(1, 100, 0)
     assert link.open
     assert link.under_way == 60
 
@@ -20,9 +20,9 @@ def test_a_sender_stops_at_its_window_and_goes_on_with_credit() -> None:
 def test_credit_can_change_the_window() -> None:
     link = SendLink(100)
     link.sent(80)
-    link.credit(0, 50)
+    link.credit(0, 50, 0)
     assert not link.open
-    link.credit(0, 200)
+    link.credit(0, 200, 0)
     assert link.open
 
 
@@ -78,7 +78,7 @@ def test_whatever_is_lost_the_link_opens_again(sizes: list[int], data: st.DataOb
             receiver.announced(sender.seq)
             seq = receiver.take_credit()
             if seq is not None:
-                sender.credit(seq, window)
+                sender.credit(seq, window, 0)
         assert sender.open
         sender.sent(size)
         seq = sender.seq
@@ -87,5 +87,63 @@ def test_whatever_is_lost_the_link_opens_again(sizes: list[int], data: st.DataOb
             if receiver.credit_due() and data.draw(st.booleans()):
                 granted = receiver.take_credit()
                 assert granted is not None
-                sender.credit(granted, window)
+                sender.credit(granted, window, 0)
         assert 0 <= sender.under_way < window + 400
+
+
+def test_what_was_given_up_is_not_delivered_before_its_replay() -> None:
+    """The request for a replay gets lost, the credit that gives the frames up does not."""
+    sender, receiver = SendLink(1000), ReceiveLink(1000)
+    for _ in range(3):
+        sender.sent(10)
+    receiver.arrived(1, 10)
+    assert receiver.arrived(3, 10), "the second is missing"
+    first = receiver.ask()
+    sender.credit(3, 1000, receiver.asked)
+    assert sender.under_way == 0, "there is room for the replay …"
+    assert sender.delivered == 0, "… but nothing is let go"
+    assert not receiver.heeded(sender.heeded), "it may still be on its way"
+    assert receiver.heeded(sender.heeded), "a beat later it is lost"
+    second = receiver.ask()
+    assert sender.heed(second), "one before it was lost: everything is sent again"
+    assert sender.delivered == 3
+    assert not receiver.heeded(sender.heeded)
+    assert not receiver.heeded(sender.heeded)
+    assert (first, second) == (1, 2)
+
+
+def test_requests_that_come_one_after_the_other_are_not_widened() -> None:
+    sender = SendLink(1000)
+    assert [sender.heed(n) for n in (1, 2, 3, 5)] == [False, False, False, True]
+
+
+def test_a_new_generation_has_numbers_of_its_own() -> None:
+    old, new = SendLink(1000), SendLink(1000, generation=3)
+    for link in (old, new):
+        link.sent(10)
+    assert (generation(old.seq), generation(new.seq)) == (0, 3)
+    receiver = ReceiveLink(1000, generation(new.seq))
+    assert not receiver.arrived(new.seq, 10), "the first of its generation follows nothing"
+    new.credit(old.seq, 1000, 0)
+    assert new.under_way == 10, "credit for the old numbers is none for the new"
+    assert receiver.take_credit() == new.seq
+
+
+def test_a_receiver_is_given_up_when_beats_stop_to_name_it() -> None:
+    link = ReceiveLink(1000)
+    link.arrived(1, 10)
+    assert not link.unnamed(), "this beat may have been overtaken by the frame"
+    link.arrived(2, 10)
+    assert not link.unnamed()
+    link.announced(2)
+    assert not link.unnamed()
+    assert link.unnamed()
+
+
+def test_a_window_of_nothing_is_one_of_a_frame_at_a_time() -> None:
+    link = SendLink(-5)
+    assert link.open
+    link.sent(100)
+    assert not link.open
+    link.credit(1, 0, 0)
+    assert link.open

@@ -49,3 +49,37 @@ def test_own_deafness_kills_nobody() -> None:
     registry.forgive(math.inf, 100.0)
     assert registry.sweep(102.0) == []
     assert registry.sweep(103.1) != []
+
+
+def test_time_without_ears_does_not_count() -> None:
+    registry = Registry(3.0)
+    registry.heard(beat("a"), 0.0)
+    registry.forgive(2.0, 4.0)
+    assert registry.sweep(5.0) == []
+    assert registry.sweep(5.1) != []
+    registry.heard(beat("b"), 6.0)
+    registry.forgive(2.0, 7.0)
+    assert registry.sweep(10.0) == []
+    assert registry.sweep(10.1) != [], "nobody was heard in the future"
+
+
+def test_who_is_relied_on_and_never_heard_leaves_too() -> None:
+    registry = Registry(3.0)
+    left: list[tuple[str, str]] = []
+    joined: list[str] = []
+    registry.on_leave(lambda b: left.append((b.stage, b.id)))
+    registry.on_join(lambda b: joined.append(b.id))
+    registry.expect("parser", "p", 0.0)
+    registry.expect("parser", "p", 2.0)
+    assert registry.get("parser", "p") is None
+    assert list(registry.living("parser")) == []
+    assert [b.id for b in registry.sweep(3.5)] == ["p"]
+    assert registry.sweep(9.0) == []
+    registry.expect("parser", "q", 9.0)
+    assert registry.heard(beat("q", stage="parser"), 10.0)
+    registry.expect("parser", "q", 10.5)
+    assert registry.sweep(12.5) == []
+    registry.expect("worker", "w", 12.0)
+    registry.heard(beat("w", leaving=True), 12.5)
+    assert left == [("parser", "p"), ("worker", "w")]
+    assert joined == ["q"]

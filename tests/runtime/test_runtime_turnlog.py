@@ -129,6 +129,50 @@ def test_an_interruption_ends_the_log_and_not_the_turn() -> None:
     assert cursor.accept(Delta(0, 0, "abcd")) == Delta(0, 2, "cd")
 
 
+@given(turns(), st.integers(1, 12))
+def test_a_turn_can_be_read_in_rooms_of_any_size(events: list[LoggedEvent], room: int) -> None:
+    log, cursor, read = TurnLog(), Cursor(), list[LoggedEvent]()
+    for event in events:
+        log.append(event)
+    while not cursor.ended:
+        piece, left = log.read(cursor, room)
+        said = sum(len(e.text) for e in piece if isinstance(e, Delta))
+        assert said <= room
+        assert left == max(room - said, 0)
+        assert piece
+        read += piece
+    assert joined(read) == joined(events)
+    assert log.end == cursor.place
+
+
+@given(turns(), st.data())
+def test_a_replay_begins_where_the_receiver_stands_and_not_before(
+    events: list[LoggedEvent], data: st.DataObject
+) -> None:
+    """Whatever a receiver has, it gets the rest, and of text nothing twice."""
+    log, sent, receiver = TurnLog(), Cursor(), Cursor()
+    for event in events:
+        log.append(event)
+    log.read(sent)
+    for event in events[: data.draw(st.integers(0, len(events) - 1))]:
+        receiver.accept(event)
+    sent.rewind(receiver.standing("t", 1))
+    again, _ = log.read(sent)
+    first = next((e for e in again if isinstance(e, Delta)), None)
+    assert first is None or (first.block, first.offset) >= receiver.place
+    assert not any(receiver.accept(event) is Verdict.GAP for event in again)
+    assert receiver.ended
+
+
+def test_nonsense_asks_for_everything() -> None:
+    log, sent = TurnLog(), Cursor()
+    for event in (BlockStart(0, "text"), Delta(0, 0, "ab")):
+        log.append(event)
+    log.read(sent)
+    sent.rewind(Standing("t", 1, offset=-3, block=-1))
+    assert log.read(sent)[0] == [BlockStart(0, "text"), Delta(0, 0, "ab")]
+
+
 def test_reading_costs_what_is_new() -> None:
     """Reading after each of many small deltas touches each piece a bounded number of times."""
     log, cursor = TurnLog(), Cursor()

@@ -1,0 +1,116 @@
+"""Many turns, with everything that can happen to one: each ends as it should, and nothing of them stays."""
+
+import asyncio
+import os
+import random
+import re
+
+import pytest
+
+from schemas.errors import TurnwireError
+from schemas.events import Failed
+from tests.conftest import eventually
+from tests.pipeline.local import Local, Plan, Service, containers
+
+TURNS = int(os.environ.get("TURNWIRE_SOAK_TURNS", "3000"))
+AT_ONCE = 60
+REMEMBERED = ("_cancelled", "_done", "_told", "_strays", "_asked", "_former")
+"""What is kept of turns and processes that are gone; each has a limit of its own."""
+
+
+def sizes(local: Local) -> dict[str, int]:
+    """The size of every container of every service, the largest where there are several of a kind."""
+    found: dict[str, int] = {}
+    for service in local.services:
+        if service.cut:
+            continue
+        if service.stage == "worker":
+            service.core._outbox.expire(float("inf"))  # as after the time for which finished turns linger
+        pending = ("._client._resp_map", len(getattr(service.process.bus._client, "_resp_map", ())))
+        for path, size in [*containers(service.core), pending]:
+            if not path.endswith(REMEMBERED):
+                name = service.stage + re.sub(r"\[.*\]", "[]", path)
+                found[name] = max(found.get(name, 0), size)
+    return found
+
+
+async def play(local: Local, chance: random.Random) -> None:
+    """One turn of some kind, to its end."""
+    kind = chance.choices(["whole", "fail", "hang up", "leave early"], [70, 10, 10, 10])[0]
+    plan = Plan(length=chance.randrange(1, 60), pace_s=chance.choice([0.0, 0.0, 0.001]))
+    if kind == "fail":
+        plan.fail_at = chance.randrange(plan.length)
+    turn = local.turn(plan)
+    if kind == "leave early":
+        await asyncio.sleep(chance.random() * 0.05)
+        turn.task.cancel()
+        await asyncio.gather(turn.task, return_exceptions=True)
+        return
+    try:
+        if kind == "hang up":
+            opened = await turn.task
+            await asyncio.sleep(chance.random() * 0.02)
+            opened.cancel("hangup")
+        elif isinstance(end := await turn.finished(60), Failed):
+            assert kind == "fail" or "lost" in end.error.message or "worker" in end.error.message, end
+        else:
+            await turn.whole(plan.length, switches=10)
+    except TurnwireError as error:
+        if not any(word in str(error) for word in ("CUDA", "lost", "within")):
+            raise
+
+
+async def play_many(local: Local, count: int, seed: int) -> None:
+    chance, gate = random.Random(seed), asyncio.Semaphore(AT_ONCE)
+
+    async def one() -> None:
+        async with gate:
+            await play(local, chance)
+
+    await asyncio.gather(*(one() for _ in range(count)))
+
+
+async def replace_some(local: Local, chance: random.Random, enough: asyncio.Event) -> None:
+    """Kills or ends one process after the other; another takes its place."""
+    while not enough.is_set():
+        victim: Service = chance.choice([s for s in local.services if s.stage != "frontend"])
+        await local.add(victim.stage)
+        await eventually(lambda: local.complete, 30)
+        await (victim.leave() if chance.random() < 0.5 else victim.kill())
+        local.services.remove(victim)
+
+
+@pytest.mark.timeout(120 + TURNS // 20)
+async def test_nothing_stays_of_turns_that_are_over(local: Local) -> None:
+    await local.start(2, 2, 2)
+    await play_many(local, 100, 1)
+    await eventually(lambda: not local.gateway._turns)
+    before, tasks = sizes(local), len(asyncio.all_tasks())
+    enough = asyncio.Event()
+    replacing = asyncio.create_task(replace_some(local, random.Random(2), enough))
+    await play_many(local, TURNS, 3)
+    enough.set()
+    await replacing
+
+    def grown() -> dict[str, int]:
+        return {path: size for path, size in sizes(local).items() if size > before.get(path, 0) + 4}
+
+    try:
+        await eventually(lambda: not grown() and len(asyncio.all_tasks()) <= tasks + 8, 30)
+    except TimeoutError:
+        pytest.fail(f"{grown()}, {len(asyncio.all_tasks())} tasks after {tasks}")
+
+
+@pytest.mark.parametrize("seed", [6, 7, 8])
+async def test_whatever_is_lost_every_turn_ends(local: Local, seed: int) -> None:
+    """Of all messages of all kinds, beats and answers included, some get lost; all turns end whole or with a word."""
+    await local.start(2, 2, 2)
+    chance = random.Random(seed)
+    for service in local.services:
+        service.losing.append(lambda _subject: chance.random() < 0.06)
+    await play_many(local, 150, seed)
+    for service in local.services:
+        service.losing.clear()
+    await eventually(lambda: not any(w.engine and w.engine.open for w in local.of("worker")), 20)
+    await eventually(lambda: not any(p.core._shard.turns for p in local.of("parser")), 20)
+    assert not local.gateway._turns
