@@ -132,6 +132,14 @@ async def test_text_that_names_a_marker_is_text(client: Client) -> None:
     assert answer.said[-1] == ("text", text)
 
 
+async def test_a_structured_output_is_text_whatever_it_holds(client: Client) -> None:
+    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    output = '{"cmd": "<tool_call>\\n<function=run_shell>\\n</function>\\n</tool_call>"}'
+    answer = await client.stream(body(say(output), output_config=form))
+    assert answer.said == [("text", output)]
+    assert answer.stop_reason == "end_turn"
+
+
 async def test_characters_that_span_tokens_come_whole(client: Client) -> None:
     text = "船 arrives 🌊👩‍🚀 — “naïve” Ω≈3½"
     answer = await client.stream(body(say("Hm.\n</think>\n\n[[delay 1]]" + text)))
