@@ -7,10 +7,8 @@ nobody works for it, and its number is not used again, so that nothing of it is 
 """
 
 import asyncio
-import random
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
@@ -27,10 +25,11 @@ from schemas.frames import (
     EventFrame,
     TextReply,
     TokenizeRequest,
-    TurnRequest,
     pack_ids,
 )
 from services.frontend.catalog import Catalog
+from services.frontend.open_turn import Turn
+from services.frontend.preprocessors import RETRY_AFTER_S, Preprocessors
 from services.frontend.turns import CancelReason, TurnSink
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
@@ -38,14 +37,8 @@ from services.runtime.process import Process
 from services.runtime.streams import FrameReceiver
 from services.runtime.turnlog import Cursor, Verdict
 
-PREPARE_TIMEOUT_S = 60.0
-"""A prompt that is not ready by then is tried elsewhere."""
-TEXT_TIMEOUT_S = 10.0
-RETRY_AFTER_S = 1.0
 PAUSE_S = 0.5
 """Before a preprocessor is asked a second time: after the bus was away, processes come back one by one."""
-LATE_BEATS = 1.5
-"""A process whose beat is so many intervals old is asked last."""
 MAX_STRAYS = 4096
 TELL_AGAIN_S = 1.0
 """Somebody who works for a turn that is over is told so, and told again after this time."""
@@ -53,63 +46,6 @@ RESCUE_S = 2.0
 """Beyond the time in which the others notice that a process died, they have so long to take its turns over."""
 
 _decode_frame = msgspec.json.Decoder(EventFrame).decode
-_decode_text = msgspec.json.Decoder(TextReply).decode
-_encode = msgspec.json.Encoder().encode
-
-
-class Turn:
-    """One open turn (an `OpenTurn`)."""
-
-    def __init__(
-        self,
-        turn_id: str,
-        card: ModelCard,
-        conversation: Conversation,
-        sink: TurnSink,
-        *,
-        deadline: float,
-        traceparent: str | None,
-        cancel: "Callable[[Turn, CancelReason], None]",
-    ) -> None:
-        self.id = turn_id
-        self.card = card
-        self.conversation = conversation
-        self.sink = sink
-        self.deadline = deadline
-        self.traceparent = traceparent
-        self.prepared = Prepared(0, 0)
-        self.attempt = 1
-        self.interruptions = 0
-        self.resume = b""
-        self.avoid: list[str] = []
-        self.preprocessor = ""
-        self.parser = ""
-        self.worker = ""
-        self.cursor = Cursor()
-        self.streaming = False
-        """The present attempt is prepared: its events count."""
-        self.outcome: asyncio.Future[Prepared] | None = None
-        """Of the attempt that is being prepared."""
-        self.work: asyncio.Task[None] | None = None
-        """Goes on after an interruption."""
-        self._cancel = cancel
-
-    def cancel(self, reason: CancelReason) -> None:
-        """Stops the turn everywhere. Idempotent; after it nothing more is pushed."""
-        self._cancel(self, reason)
-
-    def request(self, frontend: str) -> TurnRequest:
-        """What the present attempt asks for."""
-        return TurnRequest(
-            turn=self.id,
-            frontend=frontend,
-            conversation=self.conversation,
-            attempt=self.attempt,
-            deadline=self.deadline,
-            resume=self.resume,
-            avoid=self.avoid,
-            traceparent=self.traceparent,
-        )
 
 
 class Gateway:
@@ -122,6 +58,7 @@ class Gateway:
         self._catalog = Catalog(
             process.registry, default_model=config.default_model, accept_any_model=config.accept_any_model
         )
+        self._preprocessors = Preprocessors(process, config)
         self._turns: dict[str, Turn] = {}
         self._receiver = FrameReceiver(process, "parser", self._standings, on_given_up=self._given_up)
         self._strays: OrderedDict[str, float] = OrderedDict()
@@ -176,7 +113,7 @@ class Gateway:
         """See `TurnGateway.count`."""
         card = self.resolve(conversation.model)
         conversation = msgspec.structs.replace(conversation, model=card.name)
-        reply = await self._ask(subjects.count, card.name, CountRequest(conversation))
+        reply = await self._preprocessors.ask(subjects.count, card.name, CountRequest(conversation))
         return reply.count
 
     async def tokenize(
@@ -187,12 +124,12 @@ class Gateway:
         if conversation is not None:
             conversation = msgspec.structs.replace(conversation, model=card.name)
         request = TokenizeRequest(text, conversation, add_special_tokens)
-        return await self._ask(subjects.tokenize, card.name, request)
+        return await self._preprocessors.ask(subjects.tokenize, card.name, request)
 
     async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
         """See `TurnGateway.detokenize`."""
         card = self.resolve(model)
-        return await self._ask(subjects.detokenize, card.name, DetokenizeRequest(pack_ids(token_ids)))
+        return await self._preprocessors.ask(subjects.detokenize, card.name, DetokenizeRequest(pack_ids(token_ids)))
 
     def models(self) -> list[ModelCard]:
         """See `TurnGateway.models`."""
@@ -225,43 +162,17 @@ class Gateway:
         """Asks preprocessors until a worker has the turn. Raises the last refusal."""
         tried: list[str] = []
         while True:
-            turn.preprocessor = self._preprocessor(turn.card.name, tried)
+            turn.preprocessor = self._preprocessors.choose(turn.card.name, tried)
             if turn.preprocessor in tried:
                 await asyncio.sleep(PAUSE_S)
             tried.append(turn.preprocessor)
             try:
-                return await self._prepared(turn)
+                return await self._preprocessors.prepare(turn)
             except (TimedOut, Unavailable) as refusal:
                 self._supersede(turn)
                 self._log.warning("frontend.attempt_failed", turn=turn.id, preprocessor=tried[-1], error=str(refusal))
                 if len(tried) >= self._config.attempts or self._turns.get(turn.id) is not turn:
                     raise
-
-    async def _prepared(self, turn: Turn) -> Prepared:
-        """One attempt at one preprocessor."""
-        outcome: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
-        turn.outcome = outcome
-        data = _encode(turn.request(self._process.id))
-        accepted = asyncio.ensure_future(
-            self._process.bus.request(
-                subjects.turn(turn.card.name, turn.preprocessor), data, self._config.accept_timeout_s
-            )
-        )
-        accepted.add_done_callback(lambda future: future.cancelled() or future.exception())
-        try:
-            # The outcome may overtake the acceptance, which may also be lost.
-            both: set[asyncio.Future[Any]] = {accepted, outcome}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not outcome.done():
-                accepted.result()
-                await asyncio.wait({outcome}, timeout=PREPARE_TIMEOUT_S)
-            if not outcome.done():
-                raise TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
-            return outcome.result()
-        finally:
-            accepted.cancel()
-            if turn.outcome is outcome:
-                turn.outcome = None
 
     def _supersede(self, turn: Turn) -> None:
         """The present attempt is over, whoever may still work for it."""
@@ -331,45 +242,6 @@ class Gateway:
     def _publish_cancel(self, turn: Turn, reason: Any) -> None:
         self._note_told(turn.id)
         self._process.publish(subjects.cancel(turn.card.name), Cancel(turn.id, turn.attempt, reason))
-
-    def _preprocessor(self, model: str, tried: Sequence[str]) -> str:
-        """The one with the least to do of those who were heard of lately and not tried yet.
-
-        Raises:
-            Unavailable: there is none at all.
-        """
-        registry = self._process.registry
-        beats = registry.able("preprocessor", model)
-        if not beats:
-            raise Unavailable("no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S)
-        now = asyncio.get_running_loop().time()
-        late = LATE_BEATS * self._config.bus.beat_interval_s
-        open_turns = Counter(turn.preprocessor for turn in self._turns.values() if turn.outcome is not None)
-        return min(
-            beats,
-            key=lambda beat: (
-                beat.id in tried,
-                registry.age("preprocessor", beat.id, now) > late,
-                open_turns[beat.id],
-                random.random(),
-            ),
-        ).id
-
-    async def _ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
-        data = _encode(request)
-        tried: list[str] = []
-        while True:
-            tried.append(self._preprocessor(model, tried))
-            try:
-                answer = await self._process.bus.request(subject(model, tried[-1]), data, TEXT_TIMEOUT_S)
-                break
-            except (TimedOut, Unavailable):
-                if len(tried) >= self._config.attempts:
-                    raise
-        reply = _decode_text(answer)
-        if reply.error is not None:
-            raise raised(reply.error)
-        return reply
 
     # -- what comes over the bus ------------------------------------------------------------------------------------
 

@@ -1,0 +1,109 @@
+"""Asking preprocessors: which one, for how long, and whom next."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from schemas import subjects
+from schemas.errors import TimedOut, Unavailable, raised
+from schemas.events import Prepared
+from schemas.frames import TextReply
+from services.frontend.open_turn import Turn
+from services.runtime.config import FrontendConfig
+from services.runtime.process import Process
+
+PREPARE_TIMEOUT_S = 60.0
+"""A prompt that is not ready by then is tried elsewhere."""
+TEXT_TIMEOUT_S = 10.0
+RETRY_AFTER_S = 1.0
+LATE_BEATS = 1.5
+"""A process whose beat is so many intervals old is asked last."""
+
+_decode_text = msgspec.json.Decoder(TextReply).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Preprocessors:
+    """All preprocessors, as one frontend asks them."""
+
+    def __init__(self, process: Process, config: FrontendConfig) -> None:
+        self._process = process
+        self._config = config
+        self._busy: Counter[str] = Counter()
+        """Turns of this frontend that each is preparing now."""
+
+    def choose(self, model: str, tried: Sequence[str]) -> str:
+        """The one with the least to do of those who were heard of lately and not tried yet.
+
+        Raises:
+            Unavailable: there is none at all.
+        """
+        registry = self._process.registry
+        beats = registry.able("preprocessor", model)
+        if not beats:
+            raise Unavailable("no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S)
+        now = asyncio.get_running_loop().time()
+        late = LATE_BEATS * self._config.bus.beat_interval_s
+        return min(
+            beats,
+            key=lambda beat: (
+                beat.id in tried,
+                registry.age("preprocessor", beat.id, now) > late,
+                self._busy[beat.id],
+                random.random(),
+            ),
+        ).id
+
+    async def prepare(self, turn: Turn) -> Prepared:
+        """Gives the turn's present attempt to `turn.preprocessor`; returns once a worker has it.
+
+        Raises:
+            TimedOut, Unavailable: another one may succeed.
+            TurnwireError: it was refused.
+        """
+        outcome: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
+        turn.outcome = outcome
+        data = _encode(turn.request(self._process.id))
+        subject = subjects.turn(turn.card.name, turn.preprocessor)
+        accepted = asyncio.ensure_future(self._process.bus.request(subject, data, self._config.accept_timeout_s))
+        accepted.add_done_callback(lambda future: future.cancelled() or future.exception())
+        busy = turn.preprocessor
+        self._busy[busy] += 1
+        try:
+            # The outcome may overtake the acceptance, which may also be lost.
+            both: set[asyncio.Future[Any]] = {accepted, outcome}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not outcome.done():
+                accepted.result()
+                await asyncio.wait({outcome}, timeout=PREPARE_TIMEOUT_S)
+            if not outcome.done():
+                raise TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
+            return outcome.result()
+        finally:
+            accepted.cancel()
+            self._busy[busy] -= 1
+            if not self._busy[busy]:
+                del self._busy[busy]
+            if turn.outcome is outcome:
+                turn.outcome = None
+
+    async def ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
+        """The answer to a question about text and tokens. Raises TurnwireError."""
+        data = _encode(request)
+        tried: list[str] = []
+        while True:
+            tried.append(self.choose(model, tried))
+            try:
+                answer = await self._process.bus.request(subject(model, tried[-1]), data, TEXT_TIMEOUT_S)
+                break
+            except (TimedOut, Unavailable):
+                if len(tried) >= self._config.attempts:
+                    raise
+        reply = _decode_text(answer)
+        if reply.error is not None:
+            raise raised(reply.error)
+        return reply
