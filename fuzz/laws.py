@@ -52,7 +52,8 @@ class Block:
 def check(case: Case) -> list[Block]:
     """Every law on one case; returns its blocks."""
     whole = fold(_run(case, [case.raw]))
-    steps = _steps(case, case.raw)
+    thoughts: list[bool] = []
+    steps = _steps(case, case.raw, thoughts)
     _same(whole, fold([event for step in steps for event in step]), "per character")
     pieces = case.pieces()
     _same(whole, fold(_run(case, pieces)), f"in pieces {pieces}")
@@ -62,6 +63,7 @@ def check(case: Case) -> list[Block]:
     accounted_for(case, whole)
     without_calls(case, whole)
     cut_off(case, whole)
+    in_reasoning(steps, thoughts)
     return whole
 
 
@@ -209,6 +211,16 @@ def cut_off(case: Case, blocks: list[Block]) -> None:
         _law(early == calls[: len(early)], "a cut completes nothing", f"{early} at {text[-80:]!r}, later {calls}")
 
 
+def in_reasoning(steps: list[list[BlockEvent]], thoughts: list[bool]) -> None:
+    """While a block is open, the parser says whether it is reasoning: that is what reasoning tokens are counted by."""
+    kind: BlockKind | None = None
+    for events, thought in zip(steps, thoughts, strict=False):
+        for event in events:
+            if not isinstance(event, Delta):
+                kind = event.kind if isinstance(event, BlockStart) else None
+        _law(kind is None or thought == (kind == "reasoning"), "reasoning is known as such", f"{thought} in {kind}")
+
+
 def _same(mine: list[Block], theirs: list[Block], how: str) -> None:
     _law(mine == theirs, "chunk invariance", f"whole {mine}, {how} {theirs}")
 
@@ -217,10 +229,14 @@ def _run(case: Case, pieces: list[str]) -> list[BlockEvent]:
     return [event for step in _steps(case, pieces) for event in step]
 
 
-def _steps(case: Case, pieces: Iterable[str]) -> list[list[BlockEvent]]:
-    """The events of each feed, and of the finish; nothing may come after it."""
+def _steps(case: Case, pieces: Iterable[str], thoughts: list[bool] | None = None) -> list[list[BlockEvent]]:
+    """The events of each feed, and of the finish; nothing may come after it. `thoughts`: takes `in_reasoning`."""
     parser = case.open()
-    steps = [parser.feed(piece) for piece in pieces]
+    steps: list[list[BlockEvent]] = []
+    for piece in pieces:
+        steps.append(parser.feed(piece))
+        if thoughts is not None:
+            thoughts.append(parser.in_reasoning)
     steps.append(parser.finish(case.reason))
     _law(not parser.finish(case.reason), "nothing after the finish", "a second finish")
     _law(not parser.feed("x"), "nothing after the finish", "a feed")

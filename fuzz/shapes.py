@@ -102,4 +102,5 @@ def framing(family: str, calls: bool) -> Framing | None:
     markers.update(text for pair in grammar.think for text in (pair.opener, pair.closer))
     markers.update(text for pair in grammar.frames for text in pair)
     heads = {call.shape.head for call in grammar.calls if calls} | {_HOLE.split(marker)[0] for marker in markers}
-    return Framing(frozenset(markers), frozenset(heads))
+    # Up to its first bracket a marker is unmistakable: cut off behind it, it is still none of the text.
+    return Framing(frozenset(markers), frozenset(head[: head.find(">") + 1] or head for head in heads))

@@ -67,14 +67,11 @@ def mutate(data: bytes, chance: Random) -> bytes:
     head = bytes([chance.randrange(2)])
     try:
         body = json.loads(data[1:])
+        for _ in range(chance.choice((1, 1, 2, 4))):
+            body = _changed(body, chance)
+        text = json.dumps(body, ensure_ascii=chance.random() < 0.5)
     except (ValueError, RecursionError):
         return head + chance.choice([seed for _, seed in seeds()])[1:]
-    for _ in range(chance.choice((1, 1, 2, 4))):
-        body = _changed(body, chance)
-    try:
-        text = json.dumps(body, ensure_ascii=chance.random() < 0.5)
-    except RecursionError:
-        return data
     return head + text.encode("utf-8", "replace")
 
 

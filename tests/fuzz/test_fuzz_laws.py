@@ -67,6 +67,10 @@ class Wrong:
         self._parser, self._fault = parser, raw.split(maxsplit=1)[0]
         self._held: list[BlockEvent] = []
 
+    @property
+    def in_reasoning(self) -> bool:
+        return bool(self._parser.in_reasoning) or self._fault == "thinking"
+
     def feed(self, text: str) -> list[BlockEvent]:
         events = self._parser.feed(text)
         if self._fault == "raise":
@@ -101,6 +105,7 @@ class Wrong:
         ("late text", "plain text at once"),
         ("again it speaks", "nothing after the finish"),
         ("surrogate pairs", "events fit the wire"),
+        ("thinking aloud", "reasoning is known as such"),
     ],
 )
 def test_a_parser_that_breaks_a_law_is_caught(raw: str, law: str) -> None:
