@@ -43,9 +43,9 @@ def one(data: bytes) -> None:
     known = [i for i in ids if i not in hidden and i < size]
     theirs = str(tokenizer.decode(known, skip_special_tokens=False))
     if BROKEN not in theirs and BROKEN not in at_once:
-        assert at_once.removeprefix(" ") == theirs.removeprefix(" "), (
-            f"{at_once!r}, the library: {theirs!r}, of {known}"
-        )
+        # sentencepiece's decoder strips one blank in front; behind a prompt there is none to strip.
+        right = (theirs, f" {theirs}") if kind % 3 == 1 else (theirs,)
+        assert at_once in right, f"{at_once!r}, the library: {theirs!r}, of {known}"
     elif kind % 3 == 0:
         assert at_once == theirs, f"{at_once!r}, the library: {theirs!r}, of {known}"
 
