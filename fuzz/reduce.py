@@ -78,4 +78,5 @@ def _shrunk(text: str, fails: Callable[[str], bool]) -> str:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         least = reduced(decode(Path(name).read_bytes()))
-        print(json.dumps(to_vector(least, law=broken(least)), ensure_ascii=False), flush=True)
+        vector = to_vector(least, case=Path(name).name, law=broken(least), why="")
+        print(json.dumps(vector, ensure_ascii=False), flush=True)
