@@ -103,7 +103,7 @@ def from_vector(vector: dict[str, Any]) -> Case:
     )
 
 
-def to_vector(case: Case, **more: Any) -> dict[str, Any]:
+def to_vector(case: Case, /, **more: Any) -> dict[str, Any]:
     """A case as a finding: only the tools that it names."""
     named = [t for t in case.tools if t.name in case.raw + case.prefix] or list(case.tools[:1])
     vector: dict[str, Any] = {

@@ -15,7 +15,7 @@ VALUES: Final = (
     *("plain words ", "\n", "\n\n", " ", "\t", "\u00a0", "\x00", "船🌊", "&amp;", "<![CDATA[", "]]>"),
     *('"', "'", "\\", "\\u00e9", "\\ud800", "\\n", "{", "}", "[", "]", "(", ")", ",", ":", ";", "=", "|"),
     *("<", ">", "</", "/>", '{"name": "read_ledger", "arguments": {"page": 1}}', "read_ledger(page=1)"),
-    *('"name": ', '"arguments": ', '"parameters": '),
+    *('"name": ', '"arguments": ', '"parameters": ', '"function": {', '"type": "function", ', '"id": "a1b2c3d4e", '),
 )
 Edit = Callable[[Random, str, str], str]
 

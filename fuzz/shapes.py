@@ -18,7 +18,7 @@ FILLED: Final = {
     "bare": ("account", "page"),
     "id": ("functions.read_ledger:0", "3", " "),
     "junk": ("", "x"),
-    "to": ("functions.read_ledger", "user", "self"),
+    "to": ("functions.read_ledger", "user", "self", "developer"),
     "word": ("string", "number", "json"),
     "bool": ("true", "false"),
     "q": ('"', "'", ""),
@@ -67,7 +67,7 @@ def spellings(family: str) -> tuple[str, ...]:
     """Every notation with its holes filled, several times over."""
     found: dict[str, None] = {}
     for text in notations(family):
-        for turn in range(3):
+        for turn in range(4):
             found[_HOLE.sub(lambda hole, turn=turn: FILLED[hole[1]][turn % len(FILLED[hole[1]])], text)] = None  # type: ignore[misc]
     return tuple(t for t in found if t)
 
