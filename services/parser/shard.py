@@ -29,6 +29,7 @@ class TurnParse:
     __slots__ = (
         "_detokenizer",
         "_hold",
+        "_lead",
         "_parser",
         "_sealer",
         "_shown",
@@ -66,6 +67,8 @@ class TurnParse:
         """Why this side ended the turn although the engine would go on."""
         self._hold: BlockStart | None = None
         """A text block of which nothing can be shown yet."""
+        self._lead = ""
+        """The blanks that it begins with: shown with the first character that is none."""
         self._shown = 0
         """Characters of the open text block that passed the stop strings."""
 
@@ -171,7 +174,7 @@ class TurnParse:
         if event.kind == "tool_use" and event.call_id is None:
             event = BlockStart(event.block, event.kind, event.name, call_id(self.turn, event.block))
         if event.kind == "text" and self._stop is not None:
-            self._hold, self._shown = event, 0
+            self._hold, self._lead, self._shown = event, "", 0
             return
         self.log.append(event)
 
@@ -187,11 +190,14 @@ class TurnParse:
             self._end(FinishReason.STOP_STRING, stop_string=stop)
 
     def _show(self, block: int, text: str) -> None:
+        if self._hold is not None:
+            self._lead += text
+            if not self._lead.strip():
+                return
+            self.log.append(self._hold)
+            self._hold, text = None, self._lead
         if not text:
             return
-        if self._hold is not None:
-            self.log.append(self._hold)
-            self._hold = None
         self.log.append(Delta(block, self._shown, text))
         self._shown += len(text)
 

@@ -108,6 +108,16 @@ async def test_stop_sequences_are_cut_and_named(client: Client) -> None:
     assert answer.stop_sequence in ("ST", "STOP")
 
 
+async def test_a_stop_sequence_leaves_no_text_of_blanks(client: Client) -> None:
+    """Clients drop such a block when they replay the turn."""
+    request = body(say("Hm.\n</think>\n\n  STOP three"), stop_sequences=["STOP"], tools=[])
+    answer = await client.stream(request)
+    assert answer.kinds == ["thinking"]
+    assert answer.stop_sequence == "STOP"
+    kept = await client.stream({**request, "stop_sequences": ["three"]})
+    assert kept.said[-1] == ("text", "  STOP ")
+
+
 async def test_max_tokens_ends_a_turn_and_a_cut_call_is_not_whole(client: Client) -> None:
     request = body(say("Hm.\n</think>\n\n" + call("a very long command indeed " * 20)), max_tokens=30)
     answer = await client.stream(request)
