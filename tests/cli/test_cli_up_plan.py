@@ -91,8 +91,9 @@ def test_counts_and_order() -> None:
     assert second.port == 82
 
 
-def test_threads_of_cpu_engines_are_limited() -> None:
+def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(plan(), None, [81], {})} == {"1"}
+    monkeypatch.setattr(up_plan, "engine_problem", lambda engine: None)
     gpu = plan("--engine", "trtllm", "--model", "m")
     assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(gpu, None, [81], {})} == {None}
 
@@ -156,6 +157,17 @@ def test_a_model_that_no_process_could_load(tmp_path: Path, model: str, problem:
     with pytest.raises(ConfigError) as caught:
         plan("--model", model.format(here=tmp_path))
     assert caught.value.problems == ["model: " + problem.format(here=tmp_path)]
+
+
+def test_an_engine_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"tensorrt_llm": None, "torch": object()}
+    monkeypatch.setattr(up_plan.importlib.util, "find_spec", lambda package: installed[package])
+    assert up_plan.engine_problem("script") is up_plan.engine_problem("transformers") is None
+    with pytest.raises(ConfigError) as caught:
+        plan("--engine", "trtllm", "--model", "m")
+    (problem,) = caught.value.problems
+    assert problem.startswith("engine: trtllm needs tensorrt_llm, which is not installed; ")
+    assert problem.endswith(" -m pip install -e '.[trtllm]'")
 
 
 def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
