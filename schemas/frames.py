@@ -15,7 +15,6 @@ from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
 from schemas.events import FinishReason, TurnEvent
 
-
 ABSENT = Raw(b"null")
 """An optional part that is carried unread (msgspec has no union with Raw)."""
 

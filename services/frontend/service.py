@@ -5,6 +5,7 @@ import asyncio
 from aiohttp import web
 
 from schemas.control import Load
+from schemas.errors import Invalid
 from services.frontend.app import make_app, make_runner
 from services.frontend.gateway import Gateway
 from services.runtime.config import FrontendConfig
@@ -28,7 +29,10 @@ async def run(config: FrontendConfig) -> None:
     process.load = lambda: Load(running=gateway.running)
     await process.connect()
     await gateway.start()
-    app = make_app(config, gateway, process.metrics, process.log)
+    try:
+        app = make_app(config, gateway, process.metrics, process.log)
+    except ValueError as error:
+        raise Invalid(str(error)) from error
     runner = make_runner(app, shutdown_timeout=LAST_BYTES_S)
     await runner.setup()
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)

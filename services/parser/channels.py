@@ -1,9 +1,11 @@
 """Families that write messages with headers: their grammar, and the machine that reads it.
 
-    <|start|>assistant<|channel|>analysis<|message|>reasoning<|end|><|start|>assistant to=functions.NAME …<|message|>{…}<|call|>
+    <|start|>assistant<|channel|>analysis<|message|>reasoning<|end|>
+    <|start|>assistant to=functions.NAME …<|message|>{…}<|call|>
 
 The prompt has written the start of the first header. What a message is follows from its header; between messages there
-is nothing but noise. A header that breaks off, or is not there, is made the best of: its message is what is known of it.
+is nothing but noise. A header that breaks off, or is not there, is made the best of: its message is what is known of
+it.
 """
 
 from collections.abc import Callable, Mapping

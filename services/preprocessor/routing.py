@@ -52,6 +52,11 @@ class Router:
         """A turn was given to this worker or shard."""
         self._since_beat[process] += 1
 
+    def returned(self, process: str) -> None:
+        """It was not taken."""
+        if self._since_beat[process] > 0:
+            self._since_beat[process] -= 1
+
     def _turns(self, beat: Beat) -> int:
         return beat.load.running + beat.load.waiting + self._since_beat[beat.id]
 

@@ -16,7 +16,16 @@ import msgspec
 from schemas import subjects
 from schemas.control import Beat, Cancel, Load, Stage
 from schemas.conversation import Conversation
-from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, Overloaded, TurnwireError, Unavailable, raised
+from schemas.errors import (
+    ContextOverflow,
+    EngineFailed,
+    ErrorInfo,
+    Invalid,
+    Overloaded,
+    TurnwireError,
+    Unavailable,
+    raised,
+)
 from schemas.events import Failed
 from schemas.frames import (
     Accepted,
@@ -36,7 +45,7 @@ from schemas.frames import (
 from services.parser.seal import Sealer
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.routing import Router
+from services.preprocessor.routing import RETRY_AFTER_S, Router
 from services.runtime.bus import Message
 from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
@@ -151,19 +160,21 @@ class Preprocessor:
             shards, late = self._beats("parser")
             shard = self._router.parser(shards, late=late)
             generate = self._generate(request, prompt, shard)
+            # Before the answer: turns that come together must not all see the same worker idle.
+            self._router.assigned(worker)
+            self._router.assigned(shard)
             try:
                 data = await self._process.bus.request(
                     subjects.generate(self._model, worker), _encode(generate), TAKE_TIMEOUT_S
                 )
-            except Unavailable as error:  # it certainly does not have the turn
-                refusal = error.info
-                continue
-            reply = _decode_reply(data)
-            if reply.error is None:
-                self._router.assigned(worker)
-                self._router.assigned(shard)
-                return
-            refusal = reply.error
+            except Unavailable:  # it certainly does not have the turn
+                refusal = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info
+            else:
+                refusal = _decode_reply(data).error
+                if refusal is None:
+                    return
+            self._router.returned(worker)
+            self._router.returned(shard)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
                 break  # it is the request: no other worker would take it either
         assert refusal is not None  # `workers` gives one at least
@@ -289,7 +300,10 @@ async def run(config: PreprocessorConfig) -> None:
         EngineFailed: the bus was lost for good.
     """
     process = Process("preprocessor", config)
-    setup = await asyncio.get_running_loop().run_in_executor(None, ModelSetup.load, config)
+    try:
+        setup = await asyncio.get_running_loop().run_in_executor(None, ModelSetup.load, config)
+    except ValueError as error:
+        raise Invalid(str(error)) from error
     process.log.info(
         "preprocessor.loaded",
         model=setup.card.name,

@@ -25,6 +25,7 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import TimedOut, TooLarge, Unavailable
 from services.runtime.config import BusConfig
+from services.runtime.config_sources import shown
 
 PING_INTERVAL_S = 10
 PENDING_BYTES = 256 * 1024 * 1024
@@ -137,9 +138,9 @@ class Bus:
                     **options,
                 )
         except TimeoutError:
-            raise Unavailable(f"no NATS server at {self._config.nats_url}") from None
+            raise Unavailable(f"no NATS server at {shown(self._config.nats_url)}") from None
         except (OSError, errors.Error) as error:
-            raise Unavailable(f"cannot connect to NATS at {self._config.nats_url}: {error}") from error
+            raise Unavailable(f"cannot connect to NATS at {shown(self._config.nats_url)}: {error}") from error
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
         """Sends one message in this tick. False: the connection is down and nothing was sent.
@@ -236,10 +237,10 @@ class Bus:
 
     async def _disconnected(self) -> None:
         if not self._closing:
-            self._log.warning("bus.disconnected", url=self._config.nats_url)
+            self._log.warning("bus.disconnected", url=shown(self._config.nats_url))
 
     async def _reconnected(self) -> None:
-        self._log.info("bus.reconnected", url=self._config.nats_url)
+        self._log.info("bus.reconnected", url=shown(self._config.nats_url))
         try:
             self._on_reconnect()
         except Exception:

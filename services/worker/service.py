@@ -16,7 +16,7 @@ from prometheus_client import Histogram
 from schemas import subjects
 from schemas.control import Beat, Cancel, ModelCard, Replay
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo, Overloaded, TurnwireError, Unavailable
+from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo, Invalid, Overloaded, TurnwireError, Unavailable
 from schemas.events import FinishReason
 from schemas.frames import GenerateReply, GenerateRequest, TokenFinish, unpack_ids
 from services.runtime.bus import Message
@@ -294,7 +294,10 @@ async def run(config: WorkerConfig) -> None:
     engine = open_engine(config.engine, config)
     started = time.monotonic()
     process.log.info("worker.loading", engine=config.engine, model=config.model)
-    info = await engine.start()
+    try:
+        info = await engine.start()
+    except (ImportError, ValueError) as error:
+        raise Invalid(f"the {config.engine} engine cannot serve {config.model}: {error}") from error
     try:
         process.log.info(
             "worker.loaded",

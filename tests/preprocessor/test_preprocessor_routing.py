@@ -1,0 +1,69 @@
+"""Who decodes and who parses a turn."""
+
+from typing import Any
+
+import pytest
+
+from schemas.control import Beat, Load
+from schemas.errors import Overloaded, Unavailable
+from services.preprocessor.routing import Router
+
+
+def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> Beat:
+    return Beat("worker", process, load=Load(running=running, slots=slots, **more))
+
+
+def ask(router: Router, beats: list[Beat], avoid: tuple[str, ...] = (), late: tuple[str, ...] = ()) -> list[str]:
+    return router.workers(beats, avoid=avoid, late=late)
+
+
+def test_the_one_with_the_most_room_comes_first() -> None:
+    assert ask(Router(), [worker("a", 3), worker("b", 1), worker("c", 3, slots=100)]) == ["c", "b", "a"]
+
+
+def test_turns_that_come_together_are_spread() -> None:
+    router, beats = Router(), [worker("a"), worker("b")]
+    for _ in range(8):
+        router.assigned(ask(router, beats)[0])
+    assert ask(router, beats) == ["a", "b"]
+    router.assigned("a")
+    assert ask(router, beats) == ["b", "a"]
+    router.returned("a")
+    router.returned("b")
+    assert ask(router, beats) == ["b", "a"]
+
+
+def test_a_beat_tells_the_true_load() -> None:
+    router = Router()
+    for _ in range(3):
+        router.assigned("a")
+    router.heard(worker("a"))
+    router.returned("a")
+    assert ask(router, [worker("a"), worker("b", 1)]) == ["a", "b"]
+
+
+def test_those_to_avoid_and_those_that_are_late_come_last() -> None:
+    beats = [worker("a"), worker("b", 1), worker("c", 2)]
+    assert ask(Router(), beats, avoid=("a",), late=("b",)) == ["c", "b", "a"]
+
+
+def test_no_worker_and_no_room_are_different_things() -> None:
+    with pytest.raises(Unavailable):
+        ask(Router(), [])
+    full = worker("a", 4, waiting=2, queue_limit=2)
+    with pytest.raises(Overloaded) as refused:
+        ask(Router(), [full])
+    assert refused.value.info.retry_after_s
+    assert ask(Router(), [full, worker("b", 4, waiting=1, queue_limit=2)]) == ["b"]
+
+
+def test_the_shard_with_the_fewest_turns() -> None:
+    router = Router()
+    shards = [Beat("parser", "p", load=Load(running=2)), Beat("parser", "q", load=Load(running=1))]
+    assert router.parser(shards, late=()) == "q"
+    assert router.parser(shards, late=("q",)) == "p"
+    router.assigned("q")
+    router.assigned("q")
+    assert router.parser(shards, late=()) == "p"
+    with pytest.raises(Unavailable):
+        router.parser([], late=())
