@@ -22,7 +22,7 @@ def test_the_one_with_the_most_room_comes_first() -> None:
 
 
 def test_turns_that_come_together_are_spread() -> None:
-    router, beats = Router(), [worker("a"), worker("b")]
+    router, beats = Router(), [worker("a", slots=100), worker("b", slots=100)]
     for _ in range(8):
         router.assigned(ask(router, beats)[0])
     assert ask(router, beats) == ["a", "b"]
