@@ -287,6 +287,8 @@ def test_a_compaction_is_told_what_the_user_asked_for(template: Any) -> None:
     assert "The user asked last: Use your shell tool" in summary
     goes_on = f"This session is being continued from a previous conversation.\n{summary}"
     assert Session(template, CLAUDE).user(REMINDER + goes_on).turn()[1:] == ("DONE", [])
+    told = 'Here is the conversation so far:\n\n<conversation>\n[User]: "Run `ls`"\n\n[Tool result]: x\n</conversation>'
+    assert "The user asked last: \"Run 'ls'\"" in Session(template, []).user(told).turn()[1]
     cut = Session(template, CLAUDE).user("[earlier conversation truncated for compaction retry]")
     cut.turn()
     assert "The user asked last: nothing yet" in cut.user(asks).turn()[1]

@@ -41,8 +41,10 @@ _EXACTLY = re.compile(
 )
 _COMPACTION = re.compile(
     r"\bTEXT ONLY\b|CHECKPOINT COMPACTION|handoff summary|(?:detailed|concise) summary of (?:the|our|this) conversation"
-    r"|prompt for continuing our conversation"
+    r"|prompt for continuing our conversation|Here is the conversation so far:\s*<conversation>"
 )
+_TOLD = re.compile(r"^\[User\]: (.*)$", re.MULTILINE)
+"""opencode has a conversation told as one text when it wants a summary of it."""
 _TITLE = re.compile(r"\btitle\b", re.IGNORECASE)
 _SESSION = re.compile(r"<session>\s*(.*?)\s*</session>", re.DOTALL)
 _OUTPUT = re.compile(r"^Output:\n", re.MULTILINE)
@@ -133,7 +135,7 @@ def _first_line(result: str) -> str:
 
 def _summary(view: Prompt) -> str:
     said = [m.text for m in view.messages if m.role == "user" and not _COMPACTION.search(m.text)]
-    asked = [text for text in map(without_additions, said) if text]
+    asked = [text for text in map(without_additions, said) if text] or _TOLD.findall(view.request)
     results = sum(message.role == "tool" for message in view.messages)
     # No backticks: what this says becomes part of the next request, and must not look like a command in it.
     last = asked[-1].replace("`", "'")[:_LINE_CHARS] if asked else "nothing yet"
