@@ -51,14 +51,27 @@ def agent_stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.Tem
         running.stop()
 
 
-@pytest.fixture
-def own_stack(own_nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two of every inner stage on a server of their own, for one test that kills some."""
-    running = Stack(own_nats, demo_model, tmp_path_factory.mktemp("stack"))
+MORTALS = {"worker": 2, "parser": 2, "preprocessor": 2}
+
+
+@pytest.fixture(scope="session")
+def mortal_stack(nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two of every inner stage on a server of their own, quick to notice a death."""
+    server = NatsServer(nats_binary, str(tmp_path_factory.mktemp("nats")))
+    server.start()
+    running = Stack(server, demo_model, tmp_path_factory.mktemp("mortal"), beat_interval_s=0.25, dead_after_s=1.5)
     try:
-        yield running.start_all({"worker": 2, "parser": 2, "preprocessor": 2})
+        yield running.start_all(MORTALS)
     finally:
         running.stop()
+        server.kill()
+
+
+@pytest.fixture
+def own_stack(mortal_stack: Stack) -> Stack:
+    """The same, whole again after whatever the last test did to it."""
+    mortal_stack.restore(MORTALS)
+    return mortal_stack
 
 
 @pytest.fixture(scope="session")

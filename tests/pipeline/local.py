@@ -31,6 +31,8 @@ from services.worker.service import Worker
 from tests.conftest import NatsServer, eventually
 
 STRIDE = 7
+WINDOW = 1_000_000
+QUEUE = 100
 
 
 class Plan(Struct):
@@ -46,6 +48,8 @@ class Plan(Struct):
     """The engine says nothing more after so many words until `go` is set."""
     go: asyncio.Event = asyncio.Event()
     cached: int | None = None
+    burst: int = 1
+    """Tokens of one engine step."""
 
 
 class Model:
@@ -85,49 +89,53 @@ class CountingEngine:
         self.plans = plans
         self.open: dict[str, int] = {}
         """Running requests: how many tokens each has said."""
-        self.seen: list[str] = []
+        self.seen: list[contract.EngineRequest] = []
         self.alive = True
         self.slots = slots
+        self.free = asyncio.Semaphore(slots)
 
     async def start(self) -> contract.EngineInfo:
-        return contract.EngineInfo(
-            "counting", "1", 131_072, self.slots, None, None, [self.model.eos], frozenset({"logprobs", "seed"})
-        )
+        features = frozenset({"logprobs", "min_tokens", "seed"})
+        return contract.EngineInfo("counting", "1", WINDOW, self.slots, None, None, [self.model.eos], features)
 
     async def generate(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
+        self.seen.append(request)
+        async with self.free:
+            self.open[request.id] = request.resumed
+            try:
+                async for delta in self._say(request):
+                    self.open[request.id] += len(delta.ids)
+                    yield delta
+            finally:
+                del self.open[request.id]
+
+    async def _say(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
         plan = self.plans.get(request.id.rpartition(".")[0], Plan())
-        self.open[request.id] = request.resumed
-        self.seen.append(request.id)
-        try:
-            if plan.prefill_s:
-                await asyncio.sleep(plan.prefill_s)
-            ids = self.model.output(self.salt, plan.length)[request.resumed :]
-            limit = request.sampling.max_tokens or 0
-            cached = plan.cached
-            for count, token in enumerate(ids[:limit]):
-                said = request.resumed + count
-                if plan.hold_at is not None and said >= plan.hold_at:
-                    await plan.go.wait()
-                if plan.fail_at is not None and said >= plan.fail_at:
-                    raise EngineFailed("CUDA error")
-                if not self.alive:
-                    raise contract.EngineDied("the engine died")
-                await asyncio.sleep(plan.pace_s)
-                logprobs = None if request.sampling.logprobs is None else [[(token, -0.5)]]
-                yield contract.Delta([token], logprobs=logprobs, cached=cached)
-                self.open[request.id] = said + 1
-                cached = None
-            if plan.hold_at is not None and self.open[request.id] >= plan.hold_at:
+        await asyncio.sleep(plan.prefill_s)
+        ids = self.model.output(self.salt, plan.length)
+        end = request.resumed + (request.sampling.max_tokens or 0)
+        said, cached = request.resumed, plan.cached
+        while said < min(len(ids), end):
+            if plan.hold_at is not None and said >= plan.hold_at:
                 await plan.go.wait()
-            if len(ids) > limit:
-                yield contract.Delta(finish=FinishReason.LENGTH)
-            else:
-                yield contract.Delta(finish=FinishReason.STOP, stop_id=self.model.eos)
-        finally:
-            del self.open[request.id]
+            if plan.fail_at is not None and said >= plan.fail_at:
+                raise EngineFailed("CUDA error")
+            if not self.alive:
+                raise contract.EngineDied("the engine died")
+            await asyncio.sleep(plan.pace_s)
+            step = ids[said : min(said + plan.burst, end)]
+            logprobs = None if request.sampling.logprobs is None else [[(token, -0.5)] for token in step]
+            yield contract.Delta(step, logprobs=logprobs, cached=cached)
+            said, cached = said + len(step), None
+        if plan.hold_at is not None and said >= plan.hold_at:
+            await plan.go.wait()
+        if len(ids) > end:
+            yield contract.Delta(finish=FinishReason.LENGTH)
+        else:
+            yield contract.Delta(finish=FinishReason.STOP, stop_id=self.model.eos)
 
     def load(self) -> Load:
-        return Load(running=len(self.open), slots=self.slots, queue_limit=100)
+        return Load(running=len(self.open), slots=self.slots, queue_limit=QUEUE)
 
     def healthy(self) -> bool:
         return self.alive
@@ -190,15 +198,18 @@ class Service:
         client = process.bus._client
         self._publish, self._process_msg = client.publish, client._process_msg
 
-        async def publish(subject: str, *arguments: Any, **options: Any) -> None:
+        async def publish(subject: str, data: bytes = b"", **options: Any) -> None:
+            self.largest = max(self.largest, len(data))
             if not self.cut and not self.mute and not any(lose(subject) for lose in self.losing):
-                await self._publish(subject, *arguments, **options)
+                await self._publish(subject, data, **options)
 
         async def process_msg(*arguments: Any) -> None:
             if not self.cut:
                 await self._process_msg(*arguments)
 
         client.publish, client._process_msg = publish, process_msg
+        self.largest = 0
+        """Bytes of the largest message that was published."""
         self.losing: list[Callable[[str], bool]] = []
         """What says yes to a subject makes the message get lost on its way out."""
 
@@ -248,8 +259,9 @@ class Local:
         self.plans: dict[str, Plan] = {}
         self._turns = 0
 
-    async def add(self, stage: Stage, **config: Any) -> Service:
+    async def add(self, stage: Stage, *, model: Model | None = None, slots: int = 1000, **config: Any) -> Service:
         """Starts one process of a stage."""
+        model = model or self.model
         common: dict[str, Any] = {"id": stage, "bus": self.bus, "drain_s": 5.0, **config}
         engine = None
         if stage == "frontend":
@@ -260,12 +272,13 @@ class Local:
         else:
             process = Process(stage, ServiceConfig(**common), self.log)
             if stage == "preprocessor":
-                core = Preprocessor(process, self.model.setup, self.model.sealer, threads=2)
+                core = Preprocessor(process, model.setup, model.sealer, threads=2)
             elif stage == "worker":
-                engine = CountingEngine(self.model, 100 * sum(s.stage == stage for s in self.services), self.plans)
-                core = Worker(process, engine, await engine.start(), self.model.name, 100)
+                salt = 100 * sum(s.stage == stage for s in self.services)
+                engine = CountingEngine(model, salt, self.plans, slots)
+                core = Worker(process, engine, await engine.start(), model.name, QUEUE)
             else:
-                core = Parser(process, Shard(self.model.vocabulary, self.model.sealer), self.model.name)
+                core = Parser(process, Shard(model.vocabulary, model.sealer), model.name)
         await process.connect()
         service = Service(stage, process, core, engine)
         await core.start()
@@ -301,17 +314,22 @@ class Local:
         assert isinstance(gateway, Gateway)
         return gateway
 
-    def turn(self, plan: Plan | None = None, **sampling: Any) -> "Running":
+    def turn(self, plan: Plan | None = None, *, model: str = "", **sampling: Any) -> "Running":
         """Opens a turn in the background."""
         self._turns += 1
         turn_id = f"turn{self._turns}"
         self.plans[turn_id] = plan or Plan()
         conversation = Conversation(
-            model=self.model.name,
+            model=model or self.model.name,
             turns=[Turn("user", [Text(f"Say {self._turns}.")])],
             sampling=Sampling(**{"max_tokens": 100_000, **sampling}),
         )
         return Running(self, self.gateway, turn_id, conversation)
+
+    async def begun(self, turn: "Running") -> Service:
+        """The worker that has a turn, as soon as its engine does."""
+        await eventually(lambda: any(r.startswith(f"{turn.id}.") for w in self.of("worker") for r in w.engine.open))
+        return self.server_of(turn.id, "worker")
 
     def server_of(self, turn: str, stage: str) -> Service:
         """The worker or parser that has a turn now."""

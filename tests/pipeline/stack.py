@@ -52,8 +52,12 @@ class Child:
 class Stack:
     """Any number of processes of each stage, for one model."""
 
-    def __init__(self, nats: NatsServer, model: Path, directory: Path) -> None:
+    def __init__(self, nats: NatsServer, model: Path, directory: Path, **common: Any) -> None:
+        """`common`: options of every process."""
         self.nats = nats
+        self.common = common
+        self.names: set[str] = set()
+        """Models that it serves."""
         self.model = model
         self.directory = directory
         self.children: list[Child] = []
@@ -63,11 +67,12 @@ class Stack:
         """Starts one process; does not wait for it."""
         name = f"{stage}{len(self.children)}"
         port = free_port() if stage == "frontend" else 0
-        options = {"nats_url": self.nats.url, "id": name, "log_format": "json", **options}
+        options = {"nats_url": self.nats.url, "id": name, "log_format": "json", **self.common, **options}
         if stage == "frontend":
             options = {"port": port, **options}
         else:
             options = {"model": self.model, "served_model_name": MODEL, **options}
+            self.names.add(str(options["served_model_name"]))
         if stage == "worker":
             options = {"script_mode": "request", "token_delay_ms": 0, **options}
         argv = [sys.executable, "-m", f"services.{stage}"]
@@ -98,8 +103,10 @@ class Stack:
         while time.monotonic() < deadline:
             health = self.health()
             stages = health.get("stages", {})
-            if health.get("ready") and all(
-                len(stages.get(s, [])) >= n for s, n in (counts or {}).items() if s in stages
+            if (
+                health.get("ready")
+                and self.names <= set(health["models"])
+                and all(len(stages.get(s, [])) >= n for s, n in (counts or {}).items() if s in stages)
             ):
                 return
             for child in self.children:
@@ -107,6 +114,27 @@ class Stack:
                     raise RuntimeError(f"{child.name} died:\n{child.text()[-3000:]}")
             time.sleep(0.05)
         raise RuntimeError(f"not ready: {self.health()}\n" + "\n".join(c.text()[-1500:] for c in self.children))
+
+    def restore(self, counts: dict[str, int], timeout_s: float = 60) -> None:
+        """Until there are so many of each stage again, one frontend among them, and nobody thinks of others."""
+        for child in self.children:
+            if child.process.poll() is None:
+                child.resume()
+        for stage, count in {**counts, "frontend": 1}.items():
+            for extra in self.of(stage)[count:]:
+                extra.kill()
+            for _ in range(count - len(self.of(stage))):
+                self.start(stage)
+        self.url = self.of("frontend")[0].url
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            health = self.health()
+            stages = health.get("stages", {})
+            seen = {s: sorted(p["id"].rpartition("-")[0] for p in stages[s] if not p["draining"]) for s in stages}
+            if health.get("ready") and seen == {s: sorted(c.name for c in self.of(s)) for s in counts}:
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"not restored: {self.health()}")
 
     def health(self) -> dict[str, Any]:
         try:

@@ -1,13 +1,14 @@
 """Whatever is lost, late or dead: a turn ends once, whole, and never of two decodings."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from schemas.errors import ErrorKind
 from schemas.events import Failed, FinishReason
 from tests.conftest import eventually
-from tests.pipeline.local import Local, Plan, Service
+from tests.pipeline.local import Local, Model, Plan, Service
 
 
 def other(local: Local, one: Service) -> Service:
@@ -32,8 +33,7 @@ async def test_a_worker_that_dies_in_prefill_is_replaced(local: Local) -> None:
     await local.start(2)
     plan = held(0)
     turn = local.turn(plan)
-    await eventually(lambda: any(s.engine and s.engine.open for s in local.of("worker")))
-    await local.server_of(turn.id, "worker").kill()
+    await (await local.begun(turn)).kill()
     plan.go.set()
     await turn.whole(60)
 
@@ -42,8 +42,7 @@ async def test_a_worker_and_its_parser_that_die_in_prefill_are_replaced(local: L
     await local.start(2, 2)
     plan = held(0)
     turn = local.turn(plan)
-    await eventually(lambda: any(s.engine and s.engine.open for s in local.of("worker")))
-    worker = local.server_of(turn.id, "worker")
+    worker = await local.begun(turn)
     parser = next(p for p in local.of("parser") if p.id == worker.core._outbox.get(turn.id).parser)
     await asyncio.gather(worker.kill(), parser.kill())
     plan.go.set()
@@ -362,3 +361,86 @@ async def test_a_worker_drains_as_soon_as_its_last_turn_has_arrived(local: Local
     turn = local.turn(Plan(length=5))
     await turn.whole(5)
     await asyncio.wait_for(worker.leave(), 2)
+
+
+async def test_a_draining_worker_finishes_what_waits_in_its_queue(local: Local) -> None:
+    for stage in ("parser", "preprocessor", "frontend"):
+        await local.add(stage)  # type: ignore[arg-type]
+    worker = await local.add("worker", slots=1)
+    await eventually(lambda: local.complete)
+    plan = held(10, length=30)
+    first = local.turn(plan)
+    await local.begun(first)
+    waiting = local.turn(Plan(length=5))
+    await waiting.task
+    leaving = asyncio.create_task(worker.leave())
+    await eventually(lambda: worker.process.draining)
+    plan.go.set()
+    await first.whole(30)
+    await waiting.whole(5)
+    await leaving
+
+
+async def test_limits_and_counts_of_a_resumed_turn(local: Local) -> None:
+    await local.start(2)
+    plan = held(20, length=100)
+    plan.cached = 10_000
+    turn = local.turn(plan, max_tokens=50, min_tokens=30, logprobs=0)
+    await turn.sink.words_at_least(16)
+    dying = local.server_of(turn.id, "worker")
+    heir = other(local, dying)
+    await dying.kill()
+    plan.go.set()
+    end = await turn.whole(46, switches=1)
+    sampling = heir.engine.seen[-1].sampling
+    assert (sampling.max_tokens, sampling.min_tokens) == (30, 10)
+    assert (end.reason, end.usage.output) == (FinishReason.LENGTH, 50)
+    assert end.usage.cached == end.usage.prompt, "tokens of the first attempt are not part of the prompt"
+    logprobs = heir.core._outbox._lingering[turn.id].logprobs
+    assert [len(tops) for tops in logprobs] == [0] * 20 + [1] * 30
+
+
+@pytest.mark.parametrize("victim", ["parser", "worker"])
+async def test_long_turns_move_in_frames_of_bearable_size(local: Local, victim: str) -> None:
+    """A dozen turns of 50,000 tokens at once: what is sent again is cut, and nobody is taken for dead meanwhile."""
+    await local.start(2, 2)
+    length = 50_000
+    plans = [Plan(length=length, burst=2000, hold_at=length, go=asyncio.Event()) for _ in range(12)]
+    turns = [local.turn(plan, max_tokens=length + 1000) for plan in plans]
+    for turn in turns:
+        await eventually(lambda t=turn: t.sink.words > 0 and len(t.sink.texts[-1]) > 300_000, 30)  # type: ignore[misc]
+    gone = local.server_of(turns[0].id, victim)
+    await gone.kill()
+    for plan in plans:
+        plan.go.set()
+    for turn in turns:
+        await turn.whole(length, switches=1, timeout_s=60)
+    assert max(s.largest for s in local.services) < 1_000_000
+
+
+async def test_two_models_on_one_bus_whatever_they_are_called(local: Local, demo_model: Path) -> None:
+    await local.start(1, 2)
+    odd = Model(demo_model, 'Größe/v1.5 *.> "x"\t[1]')
+    for stage in ("worker", "parser", "preprocessor"):
+        await local.add(stage, model=odd)  # type: ignore[arg-type]
+    await eventually(lambda: local.complete)
+    assert [card.name for card in local.gateway.models()] == sorted([odd.name, local.model.name])
+    plan = held(20)
+    turns = [local.turn(plan, model=odd.name), local.turn(Plan(length=40))]
+    await turns[0].sink.words_at_least(10)
+    await local.server_of(turns[0].id, "parser").kill()
+    await local.add("parser", model=odd)
+    plan.go.set()
+    await turns[0].whole(60)
+    await turns[1].whole(40)
+
+
+async def test_many_processes_may_join_at_once(local: Local) -> None:
+    await local.start()
+    turns = [local.turn(Plan(length=200, pace_s=0.002)) for _ in range(10)]
+    stages = [stage for stage in ("worker", "parser", "preprocessor", "frontend") for _ in range(5)]
+    await asyncio.gather(*(local.add(stage) for stage in stages))  # type: ignore[arg-type]
+    await eventually(lambda: local.complete, 20)
+    more = [local.turn(Plan(length=20)) for _ in range(40)]
+    for turn, words in [(t, 200) for t in turns] + [(t, 20) for t in more]:
+        await turn.whole(words)

@@ -1,0 +1,242 @@
+"""Real processes that die, are told to go, or freeze and thaw: the turn goes on, or ends once and clearly."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.pipeline.client import Answer, Client, body, call, events, say
+from tests.pipeline.stack import Child, Stack
+
+LONG = "Thinking.\n</think>\n\nBefore.\n\n[[delay 15]]" + call("ls") + "\n\n[[fill 120]]" + call("date")
+
+
+def check_whole(answer: Answer) -> None:
+    assert answer.error is None
+    assert answer.kinds == ["thinking", "text", "tool_use", "text", "tool_use"]
+    assert answer.blocks[2]["input"] == {"cmd": "ls"}
+    assert answer.blocks[4]["input"] == {"cmd": "date"}
+    words = answer.blocks[3]["text"]
+    assert "  " not in words.strip()
+    assert words.startswith("Every engine waits for something."), "nothing doubled, nothing lost"
+
+
+async def after_first_call(client: Client, request: dict[str, Any]) -> tuple[asyncio.Task[Answer], asyncio.Event]:
+    """Starts a turn; the event is set when its first call was closed."""
+    reached = asyncio.Event()
+
+    async def run() -> Answer:
+        async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
+            assert response.status == 200
+            got = []
+            async for event in events(response):
+                got.append(event)
+                if sum(e.name == "content_block_stop" for e in got) == 3:
+                    reached.set()
+            return Answer(got)
+
+    return asyncio.create_task(run()), reached
+
+
+async def reference(client: Client) -> list[tuple[str, Any]]:
+    return (await client.stream(body(say(LONG.replace("[[delay 15]]", ""))))).said
+
+
+async def turns_at(stack: Stack, stage: str) -> dict[str, int]:
+    """Running turns by child name, as the processes' beats tell."""
+    stages = (await asyncio.to_thread(stack.health))["stages"]
+    return {p["id"].rpartition("-")[0]: p["running"] for p in stages[stage]}
+
+
+async def busy(stack: Stack, stage: str) -> str:
+    """The child of a stage that has turns."""
+    async with asyncio.timeout(10):
+        while True:
+            for name, running in (await turns_at(stack, stage)).items():
+                if running:
+                    return name
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("stage", ["parser", "worker"])
+async def test_a_process_that_dies_in_mid_turn_is_replaced(own_stack: Stack, own_client: Client, stage: str) -> None:
+    expected = await reference(own_client)
+    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(6)]
+    for _, reached in tasks:
+        await reached.wait()
+    name = await busy(own_stack, stage)
+    next(child for child in own_stack.children if child.name == name).kill()
+    for task, _ in tasks:
+        answer = await asyncio.wait_for(task, 30)
+        check_whole(answer)
+        assert answer.said == expected
+
+
+@pytest.mark.parametrize("stage", ["parser", "worker", "preprocessor"])
+async def test_a_process_that_is_told_to_stop_loses_nothing(own_stack: Stack, own_client: Client, stage: str) -> None:
+    expected = await reference(own_client)
+    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
+    for _, reached in tasks:
+        await reached.wait()
+    leaving = own_stack.of(stage)[0]
+    leaving.terminate()
+    late = asyncio.create_task(own_client.stream(body(say(LONG))))
+    for task, _ in tasks:
+        answer = await asyncio.wait_for(task, 30)
+        check_whole(answer)
+        assert answer.said == expected
+    check_whole(await late)
+    assert await asyncio.to_thread(leaving.wait) == 0
+
+
+async def test_the_bus_may_go_away_and_come_back(own_stack: Stack, own_client: Client) -> None:
+    expected = await reference(own_client)
+    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
+    for _, reached in tasks:
+        await reached.wait()
+    own_stack.nats.kill()
+    beginning = asyncio.create_task(own_client.stream(body(say("Hm.\n</think>\n\nYes."))))
+    await asyncio.sleep(0.5)
+    own_stack.nats.start()
+    async with asyncio.timeout(30):
+        while (await own_client.get("/ready"))[0] != 200:
+            await asyncio.sleep(0.01)
+    new = await own_client.stream(body(say("Hm.\n</think>\n\nYes.")))
+    assert new.said[-1] == ("text", "Yes.")
+    for task, _ in tasks:
+        answer = await asyncio.wait_for(task, 30)
+        assert answer.said == expected
+    with contextlib.suppress(AssertionError):  # it came while there was no bus: refused, or served
+        await beginning
+
+
+async def test_frozen_preprocessors_are_passed_over(own_stack: Stack, own_client: Client) -> None:
+    frozen = own_stack.of("preprocessor")[0]
+    frozen.pause()
+    try:
+        answers = await asyncio.gather(*(own_client.stream(body(say("Hm.\n</think>\n\nYes."))) for _ in range(6)))
+        assert all(answer.said[-1] == ("text", "Yes.") for answer in answers)
+    finally:
+        frozen.resume()
+
+
+async def test_engine_death_is_made_good_by_another_worker_and_else_one_clear_error(
+    own_stack: Stack, own_client: Client
+) -> None:
+    output = "Hm.\n</think>\n\nOne two [[pause 50]][[die out of memory]]three"
+    answer = await own_client.stream(body(say(output)))
+    assert answer.said[-1] == ("text", "One two three"), "the other worker went on behind the tokens"
+    async with asyncio.timeout(20):
+        while len(own_stack.of("worker")) == 2:
+            await asyncio.sleep(0.05)
+    async with own_client.http.post(f"{own_client.url}/v1/messages", json=body(say(output))) as response:
+        assert response.status == 200
+        got = [event async for event in events(response)]
+    assert [e.name for e in got].count("error") == 1
+    assert got[-1].name == "error"
+    assert got[-1].data["error"]["type"] == "api_error"
+    async with asyncio.timeout(20):
+        while own_stack.of("worker"):
+            await asyncio.sleep(0.05)
+    status, error = await own_client.post("/v1/messages", body(say("x"), stream=False))
+    assert (status, error["error"]["type"]) == (503, "overloaded_error")
+
+
+async def frozen_until_given_up(stack: Stack, child: Child) -> None:
+    """Freezes a process until nobody counts on it, and thaws it."""
+    child.pause()
+    try:
+        async with asyncio.timeout(20):
+            while child.name in await turns_at(stack, child.stage):
+                await asyncio.sleep(0.05)
+    finally:
+        child.resume()
+
+
+async def idle(stack: Stack, child: Child) -> None:
+    """Until a process is back, and has no turn."""
+    async with asyncio.timeout(20):
+        while (await turns_at(stack, child.stage)).get(child.name) != 0:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("stage", ["worker", "parser"])
+async def test_a_process_that_freezes_and_thaws_does_not_go_on_with_what_others_have(
+    own_stack: Stack, own_client: Client, stage: str
+) -> None:
+    expected = await reference(own_client)
+    longer = LONG.replace("[[delay 15]]", "[[delay 40]]")
+    tasks = [await after_first_call(own_client, body(say(longer))) for _ in range(4)]
+    for _, reached in tasks:
+        await reached.wait()
+    name = await busy(own_stack, stage)
+    frozen = next(child for child in own_stack.children if child.name == name)
+    await frozen_until_given_up(own_stack, frozen)
+    await idle(own_stack, frozen)
+    for task, _ in tasks:
+        answer = await asyncio.wait_for(task, 30)
+        assert answer.said == expected
+    for other in own_stack.of(stage):
+        if other is not frozen:
+            other.kill()
+    answer = await own_client.stream(body(say(LONG)))
+    assert answer.said == expected, "it serves again"
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_nobody_decodes_for_a_frontend_that_is_gone(own_stack: Stack, own_client: Client, how: str) -> None:
+    """A frozen one thaws: its client gets one error, and it serves again."""
+    lost = own_stack.start("frontend")
+    async with asyncio.timeout(20), aiohttp.ClientSession() as http:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with http.get(f"{lost.url}/ready") as response:
+                    if response.status == 200:
+                        break
+            await asyncio.sleep(0.05)
+    client = Client(lost.url)
+    request = body(say("Hm.\n</think>\n\n[[delay 20]]" + call("ls") + "[[fill 3000]]"))
+    request["messages"][0]["content"] = request["messages"][0]["content"].replace("</think>", "</think>\n\nA\n\n")
+    task, reached = await after_first_call(client, request)
+    await reached.wait()
+    await busy(own_stack, "worker")
+    if how == "killed":
+        lost.kill()
+    else:
+        lost.pause()
+    try:
+        for stage in ("worker", "parser"):
+            for child in own_stack.of(stage):
+                await idle(own_stack, child)
+    finally:
+        lost.resume()
+    if how == "killed":
+        with pytest.raises(aiohttp.ClientError):
+            await task
+    else:
+        answer = await asyncio.wait_for(task, 30)
+        assert answer.error is not None
+        assert [event.name for event in answer.events].count("error") == 1
+        assert (await client.stream(body(say("Hm.\n</think>\n\nYes.")))).said[-1] == ("text", "Yes.")
+    await client.http.close()
+
+
+async def test_everything_may_freeze_for_a_while(own_stack: Stack, own_client: Client) -> None:
+    """As a machine that sleeps: nobody has heard anybody, and nobody is dead."""
+    expected = await reference(own_client)
+    tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
+    for _, reached in tasks:
+        await reached.wait()
+    for child in own_stack.children:
+        if child.process.poll() is None:
+            child.pause()
+    await asyncio.sleep(4)
+    for child in own_stack.children:
+        if child.process.poll() is None:
+            child.resume()
+    for task, _ in tasks:
+        answer = await asyncio.wait_for(task, 30)
+        assert answer.error is None
+        assert answer.said == expected
