@@ -43,7 +43,7 @@ def prose(
         elif tape.final:
             return None
         else:
-            if turn.begun and not turn.holding:
+            if turn.open and not turn.holding:
                 tape.trigger, tape.escape = running.trigger, False
             yield
             tape.trigger = None

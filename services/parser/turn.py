@@ -26,7 +26,7 @@ class Opener(NamedTuple):
 class Turn:
     """What the readers of one turn share."""
 
-    __slots__ = ("_broken", "_held", "_keep_indent", "blocks", "calls", "reasoning", "tape", "tools")
+    __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "reasoning", "tape", "tools")
 
     def __init__(self, tools: Tools, reasoning: bool, calls: bool) -> None:
         self.tape = Tape()
@@ -38,7 +38,8 @@ class Turn:
         """Whether the open or the next block is reasoning."""
         self._held: list[str] = []
         self._broken = False
-        self._keep_indent = False
+        self._resumed: BlockKind | None = None
+        """The kind of the block that the prompt has begun, while nothing of it was generated."""
 
     def prose(self, text: str) -> None:
         """Adds to the reasoning or text block, opening it at the first character that is not blank.
@@ -49,17 +50,17 @@ class Turn:
         """
         held, blocks = self._held, self.blocks
         solid, wait = _parted(text)
-        if not solid or not (self.begun or solid.strip(BLANKS)) or (held and not solid.strip(BLANKS)):
+        kind: BlockKind = "reasoning" if self.reasoning else "text"
+        if not solid or not (blocks.kind == kind or solid.strip(BLANKS)) or (held and not solid.strip(BLANKS)):
             self.hold(text)
             return
         self._broken = False
-        kind: BlockKind = "reasoning" if self.reasoning else "text"
         if blocks.kind != kind:
             solid = "".join(held) + solid
             held.clear()
-            if not self._keep_indent:
+            if self._resumed != kind:
                 solid = solid[solid.rfind("\n", 0, len(solid) - len(solid.lstrip(BLANKS))) + 1 :]
-            self._keep_indent = False
+            self._resumed = None
             blocks.open(kind)
         elif held:
             for piece in held:
@@ -80,9 +81,14 @@ class Turn:
         return bool(self._held)
 
     @property
-    def begun(self) -> bool:
+    def open(self) -> bool:
         """The block of the present kind is open."""
         return self.blocks.kind == ("reasoning" if self.reasoning else "text")
+
+    @property
+    def begun(self) -> bool:
+        """It is open, or the prompt has begun it."""
+        return (self.blocks.kind or self._resumed) == ("reasoning" if self.reasoning else "text")
 
     @property
     def line_start(self) -> bool:
@@ -93,12 +99,13 @@ class Turn:
         """Ends the open reasoning or text; what waited is dropped."""
         self._held.clear()
         self._broken = False
+        self._resumed = None
         if self.blocks.kind != "tool_use":
             self.blocks.close()
 
     def resume(self) -> None:
         """Takes what was parsed so far as said by the prompt: only an open call remains of it."""
-        self._keep_indent = self.blocks.forget() is not None
+        self._resumed = self.blocks.forget()
         self._held.clear()
 
 
