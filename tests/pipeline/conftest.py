@@ -1,6 +1,6 @@
 """Running stacks for the pipeline tests."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,27 @@ def stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="session")
-def agent_stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def make_nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], NatsServer]]:
+    """A server for each pipeline: whoever shares one with others hears of their models."""
+    servers: list[NatsServer] = []
+
+    def make() -> NatsServer:
+        server = NatsServer(nats_binary, str(tmp_path_factory.mktemp("nats")))
+        server.start()
+        servers.append(server)
+        return server
+
+    yield make
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def agent_stack(
+    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     """The demo as `turnwire up` starts it: the scripted agent answers, under any model's name."""
-    running = Stack(nats, demo_model, tmp_path_factory.mktemp("agent"))
+    running = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("agent"))
     options: dict[str, dict[str, Any]] = {
         stage: {"served_model_name": AGENT} for stage in ("parser", "preprocessor", "worker")
     }
@@ -55,16 +73,16 @@ MORTALS = {"worker": 2, "parser": 2, "preprocessor": 2}
 
 
 @pytest.fixture(scope="session")
-def mortal_stack(nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two of every inner stage on a server of their own, quick to notice a death."""
-    server = NatsServer(nats_binary, str(tmp_path_factory.mktemp("nats")))
-    server.start()
-    running = Stack(server, demo_model, tmp_path_factory.mktemp("mortal"), beat_interval_s=0.25, dead_after_s=1.5)
+def mortal_stack(
+    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    """Two of every inner stage, quick to notice a death."""
+    directory = tmp_path_factory.mktemp("mortal")
+    running = Stack(make_nats(), demo_model, directory, beat_interval_s=0.25, dead_after_s=1.5)
     try:
         yield running.start_all(MORTALS)
     finally:
         running.stop()
-        server.kill()
 
 
 @pytest.fixture
@@ -79,10 +97,15 @@ def counting_model(demo_model: Path) -> Model:
     return Model(demo_model, "counting")
 
 
+@pytest.fixture(scope="session")
+def local_nats(make_nats: Callable[[], NatsServer]) -> NatsServer:
+    return make_nats()
+
+
 @pytest.fixture
-async def local(nats: NatsServer, counting_model: Model, quiet_log: FilteringBoundLogger) -> AsyncIterator[Local]:
+async def local(local_nats: NatsServer, counting_model: Model, quiet_log: FilteringBoundLogger) -> AsyncIterator[Local]:
     """A pipeline in the test's own loop, with nothing started yet."""
-    pipeline = Local(nats, counting_model, quiet_log)
+    pipeline = Local(local_nats, counting_model, quiet_log)
     yield pipeline
     await pipeline.stop()
 

@@ -1,6 +1,6 @@
 """A real model, tiny and random, decodes through the whole path: HTTP, four processes, continuous batching, parser."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def real(nats: NatsServer, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    running = Stack(nats, tiny, tmp_path_factory.mktemp("real"))
+def real(make_nats: Callable[[], NatsServer], tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    running = Stack(make_nats(), tiny, tmp_path_factory.mktemp("real"))
     named = {"served_model_name": MODEL}
     worker = {**named, "engine": "transformers", "kv_tokens": 8192, "slots": 8, "max_model_len": 4096}
     try:
@@ -87,10 +87,8 @@ def ask(text: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_greedy_output_is_that_of_generate_and_a_second_turn_is_cached(
-    real: Stack, nats: NatsServer, tiny: Path
-) -> None:
-    client, heard = Client(real.url), await Heard().open(nats.url)
+async def test_greedy_output_is_that_of_generate_and_a_second_turn_is_cached(real: Stack, tiny: Path) -> None:
+    client, heard = Client(real.url), await Heard().open(real.nats.url)
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny)
     request = ask("Count the boats in the harbour. " * 20)
     answer = await client.stream({**request, "stream": True})
