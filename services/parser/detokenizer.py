@@ -1,15 +1,16 @@
 """Token ids to text, one step at a time, never a broken character.
 
 Where the tokenizer's decoder is byte-level BPE or sentencepiece with byte fallback (nearly all models), each id stands
-for a fixed run of bytes: a table of them and an incremental UTF-8 decoder give each character with its last byte, in
-0.3 µs a token. Any other decoder is asked through `tokenizers.DecodeStream`. Which of the two is right for a tokenizer
-is tried at load on text that is hard to cut.
+for a fixed run of bytes. Most of them are whole characters, and are looked up; the others go through an incremental
+UTF-8 decoder, which gives each character with its last byte. Any other decoder is asked through
+`tokenizers.DecodeStream`. Which of the two is right for a tokenizer is tried at load on text that is hard to cut.
 """
 
 import codecs
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -24,6 +25,10 @@ class Detokenizer(Protocol):
 
     def feed(self, ids: Sequence[int]) -> str:
         """The text that these tokens complete."""
+        ...
+
+    def step(self, token: int) -> str:
+        """The text that this token completes."""
         ...
 
     def flush(self) -> str:
@@ -41,12 +46,19 @@ class Vocabulary:
             int(token["id"]): str(token["content"]) for token in spec["added_tokens"] if token["special"]
         }
         table = _table(tokenizer, spec)
-        self._table = table if table is not None and _agrees(table, tokenizer) else None
+        self._texts: list[str | None] | None = None
+        """The text of every token that is whole characters."""
+        self._parts: dict[int, bytes] = {}
+        """The bytes of those that are not."""
+        if table is not None and _agrees(table, tokenizer):
+            self._texts = list(map(_decoded, table))
+            self._parts = {token: table[token] for token, text in enumerate(self._texts) if text is None}
+        self._shown = cache(self._without)
 
     @property
     def exact(self) -> bool:
         """Whether ids map to bytes one by one."""
-        return self._table is not None
+        return self._texts is not None
 
     def hidden(self, markers: Collection[str]) -> frozenset[int]:
         """Special tokens that are never shown: all but those which the family's grammar is written in."""
@@ -54,26 +66,42 @@ class Vocabulary:
 
     def open(self, hidden: frozenset[int]) -> Detokenizer:
         """A decoder for one turn that leaves out the `hidden` tokens."""
-        if self._table is None:
+        if self._texts is None:
             return _StreamDetokenizer(self._tokenizer, hidden)
-        return _TableDetokenizer(self._table, hidden)
+        return _TableDetokenizer(self._shown(hidden), self._parts)
+
+    def _without(self, hidden: frozenset[int]) -> list[str | None]:
+        texts = list(self._texts or ())
+        for token in hidden:
+            texts[token] = ""
+        return texts
 
 
 class _TableDetokenizer:
-    __slots__ = ("_decode", "_decoder", "_hidden", "_table")
+    __slots__ = ("_decoder", "_inside", "_parts", "_texts")
 
-    def __init__(self, table: list[bytes], hidden: frozenset[int]) -> None:
-        self._table = table
-        self._hidden = hidden
+    def __init__(self, texts: list[str | None], parts: dict[int, bytes]) -> None:
+        self._texts = texts
+        self._parts = parts
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._decode = self._decoder.decode
+        self._inside = False
+        """The decoder holds the first bytes of a character."""
 
     def feed(self, ids: Sequence[int]) -> str:
-        table, hidden, size = self._table, self._hidden, len(self._table)
-        # An id beyond the vocabulary (a padded embedding row) has no text.
-        return self._decode(b"".join([table[i] for i in ids if i not in hidden and i < size]))
+        return "".join(map(self.step, ids))
+
+    def step(self, token: int) -> str:
+        try:
+            text = self._texts[token]
+        except IndexError:  # an id beyond the vocabulary (a padded embedding row) has no text
+            return ""
+        if text is None or (self._inside and text):
+            text = self._decoder.decode(self._parts[token] if text is None else text.encode())
+            self._inside = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
+        self._inside = False
         return self._decoder.decode(b"", True)
 
 
@@ -89,17 +117,17 @@ class _StreamDetokenizer:
         self._pending: list[int] = []
 
     def feed(self, ids: Sequence[int]) -> str:
-        out = []
-        for token in ids:
-            if token in self._hidden:
-                continue
-            text = self._stream.step(self._tokenizer, token)
-            if text is None:
-                self._pending.append(token)
-            else:
-                self._pending.clear()
-                out.append(text)
-        return "".join(out)
+        return "".join(map(self.step, ids))
+
+    def step(self, token: int) -> str:
+        if token in self._hidden:
+            return ""
+        text = self._stream.step(self._tokenizer, token)
+        if text is None:
+            self._pending.append(token)
+            return ""
+        self._pending.clear()
+        return text
 
     def flush(self) -> str:
         pending, self._pending = self._pending, []
@@ -124,6 +152,13 @@ def _table(tokenizer: Tokenizer, spec: dict[str, Any]) -> list[bytes] | None:
         except KeyError:  # a token outside the byte alphabet: not byte-level after all
             return None
     return table
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _decoder_steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:

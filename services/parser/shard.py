@@ -109,7 +109,7 @@ class TurnParse:
         for token in ids:
             self.ids.append(token)
             self.reasoning_tokens += parser.in_reasoning
-            text = detokenizer.feed((token,))
+            text = detokenizer.step(token)
             if text:
                 self._take(parser.feed(text))
                 if self.cut is not None:
@@ -155,17 +155,17 @@ class TurnParse:
 
     def _take(self, events: list[BlockStart | Delta | BlockStop]) -> None:
         for event in events:
-            if self.cut is not None:
-                return
             if isinstance(event, Delta):
                 if self._stop is None or not self._in_text():
-                    self.log.append(event)
+                    self.log.add(event.text)
                 else:
                     self._take_text(event)
             elif isinstance(event, BlockStart):
                 self._start(event)
             else:
                 self._close(event)
+            if self.cut is not None:
+                return
 
     def _in_text(self) -> bool:
         return self._hold is not None or self.log.open_kind == "text"

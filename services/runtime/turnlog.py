@@ -125,10 +125,10 @@ class _Block:
 
     def text_from(self, offset: int, room: int) -> str:
         """At most `room` characters. Costs what it returns, however long the block is."""
+        if offset >= self.offsets[-1]:  # as a rule it is the last piece
+            return self.pieces[-1][offset - self.offsets[-1] :][:room]
         first = bisect_right(self.offsets, offset) - 1
         at = offset - self.offsets[first]
-        if first == len(self.pieces) - 1:
-            return self.pieces[first][at : at + room]
         last = len(self.pieces) if self.length - offset <= room else bisect_right(self.offsets, offset + room)
         return "".join(self.pieces[first:last])[at : at + room]
 
@@ -144,12 +144,18 @@ class TurnLog:
         """Events that were appended."""
         self.terminal: Finish | Failed | Interrupted | None = None
 
+    def add(self, text: str) -> None:
+        """Adds text to the open block: as `append` does with a `Delta`."""
+        self.size += 1
+        self._blocks[-1].add(text)
+
     def append(self, event: LoggedEvent) -> None:
         """Adds the next event. The writer is trusted to write in order."""
-        self.size += 1
         if isinstance(event, Delta):
-            self._blocks[-1].add(event.text)
-        elif isinstance(event, BlockStart):
+            self.add(event.text)
+            return
+        self.size += 1
+        if isinstance(event, BlockStart):
             self._blocks.append(_Block(event))
         elif isinstance(event, BlockStop):
             self._blocks[-1].stop = event
@@ -162,7 +168,7 @@ class TurnLog:
         Returns the events and the room that is left; where that is none, there may be more to read.
         """
         out: list[LoggedEvent] = []
-        first = cursor.blocks if cursor.stopped else cursor.blocks - 1
+        first = cursor.blocks - (not cursor.stopped)
         for index in range(first, len(self._blocks)):
             if room <= 0:
                 return out, 0
