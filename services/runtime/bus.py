@@ -208,7 +208,7 @@ class Bus:
             if not self._client.is_closed and not self._client.is_draining:
                 try:
                     await subscription.drain()  # type: ignore[no-untyped-call]
-                except errors.Error as error:
+                except (errors.Error, OSError, RuntimeError) as error:
                     self._log.debug("bus.unsubscribe_failed", subject=subject, error=repr(error))
 
         return Subscription(stop)
@@ -217,7 +217,7 @@ class Bus:
         """Waits until the server has everything that was published. A round trip: not for the token path."""
         try:
             await self._client.flush(timeout=max(1, int(timeout_s)))
-        except (errors.Error, TimeoutError) as error:
+        except (errors.Error, OSError, RuntimeError) as error:
             self._log.debug("bus.flush_failed", error=repr(error))
 
     async def close(self) -> None:
@@ -225,7 +225,10 @@ class Bus:
         self._closing = True
         if self._client.is_connected:
             await self.flush()
-        await self._client.close()
+        try:
+            await self._client.close()
+        except (errors.Error, OSError, RuntimeError) as error:  # the server is gone, and there is no more to close
+            self._log.debug("bus.close_failed", error=repr(error))
 
     async def _error(self, error: Exception) -> None:
         # Total: an exception from here ends nats-py's read loop while the connection looks alive.

@@ -112,6 +112,18 @@ async def test_the_bus_may_go_away_and_come_back(own_stack: Stack, own_client: C
         await beginning
 
 
+async def test_a_process_can_be_stopped_while_there_is_no_bus(own_stack: Stack) -> None:
+    leaving = [own_stack.of(stage)[0] for stage in ("worker", "parser", "preprocessor")]
+    own_stack.nats.kill()
+    try:
+        for child in leaving:
+            child.terminate()
+        for child in leaving:
+            assert await asyncio.to_thread(child.wait) == 0, child.text()[-2000:]
+    finally:
+        own_stack.nats.start()
+
+
 async def test_frozen_preprocessors_are_passed_over(own_stack: Stack, own_client: Client) -> None:
     frozen = own_stack.of("preprocessor")[0]
     frozen.pause()
