@@ -23,6 +23,10 @@ class Router:
         """A beat tells the true load: what was added to the last one is in it."""
         self._since_beat.pop(beat.id, None)
 
+    def left(self, beat: Beat) -> None:
+        """A process is gone, and with it what was sent to it."""
+        self._since_beat.pop(beat.id, None)
+
     def workers(self, beats: list[Beat], *, avoid: Collection[str], late: Collection[str]) -> list[str]:
         """The workers to ask, best first. Those to avoid, and those whose beat is late, come last.
 

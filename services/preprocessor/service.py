@@ -90,6 +90,7 @@ class Preprocessor:
         process.models = [setup.card]
         process.load = lambda: Load(running=len(self._turns))
         process.registry.on_beat(self._router.heard)
+        process.registry.on_leave(self._router.left)
 
     async def start(self) -> None:
         """Subscribes; from now on requests come."""

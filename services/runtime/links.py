@@ -132,7 +132,7 @@ class ReceiveLink:
         return lost
 
     def unnamed(self) -> bool:
-        """The sender's beat names no number. True where that means that it has given this receiver up."""
+        """The sender's beat names no number of this link. True where that means that it has given the link up."""
         self._absences += 1
         return self._absences >= ABSENCES
 

@@ -261,13 +261,11 @@ class FrameReceiver:
         if beat.stage != self._senders:
             return
         seq = beat.sent.get(self._process.id)
-        if seq is None:
-            link = self._known(beat.id)
+        link = self._known(beat.id) if seq is None else self._link(beat.id, seq)
+        if seq is None or link is None:
+            link = self._links.get(beat.id)
             if link is not None and link.unnamed():
                 self._given_up(beat.id)
-            return
-        link = self._link(beat.id, seq)
-        if link is None:
             return
         lost = link.announced(seq)
         if link.heeded(beat.replays.get(self._process.id, 0)) or lost:

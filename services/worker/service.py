@@ -58,7 +58,8 @@ class Worker:
             on_credit=self._credited,
             on_replay=self._replay,
         )
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turns: dict[str, tuple[TokenStream, asyncio.Task[None]]] = {}
+        """The newest attempt at each turn, while it decodes."""
         self._cancelled: OrderedDict[str, int] = OrderedDict()
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything."""
@@ -101,7 +102,7 @@ class Worker:
         while self._engine.healthy():  # noqa: ASYNC110 - an engine that dies tells nobody
             await asyncio.sleep(HEALTH_INTERVAL_S)
         # Turns first: their errors must be in the outbox before the process goes.
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*(task for _, task in self._turns.values()), return_exceptions=True)
         await asyncio.sleep(0)
         self._process.stop(failure="the engine died")
 
@@ -131,8 +132,8 @@ class Worker:
             resumed=len(resume),
         )
         check(engine_request, self._info)
-        former = self._tasks.pop(request.turn, None)
-        if former is not None:
+        if request.turn in self._turns:
+            _, former = self._turns.pop(request.turn)
             former.cancel()
         stream = TokenStream(
             request.turn,
@@ -149,18 +150,17 @@ class Worker:
         task = asyncio.get_running_loop().create_task(self._decode(stream, engine_request), name=request.turn)
         # A callback and not a `finally`: a task that is cancelled before its first step never runs its body.
         task.add_done_callback(partial(self._ended, stream))
-        self._tasks[request.turn] = task
+        self._turns[request.turn] = (stream, task)
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
             raise Unavailable("this worker is going away")
         if self._cancelled.get(request.turn, 0) >= request.attempt:
             raise Unavailable("the turn was cancelled")
-        present = self._outbox.get(request.turn)
-        if present is not None and present.attempt >= request.attempt:
+        if request.turn in self._turns and self._turns[request.turn][0].attempt >= request.attempt:
             raise Unavailable("this worker has the turn already")
         slots = self._engine.load().slots
-        if 0 < slots <= len(self._tasks) - self._queue_limit:
+        if 0 < slots <= len(self._turns) - self._queue_limit:
             raise Overloaded("all slots of this worker are taken and its queue is full", retry_after_s=RETRY_AFTER_S)
 
     def _shard_for(self, parser: str) -> str:
@@ -196,10 +196,10 @@ class Worker:
             stream.finish = TokenFinish(FinishReason.CANCELLED)
         self._send(stream)
         self._outbox.ended(stream, asyncio.get_running_loop().time())
-        if self._tasks.get(stream.turn) is task:
-            del self._tasks[stream.turn]
+        if self._turns.get(stream.turn, (None, None))[1] is task:
+            del self._turns[stream.turn]
         self._settle()
-        if not self._tasks and self._process.draining:
+        if not self._outbox.busy and self._process.draining:
             self._process.poke()  # a beat makes the shards say what they have
 
     def _send(self, stream: TokenStream) -> None:
@@ -211,7 +211,7 @@ class Worker:
         self._settle()
 
     def _settle(self) -> None:
-        if self._settled.is_set() or self._tasks:
+        if self._settled.is_set() or self._outbox.busy:
             return
         there = self._process.registry
         if all(there.get("parser", stream.parser) is None for stream in self._outbox.undelivered()):
@@ -226,9 +226,10 @@ class Worker:
         self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.pop(cancel.turn, 0))
         while len(self._cancelled) > MAX_CANCELS:
             self._cancelled.popitem(last=False)
-        stream = self._outbox.get(cancel.turn)
-        task = self._tasks.get(cancel.turn)
-        if stream is not None and task is not None and stream.attempt <= cancel.attempt and not task.cancelling():
+        if cancel.turn not in self._turns:
+            return
+        stream, task = self._turns[cancel.turn]
+        if stream.attempt <= cancel.attempt and not task.cancelling():
             loop = asyncio.get_running_loop()
             arrived = loop.time()
             task.add_done_callback(lambda _: self._abort_seconds.observe(loop.time() - arrived))
@@ -242,8 +243,8 @@ class Worker:
             self._adopt()
             self._settle()
         elif beat.stage == "frontend":
-            for stream in self._outbox.live():
-                if stream.frontend == beat.id and (task := self._tasks.get(stream.turn)) is not None:
+            for stream, task in self._turns.values():
+                if stream.frontend == beat.id:
                     self._log.info("worker.cancelled", turn=stream.turn, reason="frontend_gone")
                     task.cancel()
 

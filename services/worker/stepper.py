@@ -21,6 +21,8 @@ UNDELIVERED = 8
 """So many times longer than others lingers a stream that did not arrive."""
 
 Logprobs = list[list[tuple[int, float]]]
+Key = tuple[str, int]
+"""Turn and attempt."""
 
 
 class TokenStream:
@@ -39,6 +41,7 @@ class TokenStream:
         "finish_seq",
         "frontend",
         "ids",
+        "key",
         "logprobs",
         "parser",
         "resumed",
@@ -50,6 +53,7 @@ class TokenStream:
         """`resume`: output tokens of an earlier attempt; they are sent as if decoded here."""
         self.turn = turn
         self.attempt = attempt
+        self.key: Key = (turn, attempt)
         self.parser = parser
         self.frontend = frontend
         self.context = context
@@ -142,29 +146,24 @@ class Outbox:
         self._frame_bytes = frame_bytes
         self._linger_s = linger_s
         self._max_lingering = max_lingering
-        self._live: dict[str, TokenStream] = {}
-        self._lingering: OrderedDict[str, TokenStream] = OrderedDict()
-        self._dirty: dict[str, dict[str, TokenStream]] = {}
+        self._live: dict[Key, TokenStream] = {}
+        self._lingering: OrderedDict[Key, TokenStream] = OrderedDict()
+        self._dirty: dict[str, dict[Key, TokenStream]] = {}
         self._ends: dict[str, deque[tuple[int, TokenStream]]] = {}
 
     def open(self, stream: TokenStream) -> None:
-        """A turn begins. A former attempt of the same turn is forgotten."""
-        former = self._lingering.pop(stream.turn, None) or self._live.get(stream.turn)
-        if former is not None:
-            self._dirty.get(former.parser, {}).pop(stream.turn, None)
-        self._live[stream.turn] = stream
+        """An attempt at a turn begins. A former one goes on to its own end, for its shard must hear of it."""
+        self._live[stream.key] = stream
 
     def mark(self, stream: TokenStream) -> None:
-        """The stream has something to send. One whose place was taken by a newer attempt has not."""
-        if self._live.get(stream.turn) is stream or self._lingering.get(stream.turn) is stream:
-            self._dirty.setdefault(stream.parser, {})[stream.turn] = stream
+        """The stream has something to send."""
+        self._dirty.setdefault(stream.parser, {})[stream.key] = stream
 
     def ended(self, stream: TokenStream, now: float) -> None:
         """Decoding is over; what is unsent still goes out, and the stream lingers."""
         stream.ended_at = now
-        if self._live.get(stream.turn) is stream:
-            del self._live[stream.turn]
-            self._lingering[stream.turn] = stream
+        del self._live[stream.key]
+        self._lingering[stream.key] = stream
         if len(self._lingering) > self._max_lingering:
             self._drop(next(iter(self._lingering.values())))
 
@@ -175,8 +174,8 @@ class Outbox:
                 self._drop(stream)
 
     def _drop(self, stream: TokenStream) -> None:
-        del self._lingering[stream.turn]
-        self._dirty.get(stream.parser, {}).pop(stream.turn, None)
+        del self._lingering[stream.key]
+        self._dirty.get(stream.parser, {}).pop(stream.key, None)
 
     def fill(self, parser: str, seq: int) -> TokenFrame | None:
         """The next frame for a shard: everything of all its streams, up to the frame limit."""
@@ -185,16 +184,16 @@ class Outbox:
             return None
         entries: list[TokenEntry] = []
         room = self._frame_bytes
-        for turn, stream in list(dirty.items()):
+        for key, stream in list(dirty.items()):
             if not stream.pending:  # marked twice in one tick
-                del dirty[turn]
+                del dirty[key]
                 continue
             if entries and stream.least > room:
                 break
             entry, room = stream.take(seq, room)
             entries.append(entry)
             if not stream.pending:
-                del dirty[turn]
+                del dirty[key]
             if entry.finish is not None:
                 self._ends.setdefault(parser, deque()).append((seq, stream))
         return TokenFrame(self._worker, seq, entries) if entries else None
@@ -209,13 +208,13 @@ class Outbox:
 
     def replay(self, request: Replay) -> None:
         """Rewinds what the shard asks for, and with `all` every other stream of which it may not have the end."""
-        named = {standing.turn: standing for standing in request.streams}
+        named = {(standing.turn, standing.attempt): standing for standing in request.streams}
         for stream in list(self._all()):
             if stream.parser != request.receiver:
                 continue
-            standing = named.get(stream.turn)
+            standing = named.get(stream.key)
             if standing is not None:
-                stream.rewind(standing.offset if standing.attempt == stream.attempt else 0)
+                stream.rewind(standing.offset)
             elif request.all and stream.sent >= 0 and not stream.delivered:
                 stream.rewind(0)
             else:
@@ -233,13 +232,10 @@ class Outbox:
             self.mark(stream)
         return len(moved)
 
-    def get(self, turn: str) -> TokenStream | None:
-        """The live stream of a turn."""
-        return self._live.get(turn)
-
-    def live(self) -> list[TokenStream]:
-        """All streams that still decode."""
-        return list(self._live.values())
+    @property
+    def busy(self) -> bool:
+        """Whether anything decodes."""
+        return bool(self._live)
 
     def undelivered(self) -> Iterator[TokenStream]:
         """Turns that ended here and are not with their shard yet."""

@@ -243,7 +243,7 @@ class Service:
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
         if isinstance(self.core, Worker):
-            for task in list(self.core._tasks.values()):
+            for _, task in list(self.core._turns.values()):
                 task.cancel()
 
 
@@ -334,7 +334,7 @@ class Local:
     def server_of(self, turn: str, stage: str) -> Service:
         """The worker or parser that has a turn now."""
         for service in self.of(stage):
-            if stage == "worker" and turn in service.core._tasks:
+            if stage == "worker" and turn in service.core._turns:
                 return service
             if stage == "parser" and turn in service.core._shard.turns:
                 return service
@@ -346,7 +346,7 @@ class Local:
                 service.cut = True
                 service.running.cancel()
                 if isinstance(service.core, Worker):
-                    for task in list(service.core._tasks.values()):
+                    for _, task in list(service.core._turns.values()):
                         task.cancel()
         await asyncio.gather(*(s.running for s in self.services if s.running is not None), return_exceptions=True)
 
@@ -357,6 +357,7 @@ class Running:
     def __init__(self, local: Local, gateway: Gateway, turn_id: str, conversation: Conversation) -> None:
         self.local = local
         self.id = turn_id
+        self.conversation = conversation
         self.sink = Sink()
         self.task = asyncio.create_task(gateway.open(conversation, self.sink, turn_id=turn_id))
 

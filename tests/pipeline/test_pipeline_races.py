@@ -43,7 +43,7 @@ async def test_a_worker_and_its_parser_that_die_in_prefill_are_replaced(local: L
     plan = held(0)
     turn = local.turn(plan)
     worker = await local.begun(turn)
-    parser = next(p for p in local.of("parser") if p.id == worker.core._outbox.get(turn.id).parser)
+    parser = next(p for p in local.of("parser") if p.id == worker.core._turns[turn.id][0].parser)
     await asyncio.gather(worker.kill(), parser.kill())
     plan.go.set()
     await turn.whole(60)
@@ -197,7 +197,7 @@ async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: 
     deaf = local.server_of(turn.id, "worker")
     setattr(deaf, silence, True)
     heir = other(local, deaf)
-    await eventually(lambda: turn.id in heir.core._tasks)
+    await eventually(lambda: turn.id in heir.core._turns)
     setattr(deaf, silence, False)
     await eventually(lambda: not deaf.engine.open)
     await turn.whole(400, switches=1)
@@ -286,7 +286,7 @@ async def test_tokens_for_a_frontend_that_is_gone_are_not_kept(local: Local) -> 
     await eventually(lambda: turn.id in heir.core._shard.turns)
     await eventually(lambda: not heir.core._shard.turns)
     plan.go.set()
-    await eventually(lambda: not worker.core._tasks)
+    await eventually(lambda: not worker.core._turns)
 
 
 async def test_a_client_that_leaves_while_its_turn_is_resumed_leaves_nothing(local: Local) -> None:
@@ -336,7 +336,7 @@ async def test_a_second_interruption_of_the_same_turn(local: Local) -> None:
     for words in (30, 80):
         await turn.sink.words_at_least(words)
         await local.server_of(turn.id, "worker").kill()
-        await eventually(lambda: any(turn.id in w.core._tasks for w in local.of("worker")))
+        await eventually(lambda: any(turn.id in w.core._turns for w in local.of("worker")))
     end = await turn.whole(300, switches=2)
     assert end.usage.output == 305
 
@@ -403,7 +403,7 @@ async def test_limits_and_counts_of_a_resumed_turn(local: Local) -> None:
     assert (sampling.max_tokens, sampling.min_tokens) == (30, 10)
     assert (end.reason, end.usage.output) == (FinishReason.LENGTH, 50)
     assert end.usage.cached == end.usage.prompt, "tokens of the first attempt are not part of the prompt"
-    logprobs = heir.core._outbox._lingering[turn.id].logprobs
+    logprobs = heir.core._outbox._lingering[turn.id, 2].logprobs
     assert [len(tops) for tops in logprobs] == [0] * 20 + [1] * 30
 
 
