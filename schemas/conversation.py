@@ -79,6 +79,14 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     name: str | None = None
 
 
+class Grammar(Struct, frozen=True):
+    """What the raw input of a freeform tool must look like (Responses and Chat: `format.type` = `grammar`)."""
+
+    syntax: str
+    """`lark` or `regex`."""
+    definition: str
+
+
 class ToolSpec(Struct, frozen=True, omit_defaults=True):
     """A tool as the model is told of it. `schema` is the JSON schema of its arguments, key order kept."""
 
@@ -90,6 +98,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True):
     deferred: bool = False
     """Known only from the `ToolReference` that names it; not in the tool list at the front of the prompt."""
     strict: bool | None = None
+    grammar: Grammar | None = None
+    """Of a freeform tool (`kind="custom"`), if it has one."""
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
@@ -98,6 +108,11 @@ class ToolChoice(Struct, frozen=True, omit_defaults=True):
     mode: Literal["auto", "any", "tool", "none"] = "auto"
     name: str | None = None
     parallel: bool = True
+    namespace: str | None = None
+    """Of the tool `name`."""
+    allowed: list[str] = []
+    """The only tools that may be called (`allowed_tools`); empty: all. The prompt shows all of them all the same, so
+    that a session keeps its prefix."""
 
 
 class Thinking(Struct, frozen=True, omit_defaults=True):
@@ -107,6 +122,9 @@ class Thinking(Struct, frozen=True, omit_defaults=True):
     budget_tokens: int | None = None
     effort: str | None = None
     display: Literal["full", "omitted"] = "full"
+    history: Literal["default", "keep", "drop"] = "default"
+    """Reasoning of earlier turns: as the model's own rule has it, all of it, or only that of the present tool loop
+    (Responses' `reasoning.context`, Messages' `clear_thinking_20251015`)."""
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True):
@@ -127,6 +145,11 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
     """How many alternatives per token; 0: the chosen token only; None: none."""
     stop: list[str] = []
     ignore_eos: bool = False
+    stop_token_ids: list[int] = []
+    """Further ids that end the turn."""
+    include_stop: bool = False
+    """The stop string stays at the end of the text (vLLM's `include_stop_str_in_output`)."""
+    logit_bias: dict[int, float] = {}
 
 
 class OutputFormat(Struct, frozen=True, omit_defaults=True):
@@ -147,6 +170,30 @@ class Client(Struct, frozen=True, omit_defaults=True):
     """Name of the API key; None where the server has no keys."""
 
 
+class Hints(Struct, frozen=True, omit_defaults=True):
+    """What the client says for scheduling and caching (`nvext.agent_hints` and its kin); never part of the prompt."""
+
+    latency_sensitivity: float | None = None
+    """From 0 (batch work) up; larger goes first."""
+    priority: int | None = None
+    """Larger goes first."""
+    osl: int | None = None
+    """Output tokens to expect."""
+    speculative_prefill: bool = False
+    """Prefill the certain prefix of the next turn as soon as this one has ended."""
+    cache_salt: str | None = None
+    """Prompts with another salt share no KV blocks with this one."""
+
+
+class RawPrompt(Struct, frozen=True, omit_defaults=True):
+    """A prompt of `/v1/completions`: it goes to the model as it is, and what comes back is text."""
+
+    text: str | None = None
+    token_ids: bytes = b""
+    """Packed (`frames.pack_ids`); used where `text` is None."""
+    add_special_tokens: bool = True
+
+
 class Conversation(Struct, frozen=True, omit_defaults=True):
     """All that decides a prompt and its decoding, in one form for every API."""
 
@@ -162,3 +209,8 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     template_kwargs: dict[str, Any] = {}
     """The client's own template variables (vLLM's and SGLang's `chat_template_kwargs`)."""
     client: Client = field(default_factory=Client)
+    verbosity: str | None = None
+    """low, medium or high, for templates that read it."""
+    hints: Hints = field(default_factory=Hints)
+    prompt: RawPrompt | None = None
+    """Set: there are no turns, no template and no parsing."""

@@ -41,13 +41,36 @@ class BlockStart(Struct, frozen=True, omit_defaults=True, tag="block_start", tag
     call_id: str | None = None
 
 
-class Delta(Struct, frozen=True, tag="delta", tag_field="type"):
+class TopLogprob(Struct, frozen=True):
+    """A token that the model could have written."""
+
+    token: str
+    logprob: float
+    data: bytes = b""
+    """The token's own bytes: `token` cannot show those of half a character."""
+
+
+class TokenLogprob(Struct, frozen=True, omit_defaults=True):
+    """A token of a block and its log probability (natural logarithm)."""
+
+    token: str
+    logprob: float
+    at: int
+    """Characters of the block before the token's text."""
+    data: bytes = b""
+    top: list[TopLogprob] = []
+    """The likeliest tokens at this place, likeliest first; as many as the request asked for."""
+
+
+class Delta(Struct, frozen=True, omit_defaults=True, tag="delta", tag_field="type"):
     """A piece of the open block. For tool_use the pieces add up to the JSON text of the arguments."""
 
     block: int
     offset: int
     """Characters of this block that came before."""
     text: str
+    logprobs: list[TokenLogprob] | None = None
+    """Of the tokens that this text came from, where the request asked for them."""
 
 
 class BlockStop(Struct, frozen=True, omit_defaults=True, tag="block_stop", tag_field="type"):

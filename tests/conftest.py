@@ -98,8 +98,12 @@ async def make_process(nats: NatsServer, quiet_log: FilteringBoundLogger) -> Asy
     """Connected processes that beat when told to (`process.beat()`); closed at the end."""
     processes: list[Process] = []
 
-    async def make(stage: Stage, name: str, *, url: str = "", **bus: object) -> Process:
-        config = ServiceConfig(id=name, bus=BusConfig(nats_url=url or nats.url, **bus))  # type: ignore[arg-type]
+    async def make(stage: Stage, name: str, *, url: str = "", drain_s: float = 30.0, **bus: object) -> Process:
+        config = ServiceConfig(
+            id=name,
+            drain_s=drain_s,
+            bus=BusConfig(nats_url=url or nats.url, **bus),  # type: ignore[arg-type]
+        )
         process = Process(stage, config, quiet_log)
         await process.connect()
         processes.append(process)

@@ -16,6 +16,7 @@ from services.frontend.routes.health import HealthRoutes
 from services.frontend.routes.models import ModelRoutes
 from services.frontend.routes.text import TextRoutes
 from services.frontend.routes.turns import TurnRoute
+from services.frontend.turn_server import TurnServer
 from services.frontend.turns import TurnGateway
 from services.runtime.config import FrontendConfig
 
@@ -44,8 +45,9 @@ def make_app(
     )
     app.on_response_prepare.append(add_headers)
     metrics = FrontendMetrics(registry)
+    server = TurnServer(gateway, config, metrics, log)
     if config.enable_anthropic_api:
-        app.router.add_post("/v1/messages", TurnRoute(messages, gateway, config, metrics, log).create)
+        app.router.add_post("/v1/messages", TurnRoute(messages, server, config.max_body_bytes).create)
     _add_text(app, TextRoutes(messages, gateway, config.max_body_bytes), anthropic=config.enable_anthropic_api)
     models = ModelRoutes(gateway)
     app.router.add_get("/v1/models", models.list)

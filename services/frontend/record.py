@@ -34,7 +34,7 @@ class TurnRecord:
         self._observe = self._metrics.between(model)
 
     def batch(self, events: Sequence[TurnEvent]) -> bool:
-        """Events are here. True if they end the turn."""
+        """Events of a choice are here. True if they end its turn."""
         now = self._clock()
         if self.first_s is None:
             self.first_s = now - self._started
@@ -72,5 +72,15 @@ class TurnRecord:
             self.outcome = str(failure.kind)
         if isinstance(event, Finish):
             self.outcome = self.outcome or str(event.reason)
-            self.usage = event.usage
+            self.usage = event.usage if self.usage is None else _sum(self.usage, event.usage)
             self._metrics.used(self.model, event.usage)
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    """The usage of two choices."""
+    return Usage(
+        one.prompt + other.prompt,
+        one.cached + other.cached,
+        one.output + other.output,
+        one.reasoning + other.reasoning,
+    )

@@ -11,7 +11,8 @@ from schemas.conversation import Conversation
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply
 
-CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout"]
+CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
+"""`failed`: another choice of the same request failed."""
 
 
 class TurnSink(Protocol):

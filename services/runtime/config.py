@@ -82,6 +82,8 @@ class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fi
     """Serve the Messages API."""
     enable_streaming_tool_dispatch: bool = False
     """Send a `tool_call_dispatch` event with each complete tool call, whether the client asks for it or not."""
+    enable_streaming_reasoning_dispatch: bool = False
+    """Send a `reasoning_dispatch` event with each finished reasoning block, whether the client asks for it or not."""
     request_timeout_s: Positive = 3600.0
     """Longest time from a request to the end of its answer."""
     default_model: str | None = None

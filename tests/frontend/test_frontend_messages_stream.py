@@ -40,11 +40,11 @@ class Case(msgspec.Struct):
 
     def stream(self, batches: list[list[TurnEvent]]) -> str:
         renderer = self.renderer()
-        return (renderer.start(PREPARED) + b"".join(renderer.events(batch) for batch in batches)).decode()
+        return (renderer.start([PREPARED]) + b"".join(renderer.events(batch) for batch in batches)).decode()
 
     def document(self) -> str:
         collector = self.collector()
-        collector.start(PREPARED)
+        collector.start([PREPARED])
         collector.events(self.events)
         return collector.body().decode()
 

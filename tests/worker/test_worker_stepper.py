@@ -5,7 +5,7 @@ from msgspec import Raw
 
 from schemas.control import Replay, Standing
 from schemas.events import FinishReason
-from schemas.frames import ABSENT, TokenEntry
+from schemas.frames import ABSENT, TokenEntry, TokenFinish
 from services.worker.engine import Delta
 from services.worker.stepper import TOKEN_BYTES, Outbox, TokenStream
 
@@ -217,18 +217,6 @@ def test_steps_without_log_probabilities_keep_their_places() -> None:
     assert s.logprobs == [[], [], [(7, -0.5)], [], [(9, -0.1)]]
 
 
-def test_the_end_of_a_former_attempt_does_not_take_the_place_of_the_new() -> None:
-    box, old = outbox(), stream()
-    box.open(old)
-    new = TokenStream("t1", 2, parser="p1", frontend="f1", context=CONTEXT, resume=[])
-    box.open(new)
-    box.mark(new)
-    box.mark(old)  # its task ends after the new one began
-    frame = box.fill("p1", 1)
-    assert frame is not None
-    assert [entry.attempt for entry in frame.entries] == [2]
-
-
 def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
     box, s = outbox(), stream(resume=[5, 6])
     box.open(s)
@@ -241,14 +229,23 @@ def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
     assert entry.logprobs == [[], [], [(7, -0.5)]]
 
 
-def test_a_new_attempt_takes_the_place_of_the_old() -> None:
+def test_a_former_attempt_ends_beside_the_new() -> None:
+    """Its shard may be another one, and must not wait for ever."""
     box, old = outbox(), stream()
     box.open(old)
-    old.add(Delta([1]))
-    box.mark(old)
-    new = TokenStream("t1", 2, parser="p1", frontend="f1", context=CONTEXT, resume=[])
+    new = TokenStream("t1", 2, parser="p2", frontend="f1", context=CONTEXT, resume=[])
     box.open(new)
-    assert box.fill("p1", 1) is None
-    assert box.get("t1") is new
+    for s in (old, new):
+        s.add(Delta([1]))
+        box.mark(s)
+    old.finish = TokenFinish(FinishReason.CANCELLED)
+    box.mark(old)
     box.ended(old, 0.0)
-    assert box.get("t1") is new
+    frames = [box.fill("p1", 1), box.fill("p2", 1)]
+    assert [f.entries[0].attempt for f in frames if f is not None] == [1, 2]
+    assert frames[0] is not None
+    assert frames[0].entries[0].finish == old.finish
+    assert box.busy
+    assert list(box.undelivered()) == [old]
+    box.replay(Replay("p1", [Standing("t1", 2, 0)]))
+    assert box.fill("p1", 2) is None, "that attempt is not here"

@@ -27,6 +27,8 @@ class Reply(Struct, frozen=True):
     """Unix time in seconds."""
     dispatch: bool = False
     """Tell of each complete tool call in an event of its own."""
+    dispatch_reasoning: bool = False
+    """Tell of each finished reasoning block in an event of its own."""
 
 
 class ErrorReply(Struct, frozen=True):
@@ -40,12 +42,12 @@ class ErrorReply(Struct, frozen=True):
 class Renderer(Protocol):
     """One streamed answer. Every method returns the bytes to send next, possibly none."""
 
-    def start(self, prepared: Prepared) -> bytes:
-        """What opens the stream. Called once, first."""
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        """What opens the stream. Called once, first; one `Prepared` for each choice."""
         ...
 
-    def events(self, events: Sequence[TurnEvent]) -> bytes:
-        """The next events of the turn; Finish and Failed end the stream."""
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        """The next events of one choice's turn; the last choice's Finish, and any Failed, end the stream."""
         ...
 
     def error(self, info: ErrorInfo) -> bytes:
@@ -56,16 +58,16 @@ class Renderer(Protocol):
 class Collector(Protocol):
     """One answer that is sent whole."""
 
-    def start(self, prepared: Prepared) -> None:
-        """Called once, first."""
+    def start(self, prepared: Sequence[Prepared]) -> None:
+        """Called once, first; one `Prepared` for each choice."""
         ...
 
-    def events(self, events: Sequence[TurnEvent]) -> None:
-        """The next events of the turn."""
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        """The next events of one choice's turn."""
         ...
 
     def body(self) -> bytes:
-        """The JSON document; called once, after Finish."""
+        """The JSON document; called once, after every choice's Finish."""
         ...
 
 
@@ -73,8 +75,9 @@ class Ask(Protocol):
     """A request as its dialect understood it."""
 
     @property
-    def conversation(self) -> Conversation:
-        """What is asked, in the one form of all APIs; `model` is as the client spelled it, "" if it named none."""
+    def conversations(self) -> Sequence[Conversation]:
+        """What is asked, in the one form of all APIs, once for each choice of the answer. `model`, of all the same, is
+        as the client spelled it, "" if it named none."""
         ...
 
     @property

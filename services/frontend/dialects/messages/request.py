@@ -5,7 +5,7 @@ change the answer's meaning (threads, containers, MCP servers, files); everythin
 sends goes through.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -37,6 +37,11 @@ class MessagesAsk(Struct, frozen=True):
     notes: list[str]
     context_management: bool
     """The request has the field, so the answer has it too."""
+
+    @property
+    def conversations(self) -> Sequence[Conversation]:
+        """The one conversation: a Messages answer has one choice."""
+        return (self.conversation,)
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""

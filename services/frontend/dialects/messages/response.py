@@ -31,11 +31,11 @@ class MessagesCollector:
         self._finish: Finish | None = None
         self._usage: dict[str, Any] = {}
 
-    def start(self, prepared: Prepared) -> None:
+    def start(self, prepared: Sequence[Prepared]) -> None:
         """Notes the size of the prompt."""
-        self._usage = first_usage(prepared.prompt_tokens)
+        self._usage = first_usage(prepared[0].prompt_tokens)
 
-    def events(self, events: Sequence[TurnEvent]) -> None:
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
         """Takes the next events."""
         for event in events:
             if isinstance(event, Delta):

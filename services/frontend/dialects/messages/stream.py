@@ -67,7 +67,7 @@ class MessagesStream:
         self._said = False
         self._arguments: list[str] = []
 
-    def start(self, prepared: Prepared) -> bytes:
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`message_start`, with the exact size of the prompt."""
         message: dict[str, Any] = {
             "id": f"msg_{self._reply.turn}",
@@ -77,11 +77,11 @@ class MessagesStream:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": first_usage(prepared.prompt_tokens),
+            "usage": first_usage(prepared[0].prompt_tokens),
         }
         return _event("message_start", {"message": message})
 
-    def events(self, events: Sequence[TurnEvent]) -> bytes:
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together leave together, as one."""
         out: list[bytes] = []
         texts: list[str] = []

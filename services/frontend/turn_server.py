@@ -1,0 +1,249 @@
+"""The turns of one request over HTTP, for every dialect: ask → gateway → stream or document.
+
+The status waits until the gateway has opened every turn, so that what can be refused is refused with one. From then on
+a failure is the stream's last event. However the handler ends (the client hung up, did not read, the time is over), a
+turn is cancelled unless it had finished.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+from aiohttp import HttpVersion11, web
+from structlog.typing import FilteringBoundLogger
+
+from schemas.conversation import Conversation
+from schemas.errors import ErrorKind, Invalid, NotFound, TimedOut, TurnwireError, raised
+from schemas.events import Prepared
+from services.frontend.dialects.base import Ask, Collector, Dialect, Renderer, Reply
+from services.frontend.exchange import EXCHANGE, Exchange
+from services.frontend.metrics import FrontendMetrics
+from services.frontend.record import TurnRecord
+from services.frontend.sinks import Choice, DocumentSink, StreamSink
+from services.frontend.sse import SseWriter, StreamLimits
+from services.frontend.turns import CancelReason, OpenTurn, TurnGateway
+from services.runtime.config import FrontendConfig
+
+DISPATCH_HEADER = "x-turnwire-tool-dispatch"
+REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+MAX_NOTES = 16
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+Read: TypeAlias = Callable[[], Awaitable[Ask]]
+"""Reads and understands the request. Raises TurnwireError."""
+OnEnd: TypeAlias = Callable[[Renderer | Collector], None]
+"""Called when every turn has ended, before the client hears of it; not for an answer that nobody waited for."""
+
+
+class TurnServer:
+    """Serves turns. One for all dialects."""
+
+    def __init__(
+        self, gateway: TurnGateway, config: FrontendConfig, metrics: FrontendMetrics, log: FilteringBoundLogger
+    ) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._metrics = metrics
+        self._log = log
+        self._limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
+
+    async def serve(
+        self, request: web.Request, dialect: Dialect, read: Read, *, on_end: OnEnd | None = None
+    ) -> web.StreamResponse:
+        """Answers one request. Raises TurnwireError for what can be refused with a status."""
+        exchange = request[EXCHANGE]
+        record = TurnRecord(self._metrics, exchange.started, asyncio.get_running_loop().time)
+        try:
+            return await self._serve(request, dialect, read, record, on_end)
+        except TurnwireError as error:
+            record.outcome = record.outcome or str(error.info.kind)
+            raise
+        except (asyncio.CancelledError, ConnectionError):
+            record.outcome = record.outcome or "hangup"
+            raise
+        finally:
+            record.outcome = record.outcome or "internal"
+            exchange.outcome = record.outcome
+            exchange.fields |= record.fields()
+            record.close(dialect.name)
+
+    async def _serve(
+        self,
+        request: web.Request,
+        dialect: Dialect,
+        read: Read,
+        record: TurnRecord,
+        on_end: OnEnd | None,
+    ) -> web.StreamResponse:
+        exchange = request[EXCHANGE]
+        deadline = exchange.started + self._config.request_timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                ask = await read()
+                conversations = self.admit(ask, exchange, record)
+                choices = len(conversations)
+                sink = StreamSink(record, self._log, choices) if ask.stream else DocumentSink(record, choices)
+                turns = await self._open(conversations, sink, exchange.id, _traceparent(request))
+        except TimeoutError:
+            raise _late() from None
+        record.prompt_tokens = max(turn.prepared.prompt_tokens for turn in turns)
+        reply = self._reply(request, exchange, ask.conversations[0].model or turns[0].card.name)
+        answer = _Answer(turns, ask, reply, record, deadline, on_end)
+        try:
+            if isinstance(sink, StreamSink):
+                return await self._stream(request, dialect, answer, sink)
+            return await self._document(answer, sink)
+        finally:
+            if not sink.ended:
+                answer.cancel("hangup")
+
+    def admit(self, ask: Ask, exchange: Exchange, record: TurnRecord) -> list[Conversation]:
+        """The conversations as the pipeline gets them. Raises where no model of that name is served."""
+        exchange.notes = [_UNSAFE.sub("", note)[:64] for note in ask.notes[:MAX_NOTES]]
+        record.stream = ask.stream
+        model = ask.conversations[0].model
+        try:
+            card = self._gateway.resolve(model)
+        except NotFound:
+            if model:
+                raise
+            raise Invalid("model: Field required", param="model") from None
+        record.opened(card.name)
+        return [
+            msgspec.structs.replace(
+                conversation,
+                model=card.name,
+                client=msgspec.structs.replace(conversation.client, tenant=exchange.tenant),
+            )
+            for conversation in ask.conversations
+        ]
+
+    async def _open(
+        self, conversations: Sequence[Conversation], sink: StreamSink | DocumentSink, turn_id: str, trace: str | None
+    ) -> list[OpenTurn]:
+        """Opens every turn, or none."""
+        if len(conversations) == 1:
+            return [await self._gateway.open(conversations[0], sink, turn_id=turn_id, traceparent=trace)]
+        tasks = [
+            asyncio.ensure_future(
+                self._gateway.open(conversation, Choice(sink, i), turn_id=f"{turn_id}c{i}", traceparent=trace)
+            )
+            for i, conversation in enumerate(conversations)
+        ]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            for opened in await asyncio.gather(*tasks, return_exceptions=True):
+                if not isinstance(opened, BaseException):
+                    opened.cancel("hangup")
+            raise
+
+    def _reply(self, request: web.Request, exchange: Exchange, model: str) -> Reply:
+        config = self._config
+        return Reply(
+            turn=exchange.id,
+            request_id=exchange.request_id,
+            model=model,
+            created=int(time.time()),
+            dispatch=_wish(request, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
+            dispatch_reasoning=_wish(request, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch),
+        )
+
+    async def _stream(
+        self, request: web.Request, dialect: Dialect, answer: "_Answer", sink: StreamSink
+    ) -> web.StreamResponse:
+        refusal = sink.refusal()
+        if refusal is not None:
+            raise raised(refusal)
+        response = web.StreamResponse(headers=STREAM_HEADERS)
+        if request.version >= HttpVersion11:
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        renderer = answer.ask.renderer(answer.reply)
+
+        def too_slow() -> None:
+            answer.record.outcome = "slow_reader"
+            answer.cancel("slow_reader")
+
+        def too_late() -> None:
+            answer.record.outcome = str(ErrorKind.TIMED_OUT)
+            answer.cancel("timeout")
+            writer.write(renderer.error(_late().info))
+            writer.close()
+
+        writer = SseWriter(request, response, self._limits, dialect.keepalive, on_slow=too_slow)
+        writer.write(renderer.start(answer.prepared))
+        sink.attach(renderer, writer, on_end=answer.on_end, on_failure=lambda: answer.cancel("failed"))
+        timer = asyncio.get_running_loop().call_at(answer.deadline, too_late)
+        try:
+            await writer.run()
+        finally:
+            timer.cancel()
+        return response
+
+    async def _document(self, answer: "_Answer", sink: DocumentSink) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout_at(answer.deadline):
+                await sink.done.wait()
+        except TimeoutError:
+            answer.cancel("timeout")
+            raise _late() from None
+        if sink.failure is not None:
+            answer.cancel("failed")
+            raise raised(sink.failure)
+        collector = answer.ask.collector(answer.reply)
+        collector.start(answer.prepared)
+        for choice, events in enumerate(sink.events):
+            collector.events(events, choice)
+        body = collector.body()
+        if answer.on_end is not None:
+            answer.on_end(collector)
+        return web.Response(body=body, content_type="application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What both forms of an answer need."""
+
+    turns: list[OpenTurn]
+    """One for each choice."""
+    ask: Ask
+    reply: Reply
+    record: TurnRecord
+    deadline: float
+    """The loop's time after which nobody waits."""
+    on_end: OnEnd | None
+
+    @property
+    def prepared(self) -> list[Prepared]:
+        return [turn.prepared for turn in self.turns]
+
+    def cancel(self, reason: CancelReason) -> None:
+        for turn in self.turns:
+            turn.cancel(reason)
+
+
+def _late() -> TimedOut:
+    return TimedOut("The request took longer than this server allows.")
+
+
+def _wish(request: web.Request, header: str, default: bool) -> bool:
+    given = request.headers.get(header)
+    return default if given is None else given.lower() in ("1", "true")
+
+
+def _traceparent(request: web.Request) -> str | None:
+    given = request.headers.get("traceparent", "")
+    return given if _TRACEPARENT.fullmatch(given) else None
