@@ -201,7 +201,8 @@ class TurnServer:
             answer.cancel("timeout")
             raise _late() from None
         if sink.failure is not None:
-            answer.cancel("failed")
+            if len(answer.turns) > 1:
+                answer.cancel("failed")
             raise raised(sink.failure)
         collector = answer.ask.collector(answer.reply)
         collector.start(answer.prepared)

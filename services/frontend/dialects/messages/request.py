@@ -15,6 +15,7 @@ from schemas.conversation import Client, Conversation, OutputFormat, Sampling, T
 from schemas.errors import Invalid
 from services.frontend.dialects.base import Collector, Renderer, Reply
 from services.frontend.dialects.decode import decode_body
+from services.frontend.dialects.hints import hints
 from services.frontend.dialects.messages import tools, wire
 from services.frontend.dialects.messages.history import History
 from services.frontend.dialects.messages.response import MessagesCollector
@@ -80,6 +81,7 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False) ->
         format=_format(request),
         template_kwargs=request.chat_template_kwargs or {},
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
     )
     return MessagesAsk(conversation, bool(request.stream), notes, _given(request.context_management))
 

@@ -361,3 +361,6 @@ class Body(Struct):
     repetition_penalty: float | None = None
     ignore_eos: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+    priority: Any = None
+    cache_salt: Any = None
+    nvext: Any = None
