@@ -12,6 +12,9 @@ tw.v1.replay.<stage>.<id>       receiver → sender
 tw.v1.credit.<stage>.<id>       receiver → sender
 tw.v1.beat.<stage>.<id>         every process
 tw.v1.kv.<model>.<worker>       worker → preprocessors
+tw.v1.kvall.<model>.<worker>    preprocessor → one worker     request and reply
+
+$KV.<bucket>.<key>              values that are kept (JetStream's key-value form, NATS ADR-8)
 """
 
 PREFIX = "tw.v1"
@@ -102,3 +105,48 @@ def beats() -> str:
 def kv(model: str, worker: str) -> str:
     """KV blocks stored and removed by one worker."""
     return f"{PREFIX}.kv.{escape(model)}.{escape(worker)}"
+
+
+def bucket_key(bucket: str, key: str) -> str:
+    """Where the value of a key is written. Any text is a key."""
+    return f"$KV.{bucket}.{escape(key)}"
+
+
+def bucket_keys(bucket: str) -> str:
+    """Every key of a bucket."""
+    return f"$KV.{bucket}.>"
+
+
+def bucket_key_of(subject: str) -> str:
+    """The key that `bucket_key` was given."""
+    return unescape(subject.rpartition(".")[2])
+
+
+def bucket_get(bucket: str, key: str) -> str:
+    """Asks for the value of a key, from any server that holds it."""
+    return f"$JS.API.DIRECT.GET.{stream_of(bucket)}.{bucket_key(bucket, key)}"
+
+
+def stream_of(bucket: str) -> str:
+    """Name of the stream in which a bucket lies."""
+    return f"KV_{bucket}"
+
+
+def stream_create(bucket: str) -> str:
+    """Makes a bucket's stream; done already is fine."""
+    return f"$JS.API.STREAM.CREATE.{stream_of(bucket)}"
+
+
+def stream_update(bucket: str) -> str:
+    """Gives a bucket's stream other limits."""
+    return f"$JS.API.STREAM.UPDATE.{stream_of(bucket)}"
+
+
+def every_kv(model: str) -> str:
+    """KV blocks stored and removed by all workers of a model."""
+    return f"{PREFIX}.kv.{escape(model)}.*"
+
+
+def kv_snapshot(model: str, worker: str) -> str:
+    """Asks one worker for all KV blocks that it holds."""
+    return f"{PREFIX}.kvall.{escape(model)}.{escape(worker)}"

@@ -27,9 +27,11 @@ def free_port() -> int:
 class NatsServer:
     """A nats-server that a test may kill and bring back on the same port."""
 
-    def __init__(self, binary: str, directory: str) -> None:
+    def __init__(self, binary: str, directory: str, *, jetstream: str = "max_file_store: 256MB") -> None:
+        """`jetstream`: its limits; "": the server has none."""
         self._binary = binary
         self._directory = directory
+        self._jetstream = jetstream
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -41,6 +43,8 @@ class NatsServer:
         config = f"{self._directory}/nats-{self.port}.conf"
         with open(config, "w", encoding="utf-8") as file:
             file.write(f'host: "127.0.0.1"\nport: {self.port}\nmax_payload: 8MB\n')
+            if self._jetstream:
+                file.write(f'jetstream {{ store_dir: "{self._directory}/js-{self.port}"\n{self._jetstream} }}\n')
         self._process = subprocess.Popen(
             [self._binary, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

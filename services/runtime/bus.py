@@ -168,8 +168,10 @@ class Bus:
         self._log.error("bus.publish_blocked", subject=subject)
         return False
 
-    async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
-        """Asks and waits for one answer.
+    async def request(
+        self, subject: str, data: bytes, timeout_s: float, *, headers: dict[str, str] | None = None
+    ) -> bytes:
+        """Asks and waits for one answer. `headers` go with the question; those of the answer are not told.
 
         Raises:
             Unavailable: nobody listens on the subject, or the connection is down.
@@ -181,7 +183,7 @@ class Bus:
         if len(data) > self._client.max_payload:
             raise TooLarge(f"message of {len(data)} bytes is over the bus limit of {self._client.max_payload} bytes")
         try:
-            answer = await self._client.request(subject, data, timeout=timeout_s)
+            answer = await self._client.request(subject, data, timeout=timeout_s, headers=headers)
         except errors.NoRespondersError:
             raise Unavailable(f"nobody serves {subject}") from None
         except (errors.TimeoutError, TimeoutError):
