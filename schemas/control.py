@@ -18,11 +18,19 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     """Unix time in seconds."""
     family: str = ""
     """The parser family."""
+    max_output_tokens: int = 0
+    """Longest answer in tokens; 0: whatever the window leaves."""
     reasoning: bool = False
+    efforts: list[str] = []
+    """Levels of reasoning effort that the template knows, least first."""
+    switchable: bool = False
+    """Reasoning can be turned off."""
     tools: bool = False
     features: list[str] = []
     """Of the engine: logprobs, guided, prefix_cache, kv_events, priority, salt, seed, …"""
     engine: str = ""
+    block_tokens: int = 0
+    """Tokens in a KV block of the engine; 0: prompts share nothing, or nobody knows."""
 
 
 class Load(Struct, frozen=True, omit_defaults=True):

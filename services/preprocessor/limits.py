@@ -28,12 +28,15 @@ class OutputLimit(Struct, frozen=True):
     """The window, not the client, sets the limit: reaching it means that the context is full."""
 
 
-def limit_output(prompt_tokens: int, requested: int | None, window: int) -> OutputLimit:
+def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: int | None = None) -> OutputLimit:
     """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt and output).
 
-    `requested` None: whatever the window leaves; 0: the prompt is only prefilled. Raises ContextOverflow where what is
-    left is less than the client asked for and less than a useful answer.
+    `requested` None: whatever the window leaves; 0: the prompt is only prefilled. `cap`: the operator's longest answer,
+    told to clients, and cut to without a word. Raises ContextOverflow where what is left is less than the client asked
+    for and less than a useful answer.
     """
+    if cap is not None:
+        requested = cap if requested is None else min(requested, cap)
     useful = min(USEFUL_ANSWER, window // 16)
     needed = useful if requested is None else min(requested, useful)
     left = window - prompt_tokens

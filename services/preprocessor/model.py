@@ -13,6 +13,7 @@ from services.parser.detect import Detection
 from services.preprocessor.detection import detect_family
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
+from services.preprocessor.thinking import EFFORTS
 from services.preprocessor.tokens import PromptTokenizer
 from services.preprocessor.traits import TemplateTraits
 from services.runtime.config import PreprocessorConfig
@@ -112,10 +113,18 @@ def _card(config: PreprocessorConfig, traits: TemplateTraits, found: Family, win
     file = find_file(config.model, "config.json")
     return ModelCard(
         name=config.model_name,
-        aliases=config.aliases,
+        aliases=[*config.other_names, *config.aliases],
         max_model_len=window,
         created=int(file.stat().st_mtime) if file is not None else 0,
         family=found.name,
+        max_output_tokens=config.max_output_tokens or 0,
         reasoning=traits.reasoning is not None,
+        efforts=_efforts(traits),
+        switchable=bool(traits.switches) or any("none" in levels for levels in traits.efforts.values()),
         tools=traits.tools,
     )
+
+
+def _efforts(traits: TemplateTraits) -> list[str]:
+    known = {level for levels in traits.efforts.values() for level in levels}
+    return [level for level in EFFORTS if level in known]

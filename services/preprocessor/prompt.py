@@ -87,7 +87,11 @@ def assemble(
         raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
     ids = encode(rendered) if encode is not None else setup.tokenizer.encode(rendered.text)
     wanted = conversation.sampling.max_tokens
-    output = limit_output(len(ids), wanted, setup.window(window)) if limit else OutputLimit(wanted or 0, False)
+    output = (
+        limit_output(len(ids), wanted, setup.window(window), setup.card.max_output_tokens or None)
+        if limit
+        else OutputLimit(wanted or 0, False)
+    )
     return Prompt(
         ids=ids,
         text=rendered.text,

@@ -102,7 +102,8 @@ class StageConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_field
     model: str
     """Directory or hub id of the model: its tokenizer, template and, for engines that need them, weights."""
     served_model_name: str | None = None
-    """Name under which clients know the model; default: the hub id, or the directory's own name."""
+    """Name under which clients know the model, or several with commas between them; default: the hub id, or the
+    directory's own name."""
     metrics_host: str = "127.0.0.1"
     """Address for /metrics, /live and /ready."""
     metrics_port: Port | None = None
@@ -111,12 +112,21 @@ class StageConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def model_name(self) -> str:
         """The model's name on the bus and for clients: the one given, else the hub id as it is, or the directory's."""
-        if self.served_model_name:
-            return self.served_model_name
+        if names := self._names:
+            return names[0]
         path = Path(self.model)
         if path.is_dir() or self.model.startswith(("/", "./", "../", "~")):
             return path.expanduser().resolve().name
         return self.model
+
+    @property
+    def other_names(self) -> list[str]:
+        """The names after the first one in `served_model_name`."""
+        return self._names[1:]
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for part in (self.served_model_name or "").split(",") if (name := part.strip())]
 
 
 class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,6 +146,8 @@ class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_
     """Drop Claude Code's billing block, which changes per conversation and breaks every prefix cache."""
     max_model_len: Count | None = None
     """Context window in tokens, if smaller than the worker's."""
+    max_output_tokens: Count | None = None
+    """Longest answer in tokens; None: whatever the context window leaves."""
     threads: Count = 4
     """Threads that render and tokenize."""
     trust_remote_code: bool = False

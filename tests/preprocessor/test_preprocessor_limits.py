@@ -15,6 +15,15 @@ from services.preprocessor.limits import (
 )
 
 
+@pytest.mark.parametrize(("requested", "expected"), [(None, 2048), (4096, 2048), (16, 16), (0, 0)])
+def test_the_operators_longest_answer_holds(requested: int | None, expected: int) -> None:
+    assert limit_output(1000, requested, 32_768, 2048) == OutputLimit(expected, False)
+
+
+def test_the_longest_answer_yields_to_the_window() -> None:
+    assert limit_output(31_000, None, 32_768, 4096) == OutputLimit(1768, True)
+
+
 def test_what_the_client_asks_for_holds_where_it_fits() -> None:
     assert limit_output(1000, 4096, 32_768) == OutputLimit(4096, False)
     assert limit_output(28_672, 4096, 32_768) == OutputLimit(4096, False)

@@ -36,21 +36,23 @@ def test_the_demo_model(setup: ModelSetup) -> None:
     assert setup.max_model_len == 262_144
     card = setup.card
     assert (card.name, card.max_model_len, card.family) == ("turnwire-demo", 262_144, "qwen3_coder")
-    assert (card.reasoning, card.tools) == (True, True)
+    assert (card.reasoning, card.efforts, card.switchable, card.tools) == (True, [], True, True)
     assert card.created > 1_700_000_000
 
 
 def test_what_the_operator_says(model_dir: Path) -> None:
     setup = load(
         model_dir,
-        served_model_name="acme/coder",
+        served_model_name="acme/coder,gpt-5.5",
         aliases=["coder"],
         max_model_len=4096,
+        max_output_tokens=1024,
         family="hermes",
         template_kwargs={"enable_thinking": False},
         strip_anthropic_preamble=False,
     )
-    assert (setup.card.name, setup.card.aliases) == ("acme/coder", ["coder"])
+    assert (setup.card.name, setup.card.aliases) == ("acme/coder", ["gpt-5.5", "coder"])
+    assert setup.card.max_output_tokens == 1024
     assert setup.card.max_model_len == setup.max_model_len == setup.window(8192) == 4096
     assert setup.family.name == "hermes"
     assert setup.template_kwargs == {"enable_thinking": False}

@@ -203,6 +203,11 @@ def test_served_name(model: str, name: str | None, expected: str) -> None:
     assert WorkerConfig(model=model, served_model_name=name).model_name == expected
 
 
+def test_several_served_names() -> None:
+    config = WorkerConfig(model="m", served_model_name="acme/served, gpt-5.5,,fast")
+    assert (config.model_name, config.other_names) == ("acme/served", ["gpt-5.5", "fast"])
+
+
 def test_served_name_of_a_directory_under_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
