@@ -214,3 +214,5 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     hints: Hints = field(default_factory=Hints)
     prompt: RawPrompt | None = None
     """Set: there are no turns, no template and no parsing."""
+    prefill: bool = True
+    """A last assistant turn that ends in text is the beginning of the answer. False: it is over, a new one follows."""

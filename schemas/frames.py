@@ -105,8 +105,14 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """Text at the prompt's end that belongs to this turn (a forced call's opening): parsed before the first token."""
     stop: list[str] = []
     """Stop strings of the client; they are looked for in text blocks."""
+    include_stop: bool = False
+    """The one that is found stays at the end of the text."""
     calls: Literal["parallel", "single", "none"] = "parallel"
     """`single`: end the turn after its first complete call; `none`: a call's markup is text."""
+    allowed: list[str] = []
+    """The only tools that may be called, by their told names; a call of another is text. Empty: all may."""
+    logprobs: int | None = None
+    """How many alternatives each `TokenLogprob` is to have; None: deltas have none."""
     window_limited: bool = False
     """`max_tokens` is what the context window left, so reaching it means that the window is full."""
 

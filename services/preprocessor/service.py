@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from schemas import subjects
-from schemas.control import Beat, Cancel, Load, Stage
+from schemas.control import Cancel, Load
 from schemas.conversation import Conversation
 from schemas.errors import (
     ContextOverflow,
@@ -43,17 +43,17 @@ from schemas.frames import (
     unpack_ids,
 )
 from services.parser.seal import Sealer
+from services.parser.verbatim import VERBATIM
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.routing import RETRY_AFTER_S, Router
+from services.preprocessor.placement import Placement, priority
+from services.preprocessor.prompt import Prompt, allowed_tools, assemble
+from services.preprocessor.routing import RETRY_AFTER_S, Weights
 from services.runtime.bus import Message
 from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
 
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""
-LATE_BEATS = 1.5
-"""A process whose beat is so many intervals old is asked last."""
 TELL_TIMEOUT_S = 1.0
 TELL_TIMES = 4
 HEARD_S = 0.05
@@ -73,13 +73,15 @@ _decode_cancel = msgspec.json.Decoder(Cancel).decode
 class Preprocessor:
     """One model's preprocessor on the bus."""
 
-    def __init__(self, process: Process, setup: ModelSetup, sealer: Sealer, threads: int) -> None:
+    def __init__(
+        self, process: Process, setup: ModelSetup, sealer: Sealer, threads: int, weights: Weights | None = None
+    ) -> None:
         self._process = process
         self._setup = setup
         self._sealer = sealer
         self._model = setup.card.name
         self._log = process.log
-        self._router = Router()
+        self._placement = Placement(process, self._model, weights or Weights())
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,12 +91,11 @@ class Preprocessor:
         self._work: list[Any] = []
         process.models = [setup.card]
         process.load = lambda: Load(running=len(self._turns))
-        process.registry.on_beat(self._router.heard)
-        process.registry.on_leave(self._router.left)
 
     async def start(self) -> None:
         """Subscribes; from now on requests come."""
         subscribe, model, own = self._process.subscribe, self._model, self._process.id
+        await self._placement.start()
         await subscribe(subjects.cancel(model), self._cancel)
         answers: list[tuple[str, Callable[[Message], Coroutine[Any, Any, TextReply]]]] = [
             (subjects.count(model, own), self._count),
@@ -156,14 +157,11 @@ class Preprocessor:
     async def _dispatch(self, request: TurnRequest, prompt: Prompt) -> None:
         """Gives the turn to the best worker that takes it."""
         refusal: ErrorInfo | None = None
-        workers, late = self._beats("worker")
-        for worker in self._router.workers(workers, avoid=request.avoid, late=late):
-            shards, late = self._beats("parser")
-            shard = self._router.parser(shards, late=late)
-            generate = self._generate(request, prompt, shard)
-            # Before the answer: turns that come together must not all see the same worker idle.
-            self._router.assigned(worker)
-            self._router.assigned(shard)
+        packed = pack_ids(prompt.ids)
+        for worker in self._placement.workers(request, packed):
+            shard = self._placement.shard()
+            generate = self._generate(request, prompt, packed, shard)
+            self._placement.assigned(worker, shard)
             try:
                 data = await self._process.bus.request(
                     subjects.generate(self._model, worker), _encode(generate), TAKE_TIMEOUT_S
@@ -174,36 +172,32 @@ class Preprocessor:
                 refusal = _decode_reply(data).error
                 if refusal is None:
                     return
-            self._router.returned(worker)
-            self._router.returned(shard)
+            self._placement.returned(worker, shard)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
                 break  # it is the request: no other worker would take it either
         assert refusal is not None  # `workers` gives one at least
         raise raised(refusal)
 
-    def _beats(self, stage: Stage) -> tuple[list[Beat], set[str]]:
-        """The processes of a stage that take work, and which of them are late."""
-        registry, now = self._process.registry, asyncio.get_running_loop().time()
-        able = registry.able(stage, self._model)
-        limit = LATE_BEATS * self._process.config.bus.beat_interval_s
-        return able, {beat.id for beat in able if registry.age(stage, beat.id, now) > limit}
-
-    def _generate(self, request: TurnRequest, prompt: Prompt, parser: str) -> GenerateRequest:
-        choice = request.conversation.tool_choice
+    def _generate(self, request: TurnRequest, prompt: Prompt, packed: bytes, parser: str) -> GenerateRequest:
+        conversation = request.conversation
+        choice, sampling = conversation.tool_choice, conversation.sampling
         # Where a form fixes the whole output, a call's markup in it is content.
         none = choice.mode == "none" or request.conversation.format is not None
         calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
         context = ParseContext(
             model=self._model,
-            family=self._setup.family.name,
+            family=self._setup.family.name if conversation.prompt is None else VERBATIM.name,
             frontend=request.frontend,
             prompt_tokens=len(prompt.ids),
             max_tokens=prompt.max_tokens,
             tools=prompt.tools,
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
-            stop=request.conversation.sampling.stop,
+            stop=[stop for stop in sampling.stop if stop],
+            include_stop=sampling.include_stop,
             calls=calls,
+            allowed=allowed_tools(conversation),
+            logprobs=sampling.logprobs,
             window_limited=prompt.window_limited,
         )
         form = request.conversation.format
@@ -211,7 +205,7 @@ class Preprocessor:
             turn=request.turn,
             attempt=request.attempt,
             model=self._model,
-            prompt=pack_ids(prompt.ids),
+            prompt=packed,
             parser=parser,
             frontend=request.frontend,
             sampling=prompt.sampling,
@@ -219,7 +213,8 @@ class Preprocessor:
             context=msgspec.Raw(_encode(context)),
             resume=request.resume,
             deadline=request.deadline,
-            cache_salt=request.conversation.client.tenant,
+            cache_salt=self._placement.salt(request.conversation),
+            priority=priority(request.conversation),
             guided=msgspec.Raw(_encode(form)),
             traceparent=request.traceparent,
         )
@@ -314,6 +309,7 @@ async def run(config: PreprocessorConfig) -> None:
     )
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)
-    preprocessor = Preprocessor(process, setup, sealer, config.threads)
+    weights = Weights(config.router_overlap_weight, config.router_load_tokens)
+    preprocessor = Preprocessor(process, setup, sealer, config.threads, weights)
     await preprocessor.start()
     await process.run(preprocessor.drain)

@@ -90,6 +90,11 @@ class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fi
     """Model that serves requests which name none."""
     accept_any_model: bool = False
     """Serve unknown model names with the default model, or with the only one there is."""
+    codex_models_file: str | None = None
+    """File with Codex' own model catalogue (`codex debug models --bundled`), for profiles to give to served models."""
+    codex_profiles: dict[str, str] = {}
+    """Served name to the slug of its profile in `codex_models_file`, `*` for all names: JSON, or a JSON, YAML or TOML
+    file. A name that is a slug itself needs no entry; the others have Turnwire's profile."""
     accept_timeout_s: Positive = 2.0
     """A preprocessor that has not taken a turn within this time is not asked further."""
     attempts: Count = 3
@@ -150,6 +155,10 @@ class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_
     """Longest answer in tokens; None: whatever the context window leaves."""
     threads: Count = 4
     """Threads that render and tokenize."""
+    router_overlap_weight: Annotated[float, Meta(ge=0)] = 1.0
+    """What a prompt token costs that a worker would have to prefill; 0: the KV caches do not count."""
+    router_load_tokens: Annotated[float, Meta(ge=0)] = 16384.0
+    """What a worker costs all of whose slots are taken, in prompt tokens to prefill."""
     trust_remote_code: bool = False
     """Run Python code from the model directory."""
     template_kwargs: dict[str, Any] = {}

@@ -11,7 +11,7 @@ checked by one conformance suite (`tests/worker/conformance.py`):
 """
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ from schemas.control import Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
+from services.worker.kv_events import KvEvent
 
 
 class EngineDied(EngineFailed):
@@ -99,4 +100,13 @@ class Engine(Protocol):
 
     async def stop(self, grace_s: float) -> None:
         """Release everything within `grace_s` seconds; open iterators end with CANCELLED."""
+        ...
+
+
+@runtime_checkable
+class TellsBlocks(Protocol):
+    """An engine that tells which KV blocks it holds; with feature `kv_events` it does."""
+
+    def kv_events(self) -> AsyncGenerator[KvEvent, None]:
+        """What the KV cache holds, as it changes, until the engine stops. For one reader."""
         ...

@@ -24,8 +24,10 @@ from services.runtime.config import WorkerConfig
 from services.runtime.process import Process
 from services.runtime.streams import FRAME_BYTES, FrameSender
 from services.worker.admission import check
-from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest
+from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest, TellsBlocks
 from services.worker.engines import open_engine
+from services.worker.kv_book import KvBook
+from services.worker.kv_publisher import KvPublisher
 from services.worker.stepper import Outbox, TokenStream
 
 LINGER_S = 15.0
@@ -72,6 +74,7 @@ class Worker:
             registry=process.metrics,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
         )
+        self._kv = _kv_publisher(process, engine, info, model)
         process.load = engine.load
         process.models = [
             ModelCard(
@@ -80,6 +83,7 @@ class Worker:
                 created=int(time.time()),
                 features=sorted(info.features),
                 engine=info.name,
+                block_tokens=info.block_tokens or 0,
             )
         ]
         process.registry.on_leave(self._peer_left)
@@ -91,6 +95,8 @@ class Worker:
         await self._sender.start()
         await self._process.subscribe(subjects.cancel(self._model), self._cancel)
         await self._process.subscribe(subjects.generate(self._model, self._process.id), self._request)
+        if self._kv is not None:
+            await self._kv.start()
 
     async def drain(self) -> None:
         """Returns when every turn has ended and its shard has all of its tokens."""
@@ -150,6 +156,9 @@ class Worker:
         task = asyncio.get_running_loop().create_task(self._decode(stream, engine_request), name=request.turn)
         # A callback and not a `finally`: a task that is cancelled before its first step never runs its body.
         task.add_done_callback(partial(self._ended, stream))
+        if self._kv is not None and self._kv.assumes:
+            keys = self._kv.taken(request.prompt, request.cache_salt)
+            task.add_done_callback(lambda _: self._note_output(stream, keys, request))
         self._turns[request.turn] = (stream, task)
 
     def _admit(self, request: GenerateRequest) -> None:
@@ -201,6 +210,10 @@ class Worker:
         self._settle()
         if not self._outbox.busy and self._process.draining:
             self._process.poke()  # a beat makes the shards say what they have
+
+    def _note_output(self, stream: TokenStream, keys: list[int], request: GenerateRequest) -> None:
+        if self._kv is not None:
+            self._kv.ended(keys, request.prompt, stream.ids, request.cache_salt)
 
     def _send(self, stream: TokenStream) -> None:
         self._outbox.mark(stream)
@@ -282,6 +295,14 @@ def _what_is_left(sampling: Sampling, said: int) -> Sampling:
         max_tokens=max(most - said, 0),
         min_tokens=None if least is None else max(least - said, 0),
     )
+
+
+def _kv_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> KvPublisher | None:
+    """None where prompts share nothing."""
+    if info.block_tokens is None or "prefix_cache" not in info.features:
+        return None
+    events = engine.kv_events() if isinstance(engine, TellsBlocks) and "kv_events" in info.features else None
+    return KvPublisher(process, model, KvBook(info.block_tokens, info.kv_tokens), events)
 
 
 async def run(config: WorkerConfig) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.control import Beat, Load
 from schemas.errors import Overloaded, Unavailable
-from services.preprocessor.routing import Router
+from services.preprocessor.routing import Router, Wanted, Weights
 
 
 def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> Beat:
@@ -67,3 +67,38 @@ def test_the_shard_with_the_fewest_turns() -> None:
     assert router.parser(shards, late=()) == "p"
     with pytest.raises(Unavailable):
         router.parser([], late=())
+
+
+def placed(beats: list[Beat], prompt: int, weights: Weights | None = None, osl: int | None = None, **held: int) -> str:
+    return Router(weights).workers(beats, avoid=(), late=(), wanted=Wanted(prompt, held, osl))[0]
+
+
+def test_who_holds_the_prompt_gets_it() -> None:
+    beats = [worker("a", 1, slots=100), worker("b", 3, slots=100)]
+    assert placed(beats, 50_000, b=48_000) == "b"
+    assert placed(beats, 50_000, a=48_000, b=48_000) == "a"
+    assert placed(beats, 200, b=96) == "a"
+
+
+def test_load_outweighs_a_small_overlap_and_not_a_large_one() -> None:
+    beats = [worker("a", 0, slots=4), worker("b", 4, slots=4, queue_limit=8)]
+    assert placed(beats, 50_000, b=10_000) == "a"
+    assert placed(beats, 50_000, b=40_000) == "b"
+    assert placed(beats, 50_000, Weights(load_tokens=100_000), b=40_000) == "a"
+    assert placed(beats, 50_000, Weights(overlap=0), b=50_000) == "a"
+
+
+def test_a_long_answer_suffers_more_from_load() -> None:
+    beats = [worker("a", 0, slots=4), worker("b", 2, slots=4)]
+    assert placed(beats, 50_000, b=10_000) == "b"
+    assert placed(beats, 50_000, osl=1024, b=10_000) == "a"
+
+
+def test_one_that_is_full_is_not_asked_whatever_it_holds() -> None:
+    beats = [worker("a", 3), worker("b", 4, queue_limit=0)]
+    assert Router().workers(beats, avoid=(), late=(), wanted=Wanted(50_000, {"b": 50_000})) == ["a"]
+
+
+def test_no_more_is_held_than_there_is() -> None:
+    router = Router()
+    assert router.cost(worker("a"), Wanted(100, {"a": 4096})) == 0

@@ -1,0 +1,120 @@
+"""Where a prepared turn goes: the router over the loads in the registry and the index of who holds which blocks."""
+
+import asyncio
+from collections.abc import Sequence
+
+from prometheus_client import Counter
+
+from schemas.control import Beat, ModelCard, Stage
+from schemas.conversation import Conversation
+from schemas.frames import TurnRequest
+from services.preprocessor.kv_feed import KvFeed
+from services.preprocessor.kv_index import KvIndex
+from services.preprocessor.routing import Router, Wanted, Weights
+from services.runtime.block_keys import block_keys
+from services.runtime.process import Process
+
+LATE_BEATS = 1.5
+"""A process whose beat is so many intervals old is asked last."""
+MAX_PRIORITY = 2**31 - 1
+
+
+class Placement:
+    """Chooses worker and parser shard for the turns of one model."""
+
+    def __init__(self, process: Process, model: str, weights: Weights) -> None:
+        self._process = process
+        self._model = model
+        self._router = Router(weights)
+        self._index = KvIndex()
+        self._feed = KvFeed(process, model, self._index)
+        process.registry.on_beat(self._router.heard)
+        process.registry.on_leave(self._router.left)
+        self._prompt_tokens = Counter(
+            "turnwire_router_prompt_tokens",
+            "Tokens of prompts that were placed among several workers.",
+            registry=process.metrics,
+        )
+        self._held_tokens = Counter(
+            "turnwire_router_overlap_tokens",
+            "Those of them that the worker which was asked first held in its KV cache.",
+            registry=process.metrics,
+        )
+
+    async def start(self) -> None:
+        """Subscribes to the workers' word on their caches."""
+        await self._feed.start()
+
+    def workers(self, request: TurnRequest, prompt: bytes) -> list[str]:
+        """The workers to ask, best first. `prompt`: `pack_ids`. Raises Unavailable, Overloaded."""
+        able, late = self._beats("worker")
+        conversation = request.conversation
+        wanted = Wanted(output_tokens=conversation.hints.osl)
+        if len(able) > 1:
+            wanted = Wanted(len(prompt) // 4, self._held(able, prompt, self.salt(conversation)), conversation.hints.osl)
+        best = self._router.workers(able, avoid=request.avoid, late=late, wanted=wanted)
+        if len(able) > 1:
+            self._prompt_tokens.inc(wanted.prompt_tokens)
+            self._held_tokens.inc(wanted.held.get(best[0], 0))
+            self._process.log.debug(
+                "preprocessor.placed",
+                turn=request.turn,
+                prompt_tokens=wanted.prompt_tokens,
+                held=wanted.held,
+                cost={beat.id: round(self._router.cost(beat, wanted)) for beat in able},
+                first=best[0],
+            )
+        return best
+
+    def shard(self) -> str:
+        """The parser shard for the next turn. Raises Unavailable."""
+        able, late = self._beats("parser")
+        return self._router.parser(able, late=late)
+
+    def assigned(self, *processes: str) -> None:
+        """A turn is being given to them. Said before they answer: turns that come together must not all see the same
+        worker idle."""
+        for process in processes:
+            self._router.assigned(process)
+
+    def returned(self, *processes: str) -> None:
+        """It was not taken."""
+        for process in processes:
+            self._router.returned(process)
+
+    def salt(self, conversation: Conversation) -> str | None:
+        """What keeps this prompt's KV blocks apart: the client's own salt, and its tenant's where the engine can.
+
+        A salt that the client asks for and the engine does not know is refused by the worker.
+        """
+        own, tenant = conversation.hints.cache_salt, conversation.client.tenant
+        if tenant is not None and any("salt" not in card.features for card in self._cards(self._beats("worker")[0])):
+            tenant = None
+        if own is None:
+            return tenant
+        return f"{tenant or ''}\n{own}"
+
+    def _held(self, workers: Sequence[Beat], prompt: bytes, salt: str | None) -> dict[str, int]:
+        """Leading tokens of the prompt that each worker has."""
+        held: dict[str, int] = {}
+        for size in {card.block_tokens for card in self._cards(workers)} - {0}:
+            for worker, blocks in self._index.overlaps(block_keys(prompt, size, salt=salt)).items():
+                held[worker] = max(held.get(worker, 0), blocks * size)
+        return held
+
+    def _cards(self, workers: Sequence[Beat]) -> list[ModelCard]:
+        return [card for beat in workers for card in beat.models if card.name == self._model]
+
+    def _beats(self, stage: Stage) -> tuple[list[Beat], set[str]]:
+        """The processes of a stage that take work, and which of them are late."""
+        registry, now = self._process.registry, asyncio.get_running_loop().time()
+        able = registry.able(stage, self._model)
+        limit = LATE_BEATS * self._process.config.bus.beat_interval_s
+        return able, {beat.id for beat in able if registry.age(stage, beat.id, now) > limit}
+
+
+def priority(conversation: Conversation) -> int:
+    """The turn's place in an engine's queue; greater is sooner."""
+    hints = conversation.hints
+    wish = hints.priority if hints.priority is not None else hints.latency_sensitivity or 0
+    return int(max(-MAX_PRIORITY, min(MAX_PRIORITY, wish)))

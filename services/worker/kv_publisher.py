@@ -1,0 +1,100 @@
+"""Tells the preprocessors which KV blocks this worker holds, and answers who wants to know all of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from schemas import subjects
+from schemas.frames import pack_ids
+from schemas.kv import KvSnapshot, KvUpdate
+from services.runtime.block_keys import block_keys, pack
+from services.runtime.bus import Message
+from services.runtime.process import Process
+from services.worker.kv_book import Changes, KvBook
+from services.worker.kv_events import KvEvent
+
+MAX_KEYS = 32768
+"""In one update; what is more goes into the next."""
+SNAPSHOT_SHARE = 0.5
+"""Of the largest message that the bus takes; what a cache holds beyond that is left out, the oldest first."""
+_KEY_CHARS = 11
+"""Of a key in JSON: eight bytes in base64."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class KvPublisher:
+    """One worker's word on its KV cache. What changes within one tick goes out together."""
+
+    def __init__(
+        self, process: Process, model: str, book: KvBook, events: AsyncIterator[KvEvent] | None = None
+    ) -> None:
+        """`events`: the engine's; None where the book has to assume what the cache does."""
+        self._process = process
+        self._model = model
+        self._book = book
+        self._events = events
+        self._seq = 0
+        self._due = False
+
+    async def start(self) -> None:
+        """Subscribes; from now on questions are answered and events are read."""
+        await self._process.subscribe(subjects.kv_snapshot(self._model, self._process.id), self._snapshot)
+        if self._events is not None:
+            self._process.spawn(self._read(self._events), "kv events")
+
+    @property
+    def assumes(self) -> bool:
+        """Wants to hear of turns: the engine says nothing itself."""
+        return self._events is None
+
+    def taken(self, prompt: bytes, salt: str | None) -> list[int]:
+        """A turn's prompt (`pack_ids`) is being computed. Returns the keys of its blocks, for `ended`."""
+        keys = list(block_keys(prompt, self._book.block_tokens, salt=salt))
+        self._book.used(keys)
+        self._tell_soon()
+        return keys
+
+    def ended(self, keys: Sequence[int], prompt: bytes, output: Sequence[int], salt: str | None) -> None:
+        """The turn has ended: its output is in the cache, too. The last token was never computed itself."""
+        tail = prompt[len(keys) * self._book.block_tokens * 4 :] + pack_ids(output[:-1])
+        parent = keys[-1] if keys else None
+        self._book.used([*keys, *block_keys(tail, self._book.block_tokens, salt=salt, parent=parent)])
+        self._tell_soon()
+
+    async def _read(self, events: AsyncIterator[KvEvent]) -> None:
+        async for event in events:
+            self._book.event(event)
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._due = False
+        changes = self._book.take_changes()
+        if not changes:
+            return
+        for update in self._updates(changes):
+            self._process.publish(subjects.kv(self._model, self._process.id), update)
+
+    def _updates(self, changes: Changes) -> list[KvUpdate]:
+        updates: list[KvUpdate] = []
+        removed, stored, cleared = iter(changes.removed), iter(changes.stored), changes.cleared
+        while True:
+            gone = pack(islice(removed, MAX_KEYS))
+            new = b"" if gone else pack(islice(stored, MAX_KEYS))
+            if not (gone or new or cleared):
+                return updates
+            self._seq += 1
+            updates.append(KvUpdate(self._process.id, self._seq, stored=new, removed=gone, cleared=cleared))
+            cleared = False
+
+    def _snapshot(self, message: Message) -> None:
+        self._tell()  # `seq` must stand for all that the answer says
+        fit = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
+        message.reply(_encode(KvSnapshot(self._process.id, self._seq, pack(self._book.keys()[-fit:]))))

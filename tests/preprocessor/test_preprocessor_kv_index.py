@@ -1,0 +1,79 @@
+"""Who holds which blocks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from services.preprocessor.kv_index import KvIndex
+
+workers = st.sampled_from(["a", "b", "c"])
+some_keys = st.lists(st.integers(0, 12), max_size=8)
+
+
+def test_overlap_is_of_leading_blocks() -> None:
+    index = KvIndex()
+    index.stored("a", [1, 2, 3])
+    index.stored("b", [1, 2, 9])
+    index.stored("c", [2, 3])
+    assert index.overlaps([1, 2, 3, 4]) == {"a": 3, "b": 2}
+    assert index.overlaps([2, 3]) == {"a": 2, "b": 1, "c": 2}
+    assert index.overlaps([7, 1]) == {}
+    assert index.overlaps([]) == {}
+
+
+def test_beyond_its_limit_a_worker_s_oldest_blocks_are_forgotten() -> None:
+    index = KvIndex(max_keys=2)
+    index.stored("a", [1, 2, 3])
+    index.stored("b", [1])
+    assert index.overlaps([1]) == {"b": 1}
+    assert index.overlaps([2, 3]) == {"a": 2}
+    assert len(index) == 3
+
+
+class Machine(RuleBasedStateMachine):
+    """The index and the sets that it stands for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = KvIndex()
+        self.held: dict[str, set[int]] = {"a": set(), "b": set(), "c": set()}
+
+    @rule(worker=workers, keys=some_keys)
+    def stored(self, worker: str, keys: list[int]) -> None:
+        self.index.stored(worker, keys)
+        self.held[worker] |= set(keys)
+
+    @rule(worker=workers, keys=some_keys)
+    def removed(self, worker: str, keys: list[int]) -> None:
+        self.index.removed(worker, keys)
+        self.held[worker] -= set(keys)
+
+    @rule(worker=workers)
+    def forget(self, worker: str) -> None:
+        self.index.forget(worker)
+        self.held[worker].clear()
+
+    @rule(prompt=some_keys)
+    def overlap(self, prompt: list[int]) -> None:
+        expected = {}
+        for worker, held in self.held.items():
+            depth = next((i for i, key in enumerate(prompt) if key not in held), len(prompt))
+            if depth:
+                expected[worker] = depth
+        found = {worker: depth for worker, depth in self.index.overlaps(prompt).items() if depth}
+        assert found == expected
+
+    @invariant()
+    def nothing_is_kept_for_nobody(self) -> None:
+        assert len(self.index) == len(set().union(*self.held.values()))
+
+
+TestMachine = Machine.TestCase
+
+
+@given(st.lists(st.integers(0, 3), max_size=40))
+def test_depths_are_positive(prompt: list[int]) -> None:
+    index = KvIndex()
+    index.stored("a", [0, 1])
+    index.stored("b", [1, 2])
+    assert all(depth > 0 for depth in index.overlaps(prompt).values())

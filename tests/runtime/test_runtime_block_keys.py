@@ -1,0 +1,43 @@
+"""Keys of KV blocks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.frames import pack_ids
+from services.runtime.block_keys import block_keys, pack, unpack
+
+ids = st.lists(st.integers(0, 200_000), max_size=70)
+
+
+def keys(tokens: list[int], size: int = 4, **more: object) -> list[int]:
+    return list(block_keys(pack_ids(tokens), size, **more))  # type: ignore[arg-type]
+
+
+def test_the_same_in_every_process() -> None:
+    assert keys([1, 2, 3, 4, 5, 6, 7, 8, 9]) == [8052976908588476977, 16362517228796925090]
+
+
+@given(ids, ids, st.integers(1, 9))
+def test_as_many_keys_are_equal_as_whole_blocks(one: list[int], other: list[int], size: int) -> None:
+    common = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    equal = sum(a == b for a, b in zip(keys(one, size), keys(other, size), strict=False))
+    assert equal == common // size
+
+
+@given(ids, ids, st.integers(1, 9))
+def test_going_on_behind_a_block_is_as_good_as_from_the_start(one: list[int], other: list[int], size: int) -> None:
+    whole = keys(one + other, size)
+    known = len(one) // size
+    parent = whole[known - 1] if known else None
+    assert keys((one + other)[known * size :], size, parent=parent) == whole[known:]
+
+
+def test_a_salt_keeps_prompts_apart() -> None:
+    plain, salted = keys([1, 2, 3, 4]), keys([1, 2, 3, 4], salt="a")
+    assert plain != salted != keys([1, 2, 3, 4], salt="b")
+    assert plain == keys([1, 2, 3, 4], salt="")
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+def test_packed_keys_come_back(given_keys: list[int]) -> None:
+    assert unpack(pack(given_keys)) == given_keys
