@@ -159,6 +159,7 @@ class TurnServer:
             created=int(time.time()),
             dispatch=_wish(request, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
             dispatch_reasoning=_wish(request, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch),
+            now=time.time,
         )
 
     async def _stream(

@@ -5,7 +5,7 @@ request goes `Dialect.parse` → `Ask`; the ask makes the renderer of its own an
 its answer (display of thinking, include options, …) never passes through code that does not know it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -29,6 +29,8 @@ class Reply(Struct, frozen=True):
     """Tell of each complete tool call in an event of its own."""
     dispatch_reasoning: bool = False
     """Tell of each finished reasoning block in an event of its own."""
+    now: Callable[[], float] | None = None
+    """Unix time, for answers that say when they ended."""
 
 
 class ErrorReply(Struct, frozen=True):
