@@ -38,8 +38,8 @@ def prose(
         elif answer is MORE:
             yield
         elif tape.position < len(tape.text):
-            turn.prose(tape.text[tape.position])
             tape.position += 1
+            turn.prose(tape.text[tape.position - 1])
         elif tape.final:
             return None
         else:
@@ -66,8 +66,9 @@ def _pass(turn: Turn, markers: Markers[T]) -> Found[T] | Cut[T] | More | None:
         at = markers.find(text, look, tape.final)
         stop = len(text) if at < 0 else at
         if stop > tape.position:
-            turn.prose(text[tape.position : stop])
+            piece = text[tape.position : stop]
             tape.position = stop
+            turn.prose(piece)
         if at < 0:
             return None
         answer = markers.at(text, at, tape.final, turn.line_start)

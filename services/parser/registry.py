@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from services.parser.families import ALL
 from services.parser.family import Family
+from services.parser.verbatim import VERBATIM
 
 
 class UnknownFamily(ValueError):
@@ -20,9 +21,12 @@ def families() -> Mapping[str, Family]:
 
 def family(name: str) -> Family:
     """The family of this name: its own, or one under which vLLM, SGLang, Dynamo or TensorRT-LLM know its parser.
+    `verbatim` is what raw completions are read with.
 
     Raises `UnknownFamily`, with the nearest names, for any other.
     """
+    if name == VERBATIM.name:
+        return VERBATIM
     found = _by_name().get(name) or _by_alias().get(name) or _by_alias().get(_plain(name))
     if found is None:
         known = [*_by_name(), *_by_alias()]

@@ -131,7 +131,7 @@ class Tape:
 class Blocks:
     """The blocks of one turn, written in order. One is open at a time; what is said in one call becomes one delta."""
 
-    __slots__ = ("_events", "_parts", "index", "kind", "length", "say")
+    __slots__ = ("_events", "_parts", "behind", "index", "kind", "length", "say")
 
     def __init__(self) -> None:
         self.index = -1
@@ -139,15 +139,21 @@ class Blocks:
         """The kind of the open block."""
         self.length = 0
         """Characters of the open block that are out."""
+        self.behind: dict[int, int] = {}
+        """For each reasoning or text block: characters from its first one to the end of the input, as it opened."""
         self._events: list[BlockEvent] = []
         self._parts: list[str] = []
         self.say: Say = self._parts.append
         """Adds text to the open block."""
 
-    def open(self, kind: BlockKind, name: str | None = None, call_id: str | None = None) -> None:
-        """Starts a block, after closing the open one."""
+    def open(
+        self, kind: BlockKind, name: str | None = None, call_id: str | None = None, *, behind: int | None = None
+    ) -> None:
+        """Starts a block, after closing the open one. `behind`: see there."""
         self.close()
         self.index += 1
+        if behind is not None:
+            self.behind[self.index] = behind
         self.kind = kind
         self.length = 0
         self._events.append(BlockStart(self.index, kind, name, call_id))

@@ -42,7 +42,8 @@ class Turn:
         """The kind of the block that the prompt has begun, while nothing of it was generated."""
 
     def prose(self, text: str) -> None:
-        """Adds to the reasoning or text block, opening it at the first character that is not blank.
+        """Adds text that the tape has just passed to the reasoning or text block, opening it at the first character
+        that is not blank.
 
         A line break, and blanks behind it, wait until more comes: they may turn out to stand before a marker or the
         end. Blanks before it are out at once: many tokenizers write a blank of its own before each number. Blank lines
@@ -61,7 +62,8 @@ class Turn:
             if self._resumed != kind:
                 solid = solid[solid.rfind("\n", 0, len(solid) - len(solid.lstrip(BLANKS))) + 1 :]
             self._resumed = None
-            blocks.open(kind)
+            tape = self.tape
+            blocks.open(kind, behind=len(tape.text) - tape.position + len(wait) + len(solid))
         elif held:
             for piece in held:
                 blocks.say(piece)

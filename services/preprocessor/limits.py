@@ -7,10 +7,11 @@ while Claude Code asks for 32,000 to 128,000 tokens of whatever model it talks t
 cut to what the window leaves, and only a prompt that leaves no room for a useful answer is refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from msgspec import Struct
 
+from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
 
 USEFUL_ANSWER = 1024
@@ -18,6 +19,9 @@ USEFUL_ANSWER = 1024
 MAX_STOPS = 256
 MAX_STOP_CHARS = 4096
 """Of one stop string. Every character that a model writes is compared with all of them."""
+MAX_BIASES = 1024
+MAX_BIAS = 100
+"""The range of OpenAI's API (apis.md C.1); at its ends a token is as good as banned or chosen."""
 
 
 class OutputLimit(Struct, frozen=True):
@@ -45,16 +49,34 @@ def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: in
             f"prompt is too long: {prompt_tokens} tokens > {window - needed} maximum",
             param="messages",
             code="context_length_exceeded",
-            details={"prompt_tokens": prompt_tokens, "max_prompt_tokens": window - needed, "context_window": window},
+            details={
+                "prompt_tokens": prompt_tokens,
+                "max_prompt_tokens": window - needed,
+                "context_window": window,
+                **({} if requested is None else {"max_tokens": requested}),
+            },
         )
     if requested is None or requested > left:
         return OutputLimit(left, True)
     return OutputLimit(requested, False)
 
 
-def check_stops(stops: Sequence[str]) -> None:
-    """Raises Invalid for more or longer stop strings than a parser should look for."""
+def check_sampling(sampling: Sampling, vocab_size: int) -> None:
+    """Raises Invalid for more or longer stop strings than a parser should look for, and for token ids that the model
+    does not have."""
+    stops = sampling.stop
     if len(stops) > MAX_STOPS:
         raise Invalid(f"there may be {MAX_STOPS} stop sequences, not {len(stops)}", param="stop_sequences")
     if any(len(stop) > MAX_STOP_CHARS for stop in stops):
         raise Invalid(f"a stop sequence may have {MAX_STOP_CHARS} characters", param="stop_sequences")
+    _check_ids("stop_token_ids", sampling.stop_token_ids, MAX_STOPS, vocab_size)
+    _check_ids("logit_bias", sampling.logit_bias, MAX_BIASES, vocab_size)
+    if bad := [bias for bias in sampling.logit_bias.values() if not -MAX_BIAS <= bias <= MAX_BIAS]:
+        raise Invalid(f"a bias must be between -{MAX_BIAS} and {MAX_BIAS}, not {bad[0]}", param="logit_bias")
+
+
+def _check_ids(name: str, ids: Collection[int], most: int, vocab_size: int) -> None:
+    if len(ids) > most:
+        raise Invalid(f"{name} may have {most} tokens, not {len(ids)}", param=name)
+    if bad := [token for token in ids if not 0 <= token < vocab_size]:
+        raise Invalid(f"{name}: token id {bad[0]} is not in the vocabulary (0 to {vocab_size - 1})", param=name)

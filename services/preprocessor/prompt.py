@@ -10,14 +10,15 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Sampling, ToolSpec
+from schemas.conversation import Conversation, RawPrompt, Sampling, ToolSpec
 from schemas.errors import Invalid
-from services.preprocessor.limits import OutputLimit, check_stops, limit_output
+from services.preprocessor.limits import OutputLimit, check_sampling, limit_output
 from services.preprocessor.messages import Adapted, Unseal, adapt
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preamble import strip_preamble
+from services.preprocessor.raw_prompt import encode_raw
 from services.preprocessor.template import Message, Tool
-from services.preprocessor.thinking import ThinkingDecision, decide, template_variables
+from services.preprocessor.thinking import ThinkingDecision, decide, template_variables, without_old_reasoning
 from services.preprocessor.wording import tool_definition, tool_name
 from services.runtime.model_files import with_defaults
 
@@ -79,13 +80,17 @@ def assemble(
     ContextOverflow where prompt and answer do not fit.
     """
     if limit:
-        check_stops(conversation.sampling.stop)
-    stripped, lines = strip_preamble(conversation) if setup.strip_preamble else (conversation, 0)
+        check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
+    raw = conversation.prompt
+    stripped, lines = strip_preamble(conversation) if setup.strip_preamble and not raw else (conversation, 0)
     try:
-        rendered = render(stripped, setup, unseal)
+        rendered = render(stripped, setup, unseal) if raw is None else _unrendered(raw, conversation)
     except RecursionError:
         raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
-    ids = encode(rendered) if encode is not None else setup.tokenizer.encode(rendered.text)
+    if raw is not None:
+        ids = encode_raw(raw, setup.tokenizer)
+    else:
+        ids = encode(rendered) if encode is not None else setup.tokenizer.encode(rendered.text)
     wanted = conversation.sampling.max_tokens
     output = (
         limit_output(len(ids), wanted, setup.window(window), setup.card.max_output_tokens or None)
@@ -97,17 +102,36 @@ def assemble(
         text=rendered.text,
         in_reasoning=rendered.in_reasoning,
         prefix=rendered.prefix,
-        tools=[_as_told(tool) for tool in conversation.tools],
+        tools=[_as_told(tool) for tool in conversation.tools] if raw is None else [],
         max_tokens=output.max_tokens,
         window_limited=output.window_limited,
-        stop_ids=list(setup.stop_ids),
+        stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
         stripped_lines=lines,
     )
 
 
+def _unrendered(raw: RawPrompt, conversation: Conversation) -> Rendered:
+    """A raw prompt in the place of a rendered one. Given as ids it has no text."""
+    return Rendered(
+        text=raw.text or "",
+        prefix="",
+        in_reasoning=False,
+        messages=[],
+        tools=[],
+        variables={},
+        thinking=decide(conversation),
+    )
+
+
+def _stop_ids(sampling: Sampling, setup: ModelSetup) -> list[int]:
+    own = () if sampling.ignore_eos else setup.stop_ids
+    return list(dict.fromkeys((*own, *sampling.stop_token_ids)))
+
+
 def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None = None) -> Rendered:
     """The prompt's text, up to where the model goes on. Raises Invalid."""
+    conversation = without_old_reasoning(conversation)
     forced = _forced_call(conversation, setup)
     thinking = decide(conversation)
     variables = template_variables(
@@ -139,16 +163,37 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
 def _forced_call(conversation: Conversation, setup: ModelSetup) -> str | None:
     """How the model's turn must begin, or None where it is free."""
     choice = conversation.tool_choice
+    allowed = allowed_tools(conversation)
     if choice.mode not in ("any", "tool"):
         return None
     if not conversation.tools:
         raise Invalid("tool_choice may only be specified while providing tools", param="tool_choice")
     if choice.mode == "any":
-        return setup.family.call_prefix(None)
-    chosen = next((tool for tool in conversation.tools if tool.name == choice.name), None)
+        return setup.family.call_prefix(allowed[0] if len(allowed) == 1 else None)
+    named = [tool for tool in conversation.tools if choice.name in (tool.name, tool_name(tool.name, tool.namespace))]
+    # A bare name means the tool that has no namespace, where there is one.
+    named.sort(key=lambda tool: tool.namespace is not None)
+    chosen = next((tool for tool in named if choice.namespace in (None, tool.namespace)), None)
     if chosen is None:
-        raise Invalid(f"tool_choice names a tool that is not among the tools: {choice.name}", param="tool_choice")
+        told = tool_name(choice.name or "", choice.namespace)
+        raise Invalid(f"tool_choice names a tool that is not among the tools: {told}", param="tool_choice")
     return setup.family.call_prefix(tool_name(chosen.name, chosen.namespace))
+
+
+def allowed_tools(conversation: Conversation) -> list[str]:
+    """The only tools that may be called, by the names which the model was told; empty where all may.
+
+    Raises Invalid where the client allows a tool that it does not offer.
+    """
+    known: dict[str, list[str]] = {}
+    for tool in conversation.tools:
+        told = tool_name(tool.name, tool.namespace)
+        for name in {tool.name, told}:
+            known.setdefault(name, []).append(told)
+    for name in conversation.tool_choice.allowed:
+        if name not in known:
+            raise Invalid(f"tool_choice allows a tool that is not among the tools: {name}", param="tool_choice")
+    return list(dict.fromkeys(told for name in conversation.tool_choice.allowed for told in known[name]))
 
 
 def _reasoning_end(setup: ModelSetup) -> str:

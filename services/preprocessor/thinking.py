@@ -1,15 +1,16 @@
 """One decision on reasoning per request, and the template variables that carry it out.
 
 Who wins, lowest first: the model's own rule, the operator's `template_kwargs`, the API's thinking controls, the
-client's `chat_template_kwargs`.
+client's `chat_template_kwargs`. Verbosity takes the same way.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Reasoning, Result, Turn
 from services.preprocessor.traits import TemplateTraits
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -23,6 +24,12 @@ KEEP_HISTORY: dict[str, Any] = {
     "truncate_history_thinking": False,  # Nemotron 3
     "think_render_option": "all",  # Solar
 }
+DROP_HISTORY: dict[str, Any] = {
+    "preserve_thinking": False,
+    "clear_thinking": True,
+    "truncate_history_thinking": True,
+}
+"""Solar's option is left to its own default, which drops."""
 
 
 class ThinkingDecision(Struct, frozen=True):
@@ -35,6 +42,9 @@ class ThinkingDecision(Struct, frozen=True):
     budget_tokens: int | None
     keep_history: bool
     """Reasoning of earlier turns stays in the prompt also after a new user message, where the template lets it."""
+    history: Literal["default", "keep", "drop"] = "default"
+    """The client's own word on that, which goes before the operator's."""
+    verbosity: str | None = None
 
 
 def decide(conversation: Conversation) -> ThinkingDecision:
@@ -52,8 +62,29 @@ def decide(conversation: Conversation) -> ThinkingDecision:
         enabled=enabled,
         effort=thinking.effort if thinking.effort in EFFORTS else None,
         budget_tokens=thinking.budget_tokens if enabled is not False else None,
-        keep_history=bool(conversation.tools),
+        keep_history=thinking.history == "keep" or (thinking.history == "default" and bool(conversation.tools)),
+        history=thinking.history,
+        verbosity=conversation.verbosity,
     )
+
+
+def without_old_reasoning(conversation: Conversation) -> Conversation:
+    """The conversation without the reasoning before its last user message, where the client wants that dropped: most
+    templates have no variable for it, and some keep all."""
+    turns = conversation.turns
+    if conversation.thinking.history != "drop":
+        return conversation
+    asked = max((at for at, turn in enumerate(turns) if _asks(turn)), default=0)
+    kept = [_without_reasoning(turn) if at < asked else turn for at, turn in enumerate(turns)]
+    return replace(conversation, turns=kept)
+
+
+def _asks(turn: Turn) -> bool:
+    return turn.role == "user" and any(not isinstance(part, Result) for part in turn.parts)
+
+
+def _without_reasoning(turn: Turn) -> Turn:
+    return replace(turn, parts=[part for part in turn.parts if not isinstance(part, Reasoning)])
 
 
 def template_variables(
@@ -71,6 +102,11 @@ def template_variables(
     if decision.keep_history:
         variables |= {name: value for name, value in KEEP_HISTORY.items() if name in traits.variables}
     variables |= defaults
+    if decision.history != "default":
+        asked = KEEP_HISTORY if decision.keep_history else DROP_HISTORY
+        variables |= {name: value for name, value in asked.items() if name in traits.variables}
+    if decision.verbosity is not None and "verbosity" in traits.variables:
+        variables["verbosity"] = decision.verbosity
     if decision.enabled is not None:
         variables |= dict.fromkeys(traits.switches, decision.enabled)
         if "thinking_mode" in traits.variables:  # MiniMax M3

@@ -47,9 +47,13 @@ class PromptTokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of `ids`. Raises Invalid for an id that is not in the vocabulary."""
-        if bad := [token_id for token_id in ids if not 0 <= token_id < self.vocab_size]:
-            raise Invalid(f"token id {bad[0]} is not in the vocabulary (0 to {self.vocab_size - 1})", param="tokens")
+        self.check_ids(ids, param="tokens")
         return self._coder.decode(ids, skip_special_tokens)
+
+    def check_ids(self, ids: Iterable[int], *, param: str) -> None:
+        """Raises Invalid, naming the field `param`, for an id that is not in the vocabulary."""
+        if bad := [token_id for token_id in ids if not 0 <= token_id < self.vocab_size]:
+            raise Invalid(f"token id {bad[0]} is not in the vocabulary (0 to {self.vocab_size - 1})", param=param)
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's own string of each id, as `/tokenize` shows them; "" for an unused id."""

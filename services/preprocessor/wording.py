@@ -12,6 +12,7 @@ JOIN = "\n"
 """Between the text blocks of one message, as in the other servers of the field."""
 ERROR_PREFIX = "[error] "
 _UNPARSED = "__unparsed"
+_GRAMMARS = {"lark": "Lark grammar", "regex": "regular expression"}
 _CUSTOM_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "The tool's input, as plain text."}},
@@ -25,14 +26,24 @@ def tool_name(name: str, namespace: str | None) -> str:
 
 
 def tool_definition(tool: ToolSpec) -> Tool:
-    """A tool as chat templates read it. A freeform tool becomes a function with one string, `input`."""
+    """A tool as chat templates read it. A freeform tool becomes a function with one string, `input`; the grammar which
+    that must keep to, if it has one, stands at the end of its description."""
     schema = tool.schema or (_CUSTOM_SCHEMA if tool.kind == "custom" else {"type": "object", "properties": {}})
     function = {
         "name": tool_name(tool.name, tool.namespace),
-        "description": tool.description,
+        "description": _description(tool),
         "parameters": schema,
     }
     return {"type": "function", "function": function}
+
+
+def _description(tool: ToolSpec) -> str:
+    grammar = tool.grammar
+    if grammar is None:
+        return tool.description
+    kind = _GRAMMARS.get(grammar.syntax, grammar.syntax)
+    form = f"`input` must match this {kind}:\n{grammar.definition}"
+    return f"{tool.description}\n\n{form}" if tool.description else form
 
 
 def arguments_of(call: Call) -> dict[str, Any]:

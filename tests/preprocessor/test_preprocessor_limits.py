@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, ErrorKind, Invalid
 from services.preprocessor.limits import (
     MAX_STOP_CHARS,
     MAX_STOPS,
     USEFUL_ANSWER,
     OutputLimit,
-    check_stops,
+    check_sampling,
     limit_output,
 )
 
@@ -59,7 +60,12 @@ def test_the_wording_makes_clients_compact() -> None:
     assert info.kind is ErrorKind.CONTEXT_OVERFLOW
     assert info.message == f"prompt is too long: 190000 tokens > {131_072 - USEFUL_ANSWER} maximum"
     assert info.code == "context_length_exceeded"
-    assert info.details == {"prompt_tokens": 190_000, "max_prompt_tokens": 130_048, "context_window": 131_072}
+    assert info.details == {
+        "prompt_tokens": 190_000,
+        "max_prompt_tokens": 130_048,
+        "context_window": 131_072,
+        "max_tokens": 32_000,
+    }
 
 
 @given(st.integers(0, 300_000), st.none() | st.integers(0, 200_000), st.integers(1, 262_144))
@@ -80,8 +86,27 @@ def test_never_more_than_the_window_and_never_a_maximum_above_the_prompt(
 
 
 def test_no_more_and_no_longer_stop_strings_than_a_parser_can_look_for() -> None:
-    check_stops(["x" * MAX_STOP_CHARS] * MAX_STOPS)
+    check_sampling(Sampling(stop=["x" * MAX_STOP_CHARS] * MAX_STOPS), 10)
     with pytest.raises(Invalid):
-        check_stops(["x"] * (MAX_STOPS + 1))
+        check_sampling(Sampling(stop=["x"] * (MAX_STOPS + 1)), 10)
     with pytest.raises(Invalid):
-        check_stops(["x" * (MAX_STOP_CHARS + 1)])
+        check_sampling(Sampling(stop=["x" * (MAX_STOP_CHARS + 1)]), 10)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(stop_token_ids=[10]),
+        Sampling(stop_token_ids=[-1]),
+        Sampling(stop_token_ids=[1] * 257),
+        Sampling(logit_bias={10: 1.0}),
+        Sampling(logit_bias={1: 100.5}),
+        Sampling(logit_bias={1: float("nan")}),
+        Sampling(logit_bias=dict.fromkeys(range(1025), 1.0)),
+    ],
+)
+def test_ids_that_the_model_does_not_have_are_refused(sampling: Sampling) -> None:
+    with pytest.raises(Invalid) as refused:
+        check_sampling(sampling, 10)
+    assert refused.value.info.param in ("stop_token_ids", "logit_bias")
+    check_sampling(Sampling(stop_token_ids=[0, 9], logit_bias={0: -100, 9: 100}), 10)
