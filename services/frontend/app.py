@@ -13,7 +13,7 @@ from services.frontend.exchange import ErrorShape, add_headers, surround
 from services.frontend.http_log import HttpLog
 from services.frontend.metrics import FrontendMetrics
 from services.frontend.routes.health import HealthRoutes
-from services.frontend.routes.models import ModelRoutes
+from services.frontend.routes.models import CODEX_PATH, ModelRoutes
 from services.frontend.routes.text import TextRoutes
 from services.frontend.routes.turns import TurnRoute
 from services.frontend.turn_server import TurnServer
@@ -24,7 +24,7 @@ MAX_HEADER_BYTES = 64 * 1024
 """Agents send their state in headers; aiohttp's own limit is 8 KiB."""
 
 _OPENAI_PATHS = ("/v1/chat", "/v1/completions", "/v1/embeddings", "/v1/responses")
-_SHARED_PATHS = ("/v1/models", "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize", "/version")
+_SHARED_PATHS = ("/v1/models", "/codex", "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize", "/version")
 
 
 def make_app(
@@ -32,7 +32,8 @@ def make_app(
 ) -> web.Application:
     """The application over a gateway. Run it with `make_runner`.
 
-    Raises ValueError for a key file that holds no keys or something else, OSError if it cannot be read.
+    Raises ValueError for a key file that holds no keys or something else and for Codex profiles that are not there,
+    OSError if a file cannot be read.
     """
     messages = Messages()
     shapes: dict[str, ErrorShape] = {
@@ -49,9 +50,7 @@ def make_app(
     if config.enable_anthropic_api:
         app.router.add_post("/v1/messages", TurnRoute(messages, server, config.max_body_bytes).create)
     _add_text(app, TextRoutes(messages, gateway, config.max_body_bytes), anthropic=config.enable_anthropic_api)
-    models = ModelRoutes(gateway)
-    app.router.add_get("/v1/models", models.list)
-    app.router.add_get("/v1/models/{id:.+}", models.retrieve)
+    _add_models(app, ModelRoutes.of(config, gateway))
     _add_health(app, HealthRoutes(gateway, registry))
     return app
 
@@ -80,6 +79,13 @@ def _add_text(app: web.Application, text: TextRoutes, *, anthropic: bool) -> Non
     for prefix in ("/v1", ""):
         app.router.add_post(f"{prefix}/tokenize", text.tokenize)
         app.router.add_post(f"{prefix}/detokenize", text.detokenize)
+
+
+def _add_models(app: web.Application, models: ModelRoutes) -> None:
+    app.router.add_get("/v1/models", models.list)
+    app.router.add_get("/v1/models/{id:.+}", models.retrieve)
+    app.router.add_get(CODEX_PATH, models.codex)
+    app.on_response_prepare.append(models.tell_etag)
 
 
 def _add_health(app: web.Application, health: HealthRoutes) -> None:

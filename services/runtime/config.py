@@ -99,6 +99,22 @@ class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fi
     """A preprocessor that has not taken a turn within this time is not asked further."""
     attempts: Count = 3
     """How often a turn is started anew when a process on its way dies."""
+    seal_key_file: str | None = None
+    """File with the key that seals compacted conversations; None: derived from the model's name."""
+    response_store: Literal["memory", "shared"] = "memory"
+    """Where Responses are kept: in this process, or also in JetStream, for several frontends and across restarts."""
+    response_store_ttl_s: Positive = 24 * 3600.0
+    """A stored response is forgotten after so long."""
+    response_store_entries: Count = 20_000
+    """Stored responses in this process; over it, those that were not asked for the longest are forgotten."""
+    response_store_bytes: Annotated[int, Meta(ge=MIB)] = 256 * MIB
+    """Bytes of stored responses in this process and, `shared`, in JetStream."""
+    max_background: Count = 64
+    """Background responses at work at once; as many again may wait for their turn."""
+    enable_responses_websocket: bool = True
+    """Serve Responses over WebSocket; false: the upgrade is answered with 426, and clients go on over HTTP."""
+    max_websockets: Count = 1024
+    """WebSocket connections at once."""
 
 
 class StageConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

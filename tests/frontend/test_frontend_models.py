@@ -7,23 +7,29 @@ import pytest
 from aiohttp import ClientSession
 from anthropic.types import ModelInfo
 from frontend_fakes import MODEL, FakeGateway, serving
+from openai.types import Model
 
 from schemas.control import ModelCard
 from schemas.errors import Invalid
-from services.frontend.dialects.models import codex_entry, entry, listing
+from services.frontend.dialects.models import entry, listing, names
 
 CARDS = [
-    ModelCard("acme/one", aliases=["claude-one", "acme/one"], max_model_len=1000, created=1700000000, reasoning=True),
+    ModelCard(
+        "acme/one",
+        aliases=["claude-one", "acme/one"],
+        max_model_len=1000,
+        max_output_tokens=100,
+        created=1700000000,
+        reasoning=True,
+        switchable=True,
+        efforts=["low", "high", "max"],
+    ),
     ModelCard("two", features=["guided"]),
 ]
-CODEX_REQUIRED = {
-    "slug", "display_name", "supported_reasoning_levels", "shell_type", "visibility", "supported_in_api", "priority",
-    "support_verbosity", "truncation_policy", "experimental_supported_tools", "base_instructions",
-}  # fmt: skip
 
 
 def page(*lifecycles: str, **query: str) -> dict[str, Any]:
-    return listing(CARDS, query, lifecycles)
+    return listing(names(CARDS), query, lifecycles)
 
 
 def ids(document: dict[str, Any]) -> list[str]:
@@ -43,20 +49,31 @@ def test_entries_fit_the_strict_types_of_both_sdks(card: ModelCard) -> None:
     info = ModelInfo.model_validate(made, strict=False)
     assert info.lifecycle == "active"
     assert info.max_input_tokens == (card.max_model_len or None)
+    assert info.max_tokens == (card.max_output_tokens or None)
     assert info.capabilities is not None
     assert info.capabilities.thinking.supported is card.reasoning
+    assert info.capabilities.effort.supported is bool(card.efforts)
+    assert [
+        level for level in ("low", "medium", "high", "max") if getattr(info.capabilities.effort, level).supported
+    ] == (card.efforts)
     assert info.capabilities.structured_outputs.supported is ("guided" in card.features)
     assert (made["object"], made["owned_by"], made["created"]) == ("model", "turnwire", card.created)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
-def test_codex_entries_have_every_required_field(card: ModelCard) -> None:
-    made = codex_entry(card, "name")
-    assert made.keys() >= CODEX_REQUIRED
-    assert made["shell_type"] in ("default", "local", "shell_command", "unified_exec", "disabled")
-    assert made["truncation_policy"]["mode"] in ("bytes", "tokens")
-    assert bool(made["supported_reasoning_levels"]) is card.reasoning
-    assert made.get("context_window") == (card.max_model_len or None)
+def test_entries_fit_openais_strict_type_and_vllms_clients(card: ModelCard) -> None:
+    made = entry(card, "alias")
+    model = Model.model_validate(made, strict=True)
+    assert (model.id, model.owned_by) == ("alias", "turnwire")
+    assert (made["root"], made["parent"], made["max_model_len"]) == (card.name, card.name, card.max_model_len or None)
+    assert made["permission"][0]["allow_sampling"] is True
+    assert entry(card, card.name)["parent"] is None
+    assert card.name in made["description"]
+
+
+def test_names_can_be_hidden() -> None:
+    document = listing(names(CARDS, {"claude-one", "nobody"}.__contains__), {})
+    assert ids(document) == [model["slug"] for model in document["models"]] == ["claude-one"]
 
 
 @pytest.mark.parametrize(
@@ -118,3 +135,44 @@ async def test_no_models_yet() -> None:
         "last_id": None,
         "models": [],
     }
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models?client_version=0.169.0", "/codex/models.json"])
+async def test_an_unchanged_list_is_not_sent_again(path: str) -> None:
+    gateway = FakeGateway(cards=CARDS)
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        first = await http.get(path)
+        etag = first.headers["etag"]
+        again = await http.get(path, headers={"if-none-match": f'"other", {etag}'})
+        assert (again.status, await again.read(), again.headers["etag"]) == (304, b"", etag)
+        gateway.cards = CARDS[:1]
+        changed = await http.get(path, headers={"if-none-match": etag})
+        assert changed.status == 200
+        assert changed.headers["etag"] != etag
+
+
+async def test_every_way_to_the_catalogue_has_one_etag_and_pages_have_their_own() -> None:
+    async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
+        etags = [
+            (await http.get(path)).headers["etag"]
+            for path in ("/v1/models", "/codex/models.json", "/v1/models?limit=1")
+        ]
+        assert etags[0] == etags[1] != etags[2]
+        whole, alone = [await (await http.get(path)).json() for path in ("/v1/models", "/codex/models.json")]
+        assert alone == {"models": whole["models"]}
+
+
+async def test_models_cannot_be_deleted() -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        answer = await http.delete(f"/v1/models/{MODEL}")
+        assert answer.status == 405
+        assert "GET" in answer.headers["allow"]
+        error = (await answer.json())["error"]
+        assert (error["type"], error["message"]) == ("invalid_request_error", "Method DELETE is not allowed here")
+
+
+async def test_unknown_names_are_not_found() -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        answer = await http.get("/v1/models/acme%2Fnobody")
+        assert answer.status == 404
+        assert (await answer.json())["error"]["message"] == "model: acme/nobody"

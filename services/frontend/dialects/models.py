@@ -1,97 +1,89 @@
-"""Served models as documents: one answer that Anthropic's SDKs, OpenAI's SDKs and Codex all read (apis.md 0.15)."""
+"""Served models as documents: one answer that Anthropic's SDKs, OpenAI's SDKs, Codex and vLLM's clients all read
+(apis.md 0.15, A.8, C.5, D.4)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from schemas.control import ModelCard
 from schemas.errors import Invalid
+from services.frontend.dialects import codex_profile
+from services.frontend.dialects.codex_profile import Profile
 
 MAX_LIMIT = 1000
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
-_INSTRUCTIONS = (
-    "You are a coding agent. You and the user share one workspace, and you work on it with the tools that you are "
-    "given. Look before you change: read the files that matter, and find out how the project builds and tests itself. "
-    "Keep to the style of the code around you, and change no more than the task needs. Run what shows that the change "
-    "works. When you are done, say in a few sentences what you changed, what you checked, and what is left open."
-)
+
+Named: TypeAlias = tuple[ModelCard, str]
+"""A model under one of its names."""
 
 
 def entry(card: ModelCard, name: str) -> dict[str, Any]:
-    """A model under one of its names, with the fields of both families."""
+    """A model under one of its names, with the fields of all families."""
+    window = card.max_model_len or None
+    longest = card.max_output_tokens or window
     return {
         "id": name,
         "type": "model",
         "object": "model",
         "display_name": name,
+        "description": f"{card.name}, served by Turnwire",
         "created": card.created,
         "created_at": datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "owned_by": "turnwire",
         "root": card.name,
+        "parent": None if name == card.name else card.name,
+        "permission": [_permission(card, name)],
         "lifecycle": "active",
         "line": None,
         "deprecated_at": None,
         "retires_at": None,
-        "max_input_tokens": card.max_model_len or None,
-        "max_tokens": card.max_model_len or None,
-        "max_model_len": card.max_model_len or None,
+        "max_input_tokens": window,
+        "max_tokens": longest,
+        "max_model_len": window,
+        "context_window": window,
+        "max_output_tokens": longest,
         "capabilities": _capabilities(card),
     }
 
 
-def codex_entry(card: ModelCard, name: str) -> dict[str, Any]:
-    """A model as Codex' catalogue has it; every required field, since one bad entry fails the whole catalogue."""
-    efforts = _EFFORTS[:3] if card.reasoning else ()
-    codex: dict[str, Any] = {
-        "slug": name,
-        "display_name": name,
-        "description": f"{card.name}, served by Turnwire",
-        "supported_reasoning_levels": [{"effort": effort, "description": f"{effort} effort"} for effort in efforts],
-        "shell_type": "unified_exec",
-        "visibility": "list",
-        "supported_in_api": True,
-        "priority": 0,
-        "support_verbosity": False,
-        "truncation_policy": {"mode": "tokens", "limit": 10000},
-        "experimental_supported_tools": [],
-        "input_modalities": ["text"],
-        "base_instructions": _INSTRUCTIONS,
-    }
-    if efforts:
-        codex["default_reasoning_level"] = "medium"
-    if card.max_model_len:
-        codex["context_window"] = card.max_model_len
-    return codex
+def names(cards: Sequence[ModelCard], allowed: Callable[[str], bool] | None = None) -> list[Named]:
+    """Every model under each of its names, the model's own first; only those that are `allowed`."""
+    every = [(card, name) for card in cards for name in dict.fromkeys((card.name, *card.aliases))]
+    return every if allowed is None else [(card, name) for card, name in every if allowed(name)]
 
 
-def listing(cards: Sequence[ModelCard], query: Mapping[str, str], lifecycles: Sequence[str]) -> dict[str, Any]:
+def listing(
+    named: Sequence[Named],
+    query: Mapping[str, str],
+    lifecycles: Sequence[str] = (),
+    profiles: Mapping[str, Profile] | None = None,
+) -> dict[str, Any]:
     """The list, one entry for each name, cut to the page that the query asks for. Raises Invalid for a bad query.
 
-    Without `limit` it is whole: OpenAI's clients know no pages.
+    Without `limit` it is whole: OpenAI's clients know no pages. `profiles`: as `codex_profile.catalogue` takes them.
     """
-    named = [(card, name) for card in cards for name in dict.fromkeys((card.name, *card.aliases))]
     if lifecycles and "active" not in lifecycles:
         named = []
-    named, more = _page(named, query)
-    data = [entry(card, name) for card, name in named]
+    page, more = _page(named, query)
+    data = [entry(card, name) for card, name in page]
     return {
         "object": "list",
         "data": data,
         "has_more": more,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "models": [codex_entry(card, name) for card, name in named],
+        **codex_profile.catalogue(page, profiles),
     }
 
 
-def _page(named: list[tuple[ModelCard, str]], query: Mapping[str, str]) -> tuple[list[tuple[ModelCard, str]], bool]:
+def _page(named: Sequence[Named], query: Mapping[str, str]) -> tuple[Sequence[Named], bool]:
     limit = _limit(query.get("limit"))
-    names = [name for _, name in named]
+    ids = [name for _, name in named]
     after, before = query.get("after_id"), query.get("before_id")
-    if after in names:
-        named = named[names.index(after) + 1 :]
-    elif before in names:
-        named = named[: names.index(before)]
+    if after in ids:
+        named = named[ids.index(after) + 1 :]
+    elif before in ids:
+        named = named[: ids.index(before)]
         return named[-limit:], len(named) > limit
     return named[:limit], len(named) > limit
 
@@ -104,25 +96,44 @@ def _limit(given: str | None) -> int:
     return int(given)
 
 
+def _permission(card: ModelCard, name: str) -> dict[str, Any]:
+    """What OpenAI once had and vLLM's clients may read: everybody who can ask may sample."""
+    return {
+        "id": f"modelperm-{name}",
+        "object": "model_permission",
+        "created": card.created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": "logprobs" in card.features,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+
+
 def _capabilities(card: ModelCard) -> dict[str, Any]:
-    no, thinks = {"supported": False}, {"supported": card.reasoning}
+    no, yes, thinks = {"supported": False}, {"supported": True}, {"supported": card.reasoning}
     return {
         "batch": no,
         "citations": no,
         "code_execution": no,
-        "image_input": no,
+        "image_input": {"supported": "images" in card.features},
         "pdf_input": no,
         "structured_outputs": {"supported": "guided" in card.features},
         "context_management": no,
-        "effort": {**thinks, **dict.fromkeys(_EFFORTS, thinks)},
+        "effort": {"supported": bool(card.efforts)}
+        | {level: {"supported": level in card.efforts} for level in _EFFORTS},
         "server_tools": {**no, "web_search": no, "code_execution": no},
         "thinking": {
             **thinks,
             "types": {
-                "adaptive": {"supported": True},
-                "between_tools": {"supported": True},
-                "disabled": {"supported": True},
-                "enabled": {"supported": True},
+                "adaptive": thinks,
+                "between_tools": thinks,
+                "disabled": {"supported": card.switchable} if card.reasoning else yes,
+                "enabled": thinks,
             },
         },
     }

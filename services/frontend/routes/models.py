@@ -1,28 +1,121 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models, /v1/models/{id} and /codex/models.json."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import msgspec
 from aiohttp import web
 
-from services.frontend.dialects.models import entry, listing
+from schemas.errors import NotFound
+from services.frontend.dialects.codex_profile import Profile, assigned, catalogue, profiles_of
+from services.frontend.dialects.models import Named, entry, listing, names
 from services.frontend.turns import TurnGateway
+from services.runtime.config import FrontendConfig
+
+MAX_ETAGS = 256
+CODEX_PATH = "/codex/models.json"
+"""Codex' catalogue alone, for `model_catalog_url`, or to be saved for `model_catalog_json`."""
+MODELS_ETAG = "x-models-etag"
+"""On answers of the Responses API: where this is not what it has, Codex reads its catalogue anew (clients.md 4.3)."""
+
+_PAGING = frozenset({"limit", "after_id", "before_id", "lifecycle", "lifecycle[]"})
+
+Allowed: TypeAlias = Callable[[web.Request], Callable[[str], bool] | None]
+"""Which names the sender of a request may see; None: all."""
+
+
+def everything(_request: web.Request) -> None:
+    """No name is hidden."""
+    return
 
 
 class ModelRoutes:
-    """What is served, for clients of every API."""
+    """What is served, for clients of every API.
 
-    def __init__(self, gateway: TurnGateway) -> None:
+    `profiles` are entries of Codex' own by slug, `wishes` says which name has which of them. Raises ValueError for a
+    wish that they do not fulfil.
+    """
+
+    def __init__(
+        self,
+        gateway: TurnGateway,
+        *,
+        allowed: Allowed = everything,
+        profiles: Mapping[str, Profile] | None = None,
+        wishes: Mapping[str, str] | None = None,
+    ) -> None:
         self._gateway = gateway
+        self._allowed = allowed
+        self._profiles = profiles or {}
+        self._wishes = wishes or {}
+        self._etags: dict[tuple[str, ...], tuple[Sequence[Named], str]] = {}
+        assigned(self._profiles, self._wishes, [])
 
-    async def list(self, request: web.Request) -> web.Response:
+    @classmethod
+    def of(cls, config: FrontendConfig, gateway: TurnGateway, allowed: Allowed = everything) -> "ModelRoutes":
+        """With the profiles that the configuration names. Raises OSError or ValueError, naming the file."""
+        path = config.codex_models_file
+        try:
+            profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
+            return cls(gateway, allowed=allowed, profiles=profiles, wishes=config.codex_profiles)
+        except ValueError as error:
+            raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
         """Every model under each of its names."""
         lifecycles = [*request.query.getall("lifecycle[]", []), *request.query.getall("lifecycle", [])]
-        return _json(listing(self._gateway.models(), request.query, lifecycles))
+        named = self._named(request)
+        document = listing(named, request.query, lifecycles, self._own(named))
+        return _answer(request, document, None if _PAGING & request.query.keys() else self._etag(named))
 
-    async def retrieve(self, request: web.Request) -> web.Response:
-        """One model by name or alias; a slash in the name may be escaped or not."""
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound."""
         name = request.match_info["id"]
-        return _json(entry(self._gateway.resolve(name), name))
+        allowed = self._allowed(request)
+        if allowed is not None and not allowed(name):
+            raise NotFound(f"model: {name}")
+        return _answer(request, entry(self._gateway.resolve(name), name))
+
+    async def codex(self, request: web.Request) -> web.StreamResponse:
+        """Codex' catalogue of the same models."""
+        named = self._named(request)
+        return _answer(request, catalogue(named, self._own(named)), self._etag(named))
+
+    async def tell_etag(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Signal handler, right before the first byte: tells Codex whether its catalogue still holds."""
+        if request.path == "/v1/responses" and response.status == 200:
+            response.headers[MODELS_ETAG] = f'"{self._etag(self._named(request))}"'
+
+    def _named(self, request: web.Request) -> Sequence[Named]:
+        return names(self._gateway.models(), self._allowed(request))
+
+    def _own(self, named: Sequence[Named]) -> dict[str, Profile]:
+        return assigned(self._profiles, self._wishes, [name for _, name in named])
+
+    def _etag(self, named: Sequence[Named]) -> str:
+        """Of the whole list, and of the catalogue in it, on whichever path it is read; made anew only when a model has
+        changed."""
+        key = tuple(name for _, name in named)
+        held, etag = self._etags.get(key, ((), ""))
+        if not etag or held != named:
+            etag = _etag_of(msgspec.json.encode(listing(named, {}, profiles=self._own(named))))
+            if len(self._etags) >= MAX_ETAGS:
+                self._etags.clear()
+            self._etags[key] = (named, etag)
+        return etag
 
 
-def _json(document: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+def _answer(request: web.Request, document: Mapping[str, Any], etag: str | None = None) -> web.Response:
+    """The document, or 304 where the client has it."""
+    body = msgspec.json.encode(document)
+    etag = etag or _etag_of(body)
+    headers = {"etag": f'"{etag}"', "cache-control": "private, no-cache"}
+    if any(held.value in ("*", etag) for held in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+def _etag_of(body: bytes) -> str:
+    return hashlib.blake2b(body, digest_size=12).hexdigest()

@@ -1,0 +1,145 @@
+"""A served model as an entry of Codex' model catalogue (apis.md D.4, clients.md 4.3).
+
+Codex shapes its whole behaviour by this entry: prompt, tools, how much of a tool's output the model sees, when it
+compacts. For a model without one it falls back to a poor profile: no apply_patch, no tool_search, 10,000 bytes of tool
+output instead of 10,000 tokens, and a window of 272,000 tokens whatever the model has.
+
+One bad entry fails the whole catalogue, in old versions also one that lacks a field: what any version has required is
+there, and no effort stands in it that only newer ones know, unless the model has it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from schemas.control import ModelCard
+from services.frontend.dialects.codex_instructions import INSTRUCTIONS
+
+Profile: TypeAlias = Mapping[str, Any]
+"""A catalogue entry of Codex' own, as `codex debug models --bundled` prints it."""
+
+OUTPUT_RESERVE = 20_000
+"""Codex names no limit for its answers; so much of the window is kept free for one, or a quarter of a small window."""
+_LEVELS = {
+    "minimal": "Answers at once, with hardly a thought",
+    "low": "Thinks little; for plain tasks",
+    "medium": "Thinks as much as most tasks need",
+    "high": "Thinks long; for hard problems",
+    "xhigh": "Thinks very long; for the hardest problems",
+    "max": "Thinks as long as it can",
+}
+_OWN: Profile = {
+    "shell_type": "unified_exec",
+    "visibility": "list",
+    "supported_in_api": True,
+    "additional_speed_tiers": [],
+    "service_tiers": [],
+    "default_service_tier": None,
+    "availability_nux": None,
+    "upgrade": None,
+    "model_messages": None,
+    "include_skills_usage_instructions": True,
+    "include_plugin_usage_instructions": True,
+    "include_apps_usage_instructions": False,
+    "support_verbosity": True,
+    "default_verbosity": "low",
+    "apply_patch_tool_type": "freeform",
+    "web_search_tool_type": "text",
+    "truncation_policy": {"mode": "tokens", "limit": 10_000},
+    "effective_context_window_percent": 95,
+    "experimental_supported_tools": [],
+    "supports_image_detail_original": False,
+    "supports_search_tool": True,
+    "supports_experimental_context": False,
+    "use_responses_lite": False,
+    "supports_reasoning_effort_updates": False,
+    "base_instructions": INSTRUCTIONS,
+    # Not read since 0.1xx, and required before.
+    "supports_parallel_tool_calls": True,
+    "minimal_client_version": "0.0.1",
+    "reasoning_summary_format": "none",
+    "prefer_websockets": False,
+}
+_HOSTED: Profile = {"upgrade": None, "availability_nux": None, "additional_speed_tiers": [], "service_tiers": []}
+"""What an entry of Codex' own says about OpenAI's service, and does not hold here."""
+
+
+def catalogue(
+    entries: Iterable[tuple[ModelCard, str]], profiles: Mapping[str, Profile] | None = None
+) -> dict[str, Any]:
+    """The document for `model_catalog_url` and `model_catalog_json`: an entry for each name, first one first.
+
+    `profiles`: by name, the entry of Codex' own that a name is to have instead of ours.
+    """
+    own = profiles or {}
+    return {"models": [entry(card, name, place, own.get(name)) for place, (card, name) in enumerate(entries)]}
+
+
+def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None = None) -> dict[str, Any]:
+    """One name of a model. What the server knows better, windows and efforts, replaces what `profile` says of it."""
+    shown = {"slug": name, "display_name": name, "description": f"{card.name}, served by Turnwire"}
+    own: Profile = _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
+    efforts = levels(card)
+    made: dict[str, Any] = {
+        **own,
+        **shown,
+        "priority": priority,
+        "supported_reasoning_levels": [{"effort": level, "description": _LEVELS[level]} for level in efforts],
+        "default_reasoning_level": default_level(efforts),
+        "default_reasoning_summary": own.get("default_reasoning_summary", "auto") if card.reasoning else "none",
+        "supports_reasoning_summaries": card.reasoning,
+        "input_modalities": ["text", "image"] if "images" in card.features else ["text"],
+    }
+    made.update(_windows(card.max_model_len))
+    return made
+
+
+def levels(card: ModelCard) -> list[str]:
+    """The efforts to choose from. A template that only turns thinking on and off has one: on."""
+    if not card.reasoning and not card.efforts:
+        return []
+    known = [level for level in card.efforts if level in _LEVELS]
+    if "max" in known and "xhigh" not in known:
+        # The preprocessor takes the nearest: `xhigh` means the model's `max`, and every Codex knows the word.
+        known[known.index("max")] = "xhigh"
+    return known or ["medium"]
+
+
+def default_level(efforts: list[str]) -> str:
+    """`medium`, else the middle of what there is. Old versions want one also where there is nothing to choose."""
+    if not efforts:
+        return "none"
+    return "medium" if "medium" in efforts else efforts[len(efforts) // 2]
+
+
+def compact_at(window: int) -> int:
+    """Tokens at which Codex compacts: its own 90 %, and room for one answer."""
+    return min(window * 9 // 10, window - min(OUTPUT_RESERVE, window // 4))
+
+
+def profiles_of(document: object) -> dict[str, Profile]:
+    """The entries of a catalogue by slug. Raises ValueError where it is none."""
+    models = document.get("models") if isinstance(document, dict) else None
+    if not isinstance(models, list) or not models:
+        raise ValueError('not a Codex catalogue: want {"models": [...]}, as `codex debug models --bundled` prints it')
+    found: dict[str, Profile] = {}
+    for model in models:
+        if not isinstance(model, dict) or not isinstance(model.get("slug"), str):
+            raise ValueError("not a Codex catalogue: each of its models has a slug")
+        found[model["slug"]] = model
+    return found
+
+
+def assigned(profiles: Mapping[str, Profile], wishes: Mapping[str, str], names: Iterable[str]) -> dict[str, Profile]:
+    """Which of these names has which of Codex' own entries: the one wished for it (`*`: for every name), else the one
+    of that very name. Raises ValueError for a wish that no entry fulfils."""
+    for wish in wishes.values():
+        if wish not in profiles:
+            raise ValueError(f"there is no profile {wish} in the Codex catalogue, which has: {', '.join(profiles)}")
+    chosen = {name: wishes.get(name) or (name if name in profiles else wishes.get("*")) for name in names}
+    return {name: profiles[slug] for name, slug in chosen.items() if slug is not None}
+
+
+def _windows(window: int) -> dict[str, Any]:
+    if not window:
+        return {"context_window": None, "max_context_window": None, "auto_compact_token_limit": None}
+    return {"context_window": window, "max_context_window": window, "auto_compact_token_limit": compact_at(window)}
