@@ -1,0 +1,53 @@
+"""Turns go where their prefix lies: two workers, two preprocessors, real processes."""
+
+import asyncio
+
+from tests.pipeline.client import Answer, Client, body, say
+from tests.pipeline.stack import Stack
+
+BLOCK = 64
+"""No engine under test has larger KV blocks."""
+
+
+def tokens(answer: Answer) -> tuple[int, int]:
+    """(prompt tokens, those of them that were cached)"""
+    cached = answer.usage["cache_read_input_tokens"]
+    return answer.usage["input_tokens"] + cached, cached
+
+
+async def session(client: Client, name: str, turns: int) -> list[Answer]:
+    """A conversation of several turns behind a long system prompt of its own."""
+    system = " ".join(f"{name} rule {i}" for i in range(600))
+    messages = [{"role": "user", "content": say(*(f"\n</think>\n\nanswer {i} of {name}" for i in range(turns)))}]
+    answers: list[Answer] = []
+    for turn in range(turns):
+        request = body("", system=system)
+        request["messages"] = list(messages)
+        answers.append(await client.stream(request))
+        messages += [answers[-1].message, {"role": "user", "content": f"go on {turn}"}]
+    return answers
+
+
+async def test_a_session_finds_its_prefix_again(client: Client) -> None:
+    sessions = await asyncio.gather(*(session(client, f"s{i}", 4) for i in range(6)))
+    for answers in sessions:
+        assert tokens(answers[0])[1] < 1000, "no session knows another's system prompt"
+        for before, answer in zip(answers, answers[1:], strict=False):
+            known = tokens(before)[0]
+            assert tokens(answer)[1] > known - 2 * BLOCK, "the turn went to a worker that does not hold its prefix"
+
+
+async def test_sessions_are_spread_all_the_same(stack: Stack) -> None:
+    clients = [Client(stack.url) for _ in range(8)]
+    try:
+        held = "[[delay 40]]\n</think>\n\n[[fill 60]]"
+        running = [asyncio.create_task(c.stream(body(say(held)))) for c in clients]
+        busy: set[str] = set()
+        while not all(task.done() for task in running) and len(busy) < 2:
+            health = await asyncio.to_thread(stack.health)
+            busy |= {worker["id"] for worker in health["stages"]["worker"] if worker["running"]}
+        await asyncio.gather(*running)
+        assert len(busy) == 2
+    finally:
+        for client in clients:
+            await client.http.close()

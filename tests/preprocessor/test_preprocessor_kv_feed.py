@@ -1,0 +1,132 @@
+"""What preprocessors know of the workers' caches, over a real bus."""
+
+import pytest
+
+from schemas import subjects
+from schemas.control import ModelCard
+from schemas.frames import pack_ids
+from schemas.kv import KvUpdate
+from services.preprocessor.kv_feed import KvFeed
+from services.preprocessor.kv_index import KvIndex
+from services.runtime.block_keys import block_keys, pack
+from services.worker import kv_publisher
+from services.worker.kv_book import KvBook
+from services.worker.kv_publisher import KvPublisher
+from tests.conftest import MakeProcess, eventually
+
+SIZE = 4
+PROMPT = list(range(40))
+
+
+def keys(tokens: list[int]) -> list[int]:
+    return list(block_keys(pack_ids(tokens), SIZE))
+
+
+class Pair:
+    """A worker that publishes and a preprocessor that listens."""
+
+    def __init__(self, make_process: MakeProcess, model: str) -> None:
+        self._make = make_process
+        self.model = model
+        self.book = KvBook(SIZE, 64 * SIZE)
+        self.index = KvIndex()
+
+    async def worker(self, name: str = "w1") -> KvPublisher:
+        self.process = await self._make("worker", f"{self.model}-{name}")
+        self.process.models = [ModelCard(self.model, block_tokens=SIZE)]
+        publisher = KvPublisher(self.process, self.model, self.book)
+        await publisher.start()
+        self.process.beat()
+        return publisher
+
+    async def preprocessor(self) -> None:
+        self.listener = await self._make("preprocessor", f"{self.model}-p")
+        self.feed = KvFeed(self.listener, self.model, self.index)
+        await self.feed.start()
+
+    def held(self, tokens: list[int]) -> int:
+        return self.index.overlaps(keys(tokens)).get(self.process.id, 0)
+
+
+@pytest.fixture
+def pair(make_process: MakeProcess, request: pytest.FixtureRequest) -> Pair:
+    return Pair(make_process, request.node.name)
+
+
+async def test_a_turn_s_prompt_and_output_are_known(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    prompt = pack_ids(PROMPT[:10])
+    known = publisher.taken(prompt, None)
+    await eventually(lambda: pair.held(PROMPT) == 2)
+    publisher.ended(known, prompt, PROMPT[10:21], None)
+    await eventually(lambda: pair.held(PROMPT) == 5)
+
+
+async def test_a_salted_turn_is_known_by_its_salt_only(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    prompt = pack_ids(PROMPT)
+    publisher.ended(publisher.taken(prompt, "s"), prompt, [1] * 9, "s")
+    await eventually(lambda: len(pair.index) == 12)
+    assert pair.held(PROMPT) == 0
+    salted = list(block_keys(pack_ids([*PROMPT, *[1] * 8]), SIZE, salt="s"))
+    assert pair.index.overlaps(salted) == {pair.process.id: 12}
+
+
+async def test_a_worker_that_was_there_first_is_asked(pair: Pair) -> None:
+    publisher = await pair.worker()
+    publisher.taken(pack_ids(PROMPT), None)
+    await pair.preprocessor()
+    pair.process.beat()
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    pair.book.used(keys([7] * 8))
+    publisher._tell_soon()
+    await eventually(lambda: pair.held([7] * 8) == 2)
+
+
+async def test_a_lost_update_is_made_good(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
+    publisher.taken(pack_ids(PROMPT[:8]), None)
+    await eventually(lambda: pair.held(PROMPT) == 2)
+    pair.book.used(keys(PROMPT))
+    for _ in publisher._updates(pair.book.take_changes()):
+        pass  # lost on the way
+    publisher.taken(pack_ids([9] * 4), None)
+    await eventually(lambda: pair.held(PROMPT) == 10 and pair.held([9] * 4) == 1)
+
+
+async def test_large_changes_come_in_pieces(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_publisher, "MAX_KEYS", 3)
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    publisher.taken(pack_ids(PROMPT), None)
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    pair.book.used(keys([5] * 4 * 60))
+    publisher._tell_soon()
+    await eventually(lambda: pair.held([5] * 240) == 60)
+    await eventually(lambda: len(pair.index) == 64)
+
+
+async def test_a_worker_that_leaves_is_forgotten(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    publisher.taken(pack_ids(PROMPT), None)
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    pair.process.beat(leaving=True)
+    await eventually(lambda: len(pair.index) == 0)
+
+
+async def test_nonsense_harms_nothing(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
+    bus = pair.process.bus
+    subject = subjects.kv(pair.model, pair.process.id)
+    for data in (b"", b"{}", b"[]", b'{"worker":1}', b'{"worker":"x","seq":1,"stored":"AAAA"}'):
+        bus.publish(subject, data)
+    pair.process.publish(subject, KvUpdate(pair.process.id, 2**62, stored=pack([1])))
+    publisher.taken(pack_ids(PROMPT), None)
+    await eventually(lambda: pair.held(PROMPT) == 10)
