@@ -1,21 +1,28 @@
 """The HTTP application: which path is served by whom, and what surrounds them all."""
 
+import time
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
-from services.frontend.auth import KeyRing
+from services.frontend.auth import Callers
+from services.frontend.connection import EdgeRunner
+from services.frontend.cors import Cors
 from services.frontend.dialects.messages.dialect import Messages
 from services.frontend.dialects.shared_errors import openai_reply, union_reply
-from services.frontend.exchange import ErrorShape, add_headers, surround
+from services.frontend.exchange import Api, Edge, add_headers, surround
+from services.frontend.file_watch import FileWatch
+from services.frontend.guard import GuardedGateway
 from services.frontend.http_log import HttpLog
+from services.frontend.keys import Limits
 from services.frontend.metrics import FrontendMetrics
 from services.frontend.routes.health import HealthRoutes
 from services.frontend.routes.models import CODEX_PATH, ModelRoutes
 from services.frontend.routes.text import TextRoutes
 from services.frontend.routes.turns import TurnRoute
+from services.frontend.shape_limits import ShapeLimits
 from services.frontend.turn_server import TurnServer
 from services.frontend.turns import TurnGateway
 from services.runtime.config import FrontendConfig
@@ -23,8 +30,11 @@ from services.runtime.config import FrontendConfig
 MAX_HEADER_BYTES = 64 * 1024
 """Agents send their state in headers; aiohttp's own limit is 8 KiB."""
 
-_OPENAI_PATHS = ("/v1/chat", "/v1/completions", "/v1/embeddings", "/v1/responses")
-_SHARED_PATHS = ("/v1/models", "/codex", "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize", "/version")
+_APIS: dict[str, Api] = {
+    "/v1/messages": "anthropic",
+    **dict.fromkeys(("/v1/chat", "/v1/completions", "/v1/embeddings", "/v1/responses"), "openai"),
+}
+"""Whose clients ask for which paths; all others are for both."""
 
 
 def make_app(
@@ -36,15 +46,14 @@ def make_app(
     OSError if a file cannot be read.
     """
     messages = Messages()
-    shapes: dict[str, ErrorShape] = {
-        **dict.fromkeys(_OPENAI_PATHS, openai_reply),
-        **dict.fromkeys(_SHARED_PATHS, union_reply),
-    }
-    ring = KeyRing.load(config.api_keys_file) if config.api_keys_file else None
-    app = web.Application(
-        middlewares=[surround(shapes, messages.error, ring, log)], client_max_size=config.max_body_bytes
-    )
+    callers = _callers(config)
+    app = web.Application(middlewares=[surround(_edge(config, callers), log)], client_max_size=config.max_body_bytes)
     app.on_response_prepare.append(add_headers)
+    if config.api_keys_file:
+        app.cleanup_ctx.append(FileWatch([config.api_keys_file], callers.reload, log).context)
+    gateway = GuardedGateway(
+        gateway, ShapeLimits(config.max_messages, config.max_tools, config.max_media, config.max_nesting)
+    )
     metrics = FrontendMetrics(registry)
     server = TurnServer(gateway, config, metrics, log)
     if config.enable_anthropic_api:
@@ -55,21 +64,38 @@ def make_app(
     return app
 
 
-def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
-    """The runner that the application needs.
+def make_runner(app: web.Application, *, head_timeout_s: float = 30.0, **options: Any) -> web.AppRunner:
+    """The runner that the application needs: a handler ends when its client hangs up, and a connection without a
+    request when `head_timeout_s` have passed.
 
-    `handler_cancellation`: a handler ends when its client hangs up. `auto_decompress`: bodies are decoded, within the
-    limit, by `limits.read_body`. Further `options` are `AppRunner`'s.
+    `auto_decompress`: bodies are decoded, within the limit, by `limits.read_body`. Further `options` are `AppRunner`'s.
     """
-    return web.AppRunner(
+    return EdgeRunner(
         app,
-        handler_cancellation=True,
+        head_timeout_s=head_timeout_s,
+        shape=union_reply,
         auto_decompress=False,
         access_log=None,
         logger=HttpLog(),
         max_line_size=MAX_HEADER_BYTES,
         max_field_size=MAX_HEADER_BYTES,
         **options,
+    )
+
+
+def _callers(config: FrontendConfig) -> Callers:
+    limits = Limits(config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute)
+    return Callers(config.api_keys_file, limits, time.monotonic)
+
+
+def _edge(config: FrontendConfig, callers: Callers) -> Edge:
+    return Edge(
+        apis=_APIS,
+        shapes={"anthropic": Messages().error, "openai": openai_reply, "shared": union_reply},
+        callers=callers,
+        cors=Cors(config.cors_origins, guarded=not callers.open_to_all),
+        needs_certificate=config.tls_client_ca_file is not None,
+        body_timeout_s=config.body_timeout_s,
     )
 
 

@@ -1,23 +1,45 @@
-"""What surrounds every request: ids, errors in the right shape, one line in the log."""
+"""What surrounds every request: ids, who may ask, errors in the right shape, one line in the log."""
 
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, Protocol, TypeAlias
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound, TooLarge, TurnwireError
-from services.frontend.auth import OPEN_PATHS, KeyRing, authenticate
+from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound, TooLarge, TurnwireError, Unauthorized
+from services.frontend.auth import OPEN_PATHS, Caller, Callers
+from services.frontend.cors import Cors
 from services.frontend.dialects.base import ErrorReply
+from services.frontend.guard import CALLER
+from services.frontend.rate_headers import rate_headers
 
+Api: TypeAlias = Literal["anthropic", "openai", "shared"]
 ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
 
+SECURITY_HEADERS = {
+    "server": "turnwire",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+"""On every response that does not say otherwise itself: answers are nobody else's, and nothing but what they say."""
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 _PROBES = OPEN_PATHS - {"/"}
+
+
+class Cost(Protocol):
+    """What a request has taken so far."""
+
+    @property
+    def tokens(self) -> int:
+        """Of the prompt, as far as they were not cached, and of the answer."""
+        ...
 
 
 class Exchange:
@@ -29,7 +51,11 @@ class Exchange:
         self.request_id = f"req_{id}"
         self.client_id = client_id
         self.started = started
-        self.tenant: str | None = None
+        self.api: Api = "shared"
+        self.caller: Caller | None = None
+        """Set before the handler is called."""
+        self.body_timeout_s: float | None = None
+        """How long the request's body may take."""
         self.outcome = ""
         self.begun = False
         """The response is on its way: nothing else can be said any more."""
@@ -37,14 +63,30 @@ class Exchange:
         """What was left out of the request."""
         self.fields: dict[str, object] = {}
         """For the log line."""
+        self.cors: dict[str, str] = {}
+
+    @property
+    def tenant(self) -> str | None:
+        """The holder of the key; None where there are no keys."""
+        return self.caller.tenant if self.caller else None
+
+    @contextmanager
+    def turn(self, cost: "Cost") -> Iterator[None]:
+        """Within it the caller has a request open that decodes; at the end he pays for it. Raises RateLimited."""
+        if self.caller is None:
+            yield
+            return
+        with self.caller.request():
+            try:
+                yield
+            finally:
+                self.caller.spend(cost.tokens)
 
     def headers(self) -> dict[str, str]:
         """What every response to this request carries."""
-        headers = {
-            "server": "turnwire",
-            "request-id": self.request_id,
-            "x-request-id": self.client_id or self.request_id,
-        }
+        headers = {"request-id": self.request_id, "x-request-id": self.client_id or self.request_id, **self.cors}
+        if self.caller is not None and self.api != "shared":
+            headers |= rate_headers(self.caller.rates(), self.api, time.time())
         if self.notes:
             headers["x-turnwire-dropped-tools"] = ",".join(self.notes)
         return headers
@@ -53,29 +95,55 @@ class Exchange:
 EXCHANGE: web.RequestKey[Exchange] = web.RequestKey("exchange", Exchange)
 
 
-def error_shape(path: str, shapes: Mapping[str, ErrorShape], default: ErrorShape) -> ErrorShape:
-    """The shape in which clients of a path expect errors: that of the longest prefix."""
-    known = [prefix for prefix in shapes if path == prefix or path.startswith(prefix + "/")]
-    return shapes[max(known, key=len)] if known else default
+class Edge(Struct, frozen=True):
+    """What is known of every request before anybody handles it."""
+
+    apis: Mapping[str, Api]
+    """Which API's clients ask for the paths under a prefix; all others are `shared`."""
+    shapes: Mapping[Api, ErrorShape]
+    """How the clients of each API read errors."""
+    callers: Callers
+    cors: Cors
+    needs_certificate: bool = False
+    """Only clients with a certificate may ask for what is not open to all."""
+    body_timeout_s: float | None = None
+
+    def api_of(self, path: str) -> Api:
+        """Whose clients ask for this path: that of the longest prefix."""
+        known = [prefix for prefix in self.apis if path == prefix or path.startswith(prefix + "/")]
+        return self.apis[max(known, key=len)] if known else "shared"
+
+    def admit(self, request: web.Request, exchange: Exchange) -> None:
+        """Learns who asks. Raises Forbidden and Unauthorized."""
+        self.cors.check(request.method, request.headers, request.scheme)
+        if self.needs_certificate and request.path not in OPEN_PATHS and not request.get_extra_info("peercert"):
+            raise Unauthorized("This server asks for a client certificate.")
+        exchange.caller = self.callers.identify(request, openai=exchange.api == "openai")
+        CALLER.set(exchange.caller)
 
 
-def surround(
-    shapes: Mapping[str, ErrorShape], default: ErrorShape, ring: KeyRing | None, log: FilteringBoundLogger
-) -> Middleware:
+def surround(edge: Edge, log: FilteringBoundLogger) -> Middleware:
     """The middleware of all requests."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         exchange = request[EXCHANGE] = Exchange(secrets.token_hex(12), _client_id(request), loop.time())
+        exchange.api = edge.api_of(request.path)
+        exchange.cors = edge.cors.headers(request.headers)
+        exchange.body_timeout_s = edge.body_timeout_s
+        shape = edge.shapes[exchange.api]
         status: int | None = None
         try:
-            if ring is not None:
-                exchange.tenant = authenticate(request, ring)
-            response = await handler(request)
+            preflight = edge.cors.preflight(request.method, request.headers)
+            if preflight is not None:
+                response: web.StreamResponse = web.Response(status=204, headers=preflight)
+            else:
+                edge.admit(request, exchange)
+                response = await handler(request)
             status = response.status
         except (TurnwireError, web.HTTPException) as error:
-            reply = _reply(error, exchange, error_shape(request.path, shapes, default))
+            reply = _reply(error, exchange, shape)
             status = reply.status
             response = web.Response(status=reply.status, headers=reply.headers, body=reply.body)
         except (asyncio.CancelledError, ConnectionError):
@@ -86,7 +154,7 @@ def surround(
             if exchange.begun:
                 raise
             info = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
-            reply = error_shape(request.path, shapes, default)(info, exchange.request_id, None)
+            reply = shape(info, exchange.request_id, None)
             exchange.outcome = "internal"
             status = reply.status
             response = web.Response(status=reply.status, headers=reply.headers, body=reply.body)
@@ -102,7 +170,22 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     exchange = request.get(EXCHANGE)
     if exchange is not None:
         exchange.begun = True
+        for name, value in SECURITY_HEADERS.items():
+            response.headers.setdefault(name, value)
+        vary = response.headers.get("vary")
         response.headers.update(exchange.headers())
+        if vary and exchange.cors.get("vary"):
+            response.headers["vary"] = f"{vary}, {exchange.cors['vary']}"
+
+
+def refuse_malformed(message: str, shape: ErrorShape) -> web.Response:
+    """The answer to what is no HTTP request, and so reached no middleware. The connection is closed behind it."""
+    id = secrets.token_hex(12)
+    reply = shape(Invalid(message).info, f"req_{id}", 400)
+    headers = {**SECURITY_HEADERS, **reply.headers, "request-id": f"req_{id}", "x-request-id": f"req_{id}"}
+    response = web.Response(status=reply.status, headers=headers, body=reply.body)
+    response.force_close()
+    return response
 
 
 def _reply(error: TurnwireError | web.HTTPException, exchange: Exchange, shape: ErrorShape) -> ErrorReply:

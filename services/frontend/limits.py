@@ -13,6 +13,7 @@ import zstandard
 from aiohttp import web
 
 from schemas.errors import Invalid, TooLarge
+from services.frontend.exchange import EXCHANGE
 
 THREAD_FROM_BYTES = 32 * 1024
 """Compressed bodies from here on are decoded beside the event loop."""
@@ -23,11 +24,18 @@ _TOO_LARGE = "request_body_too_large_after_decoding"
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The body as its sender wrote it. Raises TooLarge, and Invalid for an encoding that is unknown or broken."""
+    """The body as its sender wrote it.
+
+    Raises TooLarge, Invalid for an encoding that is unknown or broken, HTTPRequestTimeout where it comes too slowly.
+    """
     if request.content_length is not None and request.content_length > limit:
         raise TooLarge(f"The request body is {request.content_length} bytes; the limit is {limit}.")
+    exchange = request.get(EXCHANGE)
     try:
-        body = await request.read()
+        async with asyncio.timeout(exchange.body_timeout_s if exchange else None):
+            body = await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason="The request body did not arrive in time") from None
     except web.HTTPRequestEntityTooLarge:
         raise TooLarge(f"The request body exceeds the limit of {limit} bytes.") from None
     encoding = request.headers.get("content-encoding", "").strip().lower()

@@ -55,6 +55,14 @@ class TurnRecord:
             self._metrics.closed(self.model)
         self._metrics.answered(self.model, dialect, self.outcome, self._clock() - self._started)
 
+    @property
+    def tokens(self) -> int:
+        """What the request cost: tokens of the prompt that were not cached, and of the answer. Of a turn that was
+        given up the answer is not known, and neither is what was cached."""
+        if self.usage is None:
+            return self.prompt_tokens or 0
+        return self.usage.prompt - self.usage.cached + self.usage.output
+
     def fields(self) -> dict[str, object]:
         """For the log line."""
         fields: dict[str, object] = {"model": self.model, "stream": self.stream, "prompt_tokens": self.prompt_tokens}

@@ -7,7 +7,9 @@ from aiohttp import web
 from schemas.control import Load
 from schemas.errors import Invalid
 from services.frontend.app import make_app, make_runner
+from services.frontend.file_watch import FileWatch
 from services.frontend.gateway import Gateway
+from services.frontend.tls import Tls
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
@@ -31,14 +33,23 @@ async def run(config: FrontendConfig) -> None:
     await gateway.start()
     try:
         app = make_app(config, gateway, process.metrics, process.log)
+        tls = Tls.of(config)
     except ValueError as error:
         raise Invalid(str(error)) from error
-    runner = make_runner(app, shutdown_timeout=LAST_BYTES_S)
+    if tls is not None:
+        process.spawn(FileWatch(tls.files, tls.reload, process.log).run(), "watch certificates")
+    runner = make_runner(app, head_timeout_s=config.head_timeout_s, shutdown_timeout=LAST_BYTES_S)
     await runner.setup()
-    site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
+    context = tls.context if tls is not None else None
+    site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, ssl_context=context)
     try:
         await site.start()
-        process.log.info("frontend.listening", host=config.host, port=runner.addresses[0][1])
+        process.log.info(
+            "frontend.listening",
+            host=config.host,
+            port=runner.addresses[0][1],
+            scheme="https" if tls is not None else "http",
+        )
 
         async def drain() -> None:
             await site.stop()

@@ -64,7 +64,8 @@ class TurnServer:
         exchange = request[EXCHANGE]
         record = TurnRecord(self._metrics, exchange.started, asyncio.get_running_loop().time)
         try:
-            return await self._serve(request, dialect, read, record, on_end)
+            with exchange.turn(record):
+                return await self._serve(request, dialect, read, record, on_end)
         except TurnwireError as error:
             record.outcome = record.outcome or str(error.info.kind)
             raise

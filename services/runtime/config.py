@@ -68,10 +68,37 @@ class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fi
     """Address to listen on."""
     port: Port = 8000
     """Port to listen on; 0: any free one."""
+    tls_cert_file: str | None = None
+    """PEM file with the server's certificate and the chain behind it; with it HTTPS is served. Read again on change."""
+    tls_key_file: str | None = None
+    """PEM file with the certificate's private key; default: it is in `tls_cert_file`."""
+    tls_client_ca_file: str | None = None
+    """PEM file of authorities; only clients with a certificate of theirs are served (health checks need none)."""
+    cors_origins: list[str] = []
+    """Origins whose pages may use the server from a browser, as `https://app.example`; `*`: all."""
+    api_keys_file: str | None = None
+    """File of accepted keys, `name:` and the key's SHA-256 a line (docs/operations.md); read again on change. None:
+    every key is accepted."""
+    key_concurrency: Count | None = None
+    """Requests of one key that are answered at once, where the key file does not say; without keys: of all callers."""
+    key_requests_per_minute: Count | None = None
+    """Requests of one key in a minute, where the key file does not say; without keys: of all callers."""
+    key_tokens_per_minute: Count | None = None
+    """Tokens of one key in a minute, where the key file does not say; without keys: of all callers."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * MIB
     """Largest request body; more is answered with 413."""
-    api_keys_file: str | None = None
-    """File of accepted keys, `name:` and the key's SHA-256 a line; None: every key is accepted."""
+    max_messages: Count = 100_000
+    """Most messages of a conversation."""
+    max_tools: Count = 1024
+    """Most tools of a request."""
+    max_media: Count = 1024
+    """Most images and documents of a request."""
+    max_nesting: Count = 64
+    """Deepest nesting of objects and lists in a tool's schema."""
+    head_timeout_s: Positive = 30.0
+    """A connection that has not sent its first request's headers after so long is closed."""
+    body_timeout_s: Positive = 120.0
+    """Longest time for a request's body to arrive."""
     ping_interval_s: Positive = 10.0
     """A stream that is silent for so long gets its API's keep-alive."""
     slow_reader_timeout_s: Positive = 30.0
@@ -115,6 +142,12 @@ class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fi
     """Serve Responses over WebSocket; false: the upgrade is answered with 426, and clients go on over HTTP."""
     max_websockets: Count = 1024
     """WebSocket connections at once."""
+
+
+    def __post_init__(self) -> None:
+        """Refuses combinations that cannot work."""
+        if self.tls_cert_file is None and (self.tls_key_file or self.tls_client_ca_file):
+            raise ValueError("tls_key_file and tls_client_ca_file need a tls_cert_file")
 
 
 class StageConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

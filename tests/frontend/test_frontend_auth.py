@@ -23,11 +23,12 @@ def keys(tmp_path: Path) -> Path:
 
 def test_names_of_keys(keys: Path) -> None:
     ring = KeyRing.load(str(keys))
-    assert ring.tenant("alpha") == "team-a"
-    assert ring.tenant("beta") == HASHES["beta"][:8]
-    assert ring.tenant("gamma") is None
-    assert ring.tenant("") is None
-    assert ring.tenant("\udcff") is None
+    for text, name in (("alpha", "team-a"), ("beta", HASHES["beta"][:8])):
+        key = ring.find(text)
+        assert key is not None
+        assert key.name == name
+    for text in ("gamma", "", "\udcff"):
+        assert ring.find(text) is None
 
 
 @pytest.mark.parametrize("line", ["alpha", "name:alpha", "a b:" + "0" * 64, "n:" + "0" * 63])

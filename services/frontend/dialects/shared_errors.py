@@ -1,5 +1,6 @@
 """Errors of paths that no dialect has for itself: OpenAI's shape, and one that both families of clients read."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -24,11 +25,20 @@ OPENAI_KINDS: dict[ErrorKind, tuple[int, str, str | None]] = {
 """Status, type and code of every kind of error in both OpenAI APIs."""
 
 
+_MODEL = "model: "
+_REQUIRED = ": Field required"
+
+
+def openai_error(info: ErrorInfo) -> dict[str, Any]:
+    """The members of an error object of both OpenAI APIs (apis.md B.6, C.5), in a response or in a stream."""
+    info = _in_openais_words(info)
+    _, kind, code = OPENAI_KINDS[info.kind]
+    return {"message": info.message, "type": kind, "param": info.param, "code": info.code or code}
+
+
 def openai_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
     """The error as both OpenAI APIs have it."""
-    own_status, kind, code = OPENAI_KINDS[info.kind]
-    error = {"message": info.message, "type": kind, "param": info.param, "code": info.code or code}
-    return _reply(info, status or own_status, {"error": error})
+    return _reply(info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info)})
 
 
 def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
@@ -39,8 +49,37 @@ def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
     return _reply(info, status or own_status, {"type": "error", "error": error, "request_id": request_id})
 
 
+def _in_openais_words(info: ErrorInfo) -> ErrorInfo:
+    """What the pipeline says in Anthropic's words, in those that clients of OpenAI's APIs look for."""
+    if info.kind is ErrorKind.CONTEXT_OVERFLOW and info.details is not None:
+        return _overflow(info, info.details)
+    if info.kind is ErrorKind.NOT_FOUND and info.message.startswith(_MODEL):
+        name = info.message.removeprefix(_MODEL)
+        message = f"The model `{name}` does not exist or you do not have access to it."
+        return ErrorInfo(info.kind, message, "model", "model_not_found")
+    if info.kind is ErrorKind.INVALID and info.message.endswith(_REQUIRED):
+        name = info.message.removesuffix(_REQUIRED)
+        return ErrorInfo(info.kind, f"Missing required parameter: '{name}'.", name, "missing_required_parameter")
+    return info
+
+
+def _overflow(info: ErrorInfo, details: dict[str, Any]) -> ErrorInfo:
+    window, prompt = details.get("context_window"), details.get("prompt_tokens")
+    if window is None or prompt is None:
+        return info
+    answer = details.get("max_tokens")
+    if answer is None:
+        answer = window - details.get("max_prompt_tokens", window)
+    message = (
+        f"This model's maximum context length is {window} tokens. However, you requested {prompt + answer} tokens "
+        f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or "
+        "completion."
+    )
+    return ErrorInfo(info.kind, message, info.param, info.code)
+
+
 def _reply(info: ErrorInfo, status: int, document: dict[str, Any]) -> ErrorReply:
     headers = {"content-type": "application/json"}
     if info.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(info.retry_after_s)))
+        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
     return ErrorReply(status, headers, msgspec.json.encode(document))

@@ -1,5 +1,6 @@
 """Errors in the shape of the Messages API (apis.md A.7)."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
     own_status, _ = KINDS[info.kind]
     headers = {"content-type": "application/json"}
     if info.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(info.retry_after_s)))
+        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
     return ErrorReply(status or own_status, headers, msgspec.json.encode(_document(info, request_id)))
 
 

@@ -1,0 +1,81 @@
+"""Browsers: which pages may use this server (the Fetch standard's CORS protocol). Pure.
+
+A page of an origin that is not named gets no CORS headers, so its browser keeps the answer from it. Where there are no
+API keys that is not enough: a page anywhere could make a browser on this machine's network send turns (a POST of
+text/plain needs no leave, a WebSocket none at all), so such requests are refused.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from schemas.errors import Forbidden
+from services.frontend.allowance import RateApi
+
+METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+MAX_AGE_S = 600
+"""The browser may remember a preflight's answer for so long."""
+_API_NAMES: Mapping[RateApi, str] = {
+    "anthropic": "anthropic-ratelimit-{rate}-{field}",
+    "openai": "x-ratelimit-{field}-{rate}",
+}
+EXPOSED = ", ".join(
+    [
+        "request-id",
+        "x-request-id",
+        "retry-after",
+        "x-should-retry",
+        "x-turnwire-dropped-tools",
+        *(
+            name.format(rate=rate, field=field)
+            for name in _API_NAMES.values()
+            for rate in ("requests", "tokens")
+            for field in ("limit", "remaining", "reset")
+        ),
+    ]
+)
+"""What a page may read of an answer, beside what every page may."""
+_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+class Cors:
+    """`origins`: those whose pages may use the server, `*` for all. `guarded`: the server has API keys."""
+
+    def __init__(self, origins: Sequence[str], *, guarded: bool) -> None:
+        self._all = "*" in origins
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._guarded = guarded
+
+    def check(self, method: str, headers: Mapping[str, str], scheme: str) -> None:
+        """Raises Forbidden for what a page of a foreign origin must not send to a server without keys."""
+        origin = headers.get("origin")
+        if origin is None or self._guarded or self._allows(origin):
+            return
+        if method in _SAFE and headers.get("upgrade", "").lower() != "websocket":
+            return
+        if origin.lower() == f"{scheme}://{headers.get('host', '')}".lower():
+            return
+        raise Forbidden(f"Pages of {origin[:200]} may not use this server; it can be allowed with --cors-origins.")
+
+    def preflight(self, method: str, headers: Mapping[str, str]) -> dict[str, str] | None:
+        """The headers that answer a preflight; None for a request that is none, or of a page that may not."""
+        if method != "OPTIONS" or "access-control-request-method" not in headers or not self.headers(headers):
+            return None
+        answer = {"access-control-allow-methods": METHODS, "access-control-max-age": str(MAX_AGE_S)}
+        asked = headers.get("access-control-request-headers", "")
+        if _NAMES.fullmatch(asked):
+            answer["access-control-allow-headers"] = asked
+        if headers.get("access-control-request-private-network") == "true":
+            answer["access-control-allow-private-network"] = "true"
+        return answer
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """What every answer to this request carries; nothing where the page may not read it."""
+        origin = headers.get("origin")
+        if origin is None or not self._allows(origin):
+            return {"vary": "origin"} if self._origins and not self._all else {}
+        answer = {"access-control-allow-origin": "*" if self._all else origin, "access-control-expose-headers": EXPOSED}
+        return answer if self._all else {**answer, "vary": "origin"}
+
+    def _allows(self, origin: str) -> bool:
+        return self._all or origin.lower() in self._origins
