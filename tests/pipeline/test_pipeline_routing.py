@@ -38,7 +38,7 @@ async def test_a_session_finds_its_prefix_again(client: Client) -> None:
 
 
 async def test_sessions_are_spread_all_the_same(stack: Stack) -> None:
-    clients = [Client(stack.url) for _ in range(8)]
+    clients = [Client(stack.url) for _ in range(24)]
     try:
         held = "[[delay 40]]\n</think>\n\n[[fill 60]]"
         running = [asyncio.create_task(c.stream(body(say(held)))) for c in clients]
