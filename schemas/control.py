@@ -99,6 +99,13 @@ class Replay(Struct, frozen=True, omit_defaults=True):
     """1, 2, 3 … per receiver and sender; the sender's beats tell the last one heeded."""
 
 
+class ResponseNotice(Struct, frozen=True, omit_defaults=True):
+    """Fan-out among frontends: a stored response was deleted (`forget`), or is not wanted any more (`cancel`)."""
+
+    action: Literal["forget", "cancel"]
+    id: str
+
+
 class Cancel(Struct, frozen=True, omit_defaults=True):
     """Fan-out: nobody wants this turn any more (attempts up to `attempt`)."""
 

@@ -12,6 +12,8 @@ tw.v1.replay.<stage>.<id>       receiver → sender
 tw.v1.credit.<stage>.<id>       receiver → sender
 tw.v1.beat.<stage>.<id>         every process
 tw.v1.kv.<model>.<worker>       worker → preprocessors
+tw.v1.ledger.<model>            parser → preprocessors
+tw.v1.resp                      frontend → frontends
 tw.v1.kvall.<model>.<worker>    preprocessor → one worker     request and reply
 
 $KV.<bucket>.<key>              values that are kept (JetStream's key-value form, NATS ADR-8)
@@ -107,6 +109,11 @@ def kv(model: str, worker: str) -> str:
     return f"{PREFIX}.kv.{escape(model)}.{escape(worker)}"
 
 
+def responses() -> str:
+    """Stored Responses that were deleted or cancelled, heard by every frontend."""
+    return f"{PREFIX}.resp"
+
+
 def bucket_key(bucket: str, key: str) -> str:
     """Where the value of a key is written. Any text is a key."""
     return f"$KV.{bucket}.{escape(key)}"
@@ -150,3 +157,8 @@ def every_kv(model: str) -> str:
 def kv_snapshot(model: str, worker: str) -> str:
     """Asks one worker for all KV blocks that it holds."""
     return f"{PREFIX}.kvall.{escape(model)}.{escape(worker)}"
+
+
+def ledger(model: str) -> str:
+    """Turns that have ended, for every preprocessor of the model."""
+    return f"{PREFIX}.ledger.{escape(model)}"

@@ -1,7 +1,9 @@
 """The nats-server that `turnwire up` starts for itself, on loopback and a port that the system chose."""
 
 import asyncio
+import fcntl
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -11,16 +13,24 @@ from services.cli.supervisor import Spec
 NAME = "nats"
 MAX_PAYLOAD = "8MB"
 """The most that the NATS documentation advises; as base64 a million token ids take 5.3 MB."""
+MAX_STORE = "1GB"
+"""For all buckets together; each has a limit of its own below it."""
 _POLL_S = 0.02
 
 
 class EmbeddedNats:
-    """One embedded server. `directory` must be its alone."""
+    """One embedded server. `directory` must be its alone.
 
-    def __init__(self, directory: Path) -> None:
+    What JetStream keeps is in `state_dir` and outlives this run, unless another run has it at the moment: then it is in
+    `directory`. The claim on it lasts as long as this object.
+    """
+
+    def __init__(self, directory: Path, state_dir: Path) -> None:
         """Raises FileNotFoundError, saying what to install, where there is no nats-server."""
         self._binary = find_nats_server()
         self._directory = directory
+        self._claim = _claim(state_dir / "jetstream.lock")
+        self._store = (state_dir if self._claim else directory) / "jetstream"
         self._config = directory / "nats.conf"
         self._write_config(port=-1)
 
@@ -48,6 +58,26 @@ port: {port}
 max_payload: {MAX_PAYLOAD}
 write_deadline: "2s"
 logtime: false
-ports_file_dir: {msgspec.json.encode(str(self._directory)).decode()}
+ports_file_dir: {_quoted(self._directory)}
+jetstream {{
+  store_dir: {_quoted(self._store)}
+  max_file_store: {MAX_STORE}
+  max_memory_store: 64MB
+}}
 """
         )
+
+
+def _quoted(path: Path) -> str:
+    return msgspec.json.encode(str(path)).decode()
+
+
+def _claim(path: Path) -> IO[bytes] | None:
+    """The open lock file; None where somebody else has it. A server that finds another's files in use breaks them."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file

@@ -1,7 +1,8 @@
 """`turnwire secrets DIR`: every secret of a deployment, made once, each service's own in a directory of its own.
 
 DIR/SERVICE/nats.password   for SERVICE's user on the bus (TURNWIRE_NATS_PASSWORD_FILE)
-DIR/preprocessor/seal.key   the key that seals reasoning (TURNWIRE_SEAL_KEY_FILE), the same file in DIR/parser
+DIR/preprocessor/seal.key   the key that seals reasoning (TURNWIRE_SEAL_KEY_FILE), the same file in DIR/parser and
+                            DIR/frontend, where it seals the summaries of compaction
 DIR/nats/passwords.conf     what deploy/nats/nats.conf includes
 DIR/tap/nats.password       for `turnwire tap`
 
@@ -41,7 +42,8 @@ def make_secrets(directory: Path) -> None:
         (directory / user).mkdir(parents=True, exist_ok=True, mode=0o700)
     passwords = {user: keep(directory / user / "nats.password", secrets.token_hex(24)) for user in USERS}
     seal = keep(directory / "preprocessor" / "seal.key", secrets.token_hex(32))
-    write(directory / "parser" / "seal.key", seal)
+    for user in ("parser", "frontend"):
+        write(directory / user / "seal.key", seal)
     lines = [f'{user.upper()}_PASSWORD: "{password.strip()}"\n' for user, password in passwords.items()]
     write(directory / "nats" / "passwords.conf", "".join(lines))
 

@@ -69,6 +69,7 @@ class _Up:
         self._supervisor = Supervisor(screen.child, screen.say)
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
+        self._nats: EmbeddedNats | None = None
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -126,7 +127,7 @@ class _Up:
         await asyncio.Event().wait()
 
     async def _start_nats(self, directory: Path) -> str:
-        server = EmbeddedNats(directory)
+        server = self._nats = EmbeddedNats(directory, self._plan.state_dir)
         await self._supervisor.start(server.spec)
         pid = self._supervisor.pid(server.spec.name)
         try:
@@ -138,7 +139,9 @@ class _Up:
     async def _first_request_can_be_served(self, urls: Sequence[str]) -> int:
         """Waits until every frontend is ready; returns the model's context window."""
         timeout = aiohttp.ClientTimeout(total=5)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        # Our own processes, under an address that their certificate need not speak of.
+        connector = aiohttp.TCPConnector(ssl=False)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             with self._screen.progress("starting") as progress:
                 for url in urls:
                     async for reason in not_ready(session, url):

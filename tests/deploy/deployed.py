@@ -22,6 +22,7 @@ class DeployedNats(NatsServer):
         make_secrets(self.secrets)
         shutil.copytree(self.secrets / "nats", directory / "secrets")
         address = ["-a", "127.0.0.1", "-p", str(self.port), "-m", str(free_port())]
+        address += ["-sd", str(directory / "jetstream")]
         with self.log.open("wb") as output:
             self._server = subprocess.Popen([binary, "-c", str(directory / CONF.name), *address], stderr=output)
         deadline = time.monotonic() + 10

@@ -6,12 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 import nats
 import pytest
 from nats.aio.client import Client
+from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
-from services.runtime.config import read_secret
+from services.frontend.responses.shared import bucket_config
+from services.runtime.bus import Bus
+from services.runtime.config import BusConfig, FrontendConfig, read_secret
+from services.runtime.kv import open_bucket
 from tests.deploy.deployed import DeployedNats
 
 MODEL = "acme/m"
+RESPONSES = "tw_responses"
 
 PUBLISHES = {
     "frontend": [
@@ -23,6 +28,11 @@ PUBLISHES = {
         subjects.credit("parser", "p.1"),
         subjects.replay("parser", "p.1"),
         subjects.beat("frontend", "f.1"),
+        subjects.responses(),
+        subjects.stream_create(RESPONSES),
+        subjects.stream_update(RESPONSES),
+        subjects.bucket_get(RESPONSES, "k"),
+        subjects.bucket_key(RESPONSES, "k"),
     ],
     "preprocessor": [
         subjects.generate(MODEL, "w.1"),
@@ -42,7 +52,7 @@ PUBLISHES = {
 """What each service says, from the docstring of `schemas.subjects` and the code of its shell."""
 
 HEARS = {
-    "frontend": [subjects.events("f.1"), subjects.beats(), "_INBOX_frontend.>"],
+    "frontend": [subjects.events("f.1"), subjects.beats(), subjects.responses(), "_INBOX_frontend.>"],
     "preprocessor": [
         subjects.turn(MODEL, "pre.1"),
         subjects.count(MODEL, "pre.1"),
@@ -173,6 +183,25 @@ async def test_nobody_comes_in_without_a_password(server: DeployedNats) -> None:
     for wrong in ({}, {"user": "frontend", "password": "guess"}, {"user": "admin", "password": ""}):
         with pytest.raises(nats.errors.Error):
             await nats.connect(server.url, allow_reconnect=False, connect_timeout=2, **wrong)
+
+
+async def test_the_frontend_keeps_responses(server: DeployedNats, quiet_log: FilteringBoundLogger) -> None:
+    bus = Bus(
+        BusConfig(nats_url=server.url, nats_user="frontend", nats_password_file=server.password_file("frontend")),
+        name="test",
+        inbox_prefix="_INBOX_frontend",
+        log=quiet_log,
+        on_fatal=pytest.fail,
+        on_reconnect=lambda: None,
+    )
+    await bus.connect()
+    bucket = await open_bucket(bus, bucket_config(FrontendConfig()), quiet_log)
+    assert bucket is not None
+    await bucket.put("k", b"v")
+    assert await bucket.get("k") == b"v"
+    await bucket.delete("k")
+    assert await bucket.get("k") is None
+    await bus.close()
 
 
 async def test_prompts_fit(server: DeployedNats) -> None:

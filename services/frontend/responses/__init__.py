@@ -1,0 +1,1 @@
+"""The stateful side of the Responses API: what is kept, what runs without its client, and the WebSocket."""

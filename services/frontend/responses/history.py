@@ -1,0 +1,67 @@
+"""What a request goes on from: the chain of responses before it, and the stored items that it names."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Raw
+
+from schemas.errors import Invalid, NotFound
+from services.frontend.dialects.responses.dialect import previous_not_found
+from services.frontend.responses.record import StoredResponse
+from services.frontend.responses.store import ResponseStore
+
+MAX_CHAIN = 10_000
+"""Responses in one chain. Agents make one a tool call; more is no conversation."""
+
+
+class Histories:
+    """Looks in several stores, the first one first: a connection's own, then that of the deployment."""
+
+    def __init__(self, *stores: ResponseStore) -> None:
+        self._stores = stores
+
+    async def chain(self, previous: str, tenant: str | None) -> list[StoredResponse]:
+        """The responses up to and including `previous`, oldest first; it begins behind a compaction.
+
+        Raises Invalid where one of them is not there (any more) or has not ended, TurnwireError where a store does not
+        answer.
+        """
+        found: list[StoredResponse] = []
+        wanted: str | None = previous
+        while wanted is not None:
+            record = await self._get(wanted, tenant, patient=not found)
+            if record is None or len(found) == MAX_CHAIN:
+                raise previous_not_found(previous)
+            if not record.ended:
+                raise Invalid(f"The response with id '{wanted}' has not ended yet.", param="previous_response_id")
+            found.append(record)
+            wanted = None if record.replaces else record.previous
+        return found[::-1]
+
+    async def items(self, ids: Iterable[str], tenant: str | None) -> dict[str, Raw]:
+        """Stored items by their ids. Raises NotFound in the native words for one that is not there."""
+        found: dict[str, Raw] = {}
+        for id in ids:
+            for store in self._stores:
+                if (item := await store.item(id, tenant)) is not None:
+                    found[id] = item
+                    break
+            else:
+                raise NotFound(f"Item with id '{id}' not found.", param="input")
+        return found
+
+    async def _get(self, id: str, tenant: str | None, *, patient: bool) -> StoredResponse | None:
+        for store in self._stores:
+            record = await store.get(id, tenant, patient=patient)
+            if record is not None:
+                return record
+        return None
+
+
+def items_of(chain: Sequence[StoredResponse]) -> list[Raw]:
+    """All that was said in a chain, inputs and outputs in order."""
+    items: list[Raw] = []
+    for record in chain:
+        if not record.replaces:
+            items += record.input
+        items += record.output
+    return items

@@ -1,0 +1,134 @@
+"""A response as it is kept: enough to show it again, to replay its stream, and to go on from it."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import zstandard
+from msgspec import Raw, Struct
+
+ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
+"""The states in which a response stays."""
+_OVERHEAD_BYTES = 512
+_PER_VALUE_BYTES = 120
+"""What Python and its containers take for an entry and for each value in it."""
+
+
+class StoredResponse(Struct, frozen=True, omit_defaults=True):
+    """One response. Nothing in it changes; a state that follows is a new record."""
+
+    id: str
+    created: float
+    """Unix time in seconds."""
+    response: Raw
+    """The Response object."""
+    status: str
+    tenant: str | None = None
+    """Whose it is: for anybody else it is not there."""
+    previous: str | None = None
+    """The response that this one goes on from."""
+    input: list[Raw] = []
+    """The items of its own request, each with an id; what came before is in `previous`."""
+    output: list[Raw] = []
+    events: bytes = b""
+    """Its stream as it was sent, packed (`pack_events`); empty if it had none."""
+    background: bool = False
+    replaces: bool = False
+    """Its output stands for all that came before: a chain does not go on behind it."""
+    owner: str = ""
+    """The process in which it runs, as long as it does."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its state is its last."""
+        return self.status in ENDED
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, about."""
+        held = sum(len(bytes_of(raw)) + _PER_VALUE_BYTES for raws in (self.input, self.output) for raw in raws)
+        return _OVERHEAD_BYTES + held + len(bytes_of(self.response)) + len(self.events)
+
+    def items(self) -> Iterator[tuple[str, Raw]]:
+        """Its own input and its output, each item with its id."""
+        for raw in (*self.input, *self.output):
+            yield _named.decode(raw).id, raw
+
+
+def bytes_of(raw: Raw) -> memoryview:
+    """A raw value's JSON, without a copy."""
+    return memoryview(raw)
+
+
+def encode(record: StoredResponse) -> bytes:
+    """The record as JSON."""
+    return msgspec.json.encode(record)
+
+
+def decode(data: bytes) -> StoredResponse | None:
+    """The inverse of `encode`; None for what it did not make (another release's, say)."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def without_events(record: StoredResponse) -> StoredResponse:
+    """The record without its stream: what is kept where there is no room for both."""
+    return msgspec.structs.replace(record, events=b"")
+
+
+def pack_events(rendered: Iterable[bytes]) -> bytes:
+    """What a stream was made of, small: events repeat themselves, and take a tenth or less."""
+    return zstandard.ZstdCompressor(level=1).compress(b"".join(rendered))
+
+
+def unpack_events(packed: bytes) -> bytes:
+    """The inverse of `pack_events`."""
+    return zstandard.ZstdDecompressor().decompress(packed)
+
+
+def with_ids(items: Sequence[Raw], turn: str) -> list[Raw]:
+    """The items of a turn's input, each with an id: its own, or one made of the turn's and its place."""
+    return [_with_id(raw, turn, place) for place, raw in enumerate(items)]
+
+
+def response_of_item(id: str) -> str | None:
+    """The response to which an item belongs, by an id that this server made."""
+    match = _OWN_ID.fullmatch(id)
+    return f"resp_{match[1]}" if match else None
+
+
+class _Named(Struct):
+    id: str = ""
+    type: str = "message"
+
+
+def _with_id(raw: Raw, turn: str, place: int) -> Raw:
+    try:
+        if (named := _named.decode(raw)).id:
+            return raw
+    except msgspec.ValidationError:  # an id or type that is null
+        named = _Named()
+    item = _members.decode(raw)
+    if named.type == "message" and bytes(item.get("type", b"")) not in (b"", b"null", b'"message"'):
+        named = _Named(type=msgspec.json.decode(item["type"], type=str))
+    prefix = _PREFIXES.get(named.type, "item")
+    return Raw(msgspec.json.encode(item | {"id": f"{prefix}_{turn}i{place}"}))
+
+
+_named = msgspec.json.Decoder(_Named)
+_members = msgspec.json.Decoder(dict[str, Raw])
+_OWN_ID = re.compile(r"[a-z]+_([0-9a-f]{24}).*")
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "compaction": "cmp",
+}
+"""As natively (apis.md B.5), and as Codex has them."""
+
+_decoder = msgspec.json.Decoder(StoredResponse)
