@@ -11,6 +11,7 @@ from schemas.conversation import Sampling
 from services.parser import Family, families, family
 from services.parser.detect import Detection
 from services.preprocessor.detection import detect_family
+from services.preprocessor.encoding import Encoder
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
 from services.preprocessor.thinking import EFFORTS
@@ -27,6 +28,7 @@ class ModelSetup:
     template: ChatTemplate
     traits: TemplateTraits
     tokenizer: PromptTokenizer
+    encoder: Encoder
     family: Family
     evidence: tuple[str, ...]
     """What told the family."""
@@ -64,6 +66,7 @@ class ModelSetup:
             template=template,
             traits=traits,
             tokenizer=tokenizer,
+            encoder=tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20),
             family=found,
             evidence=detection.evidence,
             max_model_len=window,

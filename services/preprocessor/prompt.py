@@ -4,7 +4,7 @@ Between render and encode stands a seam: `Encoder` gets all that is known of the
 that a store of earlier turns can put their own tokens in place of encoding the text again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, RawPrompt, Sampling, ToolSpec
 from schemas.errors import Invalid
+from services.preprocessor.encoding import Stable
 from services.preprocessor.limits import OutputLimit, check_sampling, limit_output
 from services.preprocessor.messages import Adapted, Unseal, adapt
 from services.preprocessor.model import ModelSetup
@@ -29,7 +30,8 @@ _CONTINUE_MARK = "\ue000continues here\ue000"
 class Prompt(Struct, frozen=True, kw_only=True):
     """All that a worker and a parser shard need of a prompt."""
 
-    ids: list[int]
+    ids: Sequence[int]
+    """`pack_ids` takes them as they are: an array, where they come from the tokenizer."""
     text: str
     in_reasoning: bool
     """The prompt ends inside an open reasoning block."""
@@ -57,9 +59,11 @@ class Rendered(Struct, frozen=True, kw_only=True):
     tools: list[Tool]
     variables: dict[str, Any]
     thinking: ThinkingDecision
+    stable: Stable | None = None
+    """A text with which this one begins, and with which the session's next prompts will begin, most likely."""
 
 
-Encoder: TypeAlias = Callable[[Rendered], list[int]]
+Encoder: TypeAlias = Callable[[Rendered], Sequence[int]]
 
 
 def assemble(
@@ -88,9 +92,9 @@ def assemble(
     except RecursionError:
         raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
     if raw is not None:
-        ids = encode_raw(raw, setup.tokenizer)
+        ids: Sequence[int] = encode_raw(raw, setup.tokenizer)
     else:
-        ids = encode(rendered) if encode is not None else setup.tokenizer.encode(rendered.text)
+        ids = encode(rendered) if encode is not None else setup.encoder.encode(rendered.text, rendered.stable)
     wanted = conversation.sampling.max_tokens
     output = (
         limit_output(len(ids), wanted, setup.window(window), setup.card.max_output_tokens or None)

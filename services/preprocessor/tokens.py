@@ -2,6 +2,7 @@
 
 import re
 import threading
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -9,6 +10,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
+from services.preprocessor.encoding import Choice, Encoder
+from services.preprocessor.segments import Cuts
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -34,6 +37,17 @@ class PromptTokenizer:
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos_ids, *own)))
         """End-of-sequence ids, the model's first."""
         self.vocab_size = len(tokenizer)
+
+    def encoder(self, choice: Choice = "auto", cache_bytes: int = 64 << 20) -> Encoder:
+        """What encodes rendered prompts, to the same ids as `encode`. `cache_bytes` bounds what it keeps of them.
+
+        Raises ValueError where `choice` is fastokens and that does not do.
+        """
+        if isinstance(self._coder, _RustCoder):
+            return Encoder.load(self._coder.backend, choice=choice, cache_bytes=cache_bytes)
+        if choice == "fastokens":
+            raise ValueError("fastokens cannot be the tokenizer: the model's own is Python code")
+        return Encoder(lambda texts: [array("I", self.encode(text)) for text in texts], cuts=Cuts(()), cache_bytes=0)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The ids of `text`. Control tokens in it are taken as such, half surrogate pairs as U+FFFD.
@@ -76,19 +90,19 @@ class _RustCoder:
     def __init__(self, backend: Tokenizer) -> None:
         backend.no_padding()
         backend.no_truncation()
-        self._backend = backend
+        self.backend = backend
 
     def encode(self, text: str, special: bool) -> list[int]:
-        return self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        return self.backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
 
     def decode(self, ids: Sequence[int], skip_special: bool) -> str:
-        return self._backend.decode(list(ids), skip_special_tokens=skip_special)
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special)
 
     def token(self, token_id: int) -> str | None:
-        return self._backend.id_to_token(token_id)
+        return self.backend.id_to_token(token_id)
 
     def token_id(self, token: str) -> int | None:
-        return self._backend.token_to_id(token)
+        return self.backend.token_to_id(token)
 
 
 class _PythonCoder:

@@ -204,6 +204,10 @@ class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_
     """Longest answer in tokens; None: whatever the context window leaves."""
     threads: Count = 4
     """Threads that render and tokenize."""
+    tokenizer: Literal["auto", "fastokens", "tokenizers"] = "auto"
+    """What encodes prompts; `auto`: fastokens where it proves equal on this model's tokenizer, else tokenizers."""
+    prompt_cache_mb: Count = 256
+    """Memory for what is known of earlier prompts, in MiB: that much for texts, and that much for their tokens."""
     router_overlap_weight: Annotated[float, Meta(ge=0)] = 1.0
     """What a prompt token costs that a worker would have to prefill; 0: the KV caches do not count."""
     router_load_tokens: Annotated[float, Meta(ge=0)] = 16384.0
