@@ -66,7 +66,7 @@ def adapt(
             for turn in turns:
                 continues = False
                 writer.turn(turn)
-    return Adapted(writer.messages, list_tools(conversation.tools), continues)
+    return Adapted(writer.messages, list_tools(conversation.tools), continues and conversation.prefill)
 
 
 def list_tools(tools: Iterable[ToolSpec]) -> list[Tool]:

@@ -1,0 +1,61 @@
+"""The raw input of freeform tools, however the model's JSON is cut and spelled."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.frontend.dialects.freeform import FreeformInput, freeform_input
+
+
+def pieces(text: str, cuts: list[int]) -> list[str]:
+    places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    return [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+
+
+def read(parts: list[str]) -> str:
+    reader = FreeformInput()
+    return "".join([*(reader.feed(part) for part in parts), reader.end()])
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.booleans(), st.lists(st.integers(0, 999)))
+def test_what_was_said_comes_out_in_every_cutting(said: str, ascii_only: bool, cuts: list[int]) -> None:
+    arguments = json.dumps({"input": said}, ensure_ascii=ascii_only)
+    assert freeform_input(arguments) == said
+    assert read(pieces(arguments, cuts)) == said
+
+
+@given(
+    st.lists(st.sampled_from(['{"input": "', "\\", "u", "d83d", "de00", "n", '"', "}", "x", "é", "\\ud83d", "\\n"])),
+    st.lists(st.integers(0, 99)),
+)
+def test_cutting_changes_nothing_of_what_is_not_json(parts: list[str], cuts: list[int]) -> None:
+    arguments = "".join(parts)
+    assert read(pieces(arguments, cuts)) == freeform_input(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ('{"input": "a\\n\\u00e9\\ud83d\\ude00"}', "a\né😀"),
+        ('{"input": "half \\ud83d pair \\ude00"}', "half \ufffd pair \ufffd"),
+        ('{"input": "\\d+ \\u12x"}', "\\d+ \\u12x"),
+        ('{"why": "so", "input": "later"}', "later"),
+        ('{"input": "first", "more": 1}', "first"),
+        ('{"patch": "x"}', '{"patch": "x"}'),
+        ('{"input": 3}', '{"input": 3}'),
+        ("*** Begin Patch", "*** Begin Patch"),
+        ("", ""),
+        ('{"input": "cut o', "cut o"),
+        ('{"input": "cut \\u00', "cut "),
+    ],
+)
+def test_unusual_arguments(arguments: str, said: str) -> None:
+    assert freeform_input(arguments) == said
+
+
+def test_input_comes_as_soon_as_it_is_certain() -> None:
+    reader = FreeformInput()
+    said = [reader.feed(part) for part in ('{"inp', 'ut": "*** B', "egin\\", "n+x", '"', "}")]
+    assert said == ["", "*** B", "egin", "\n+x", "", ""]
