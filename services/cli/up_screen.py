@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from services.cli import logview
+from services.cli.served import DEFAULT_URL
 from services.cli.up_plan import Plan
 
 REMIND_S = 10.0
@@ -89,6 +90,8 @@ def instructions(plan: Plan, urls: Sequence[str], nats_url: str, window: int, se
     exports["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(window) if window else "<max_model_len of GET /v1/models>"
     if 0 < window <= SMALL_WINDOW:
         exports["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(window // 4)
+    if plan.frontend.tls_cert_file:
+        exports["NODE_EXTRA_CA_CERTS"] = f"<the authority that signed {plan.frontend.tls_cert_file}, if it is your own>"
     lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)", ""]
     if plan.demo:
         lines += [
@@ -97,5 +100,7 @@ def instructions(plan: Plan, urls: Sequence[str], nats_url: str, window: int, se
         ]
     lines += ["Point Claude Code at it:", ""]
     lines += [f"  export {name}={value if value[:1] == '<' else shlex.quote(value)}" for name, value in exports.items()]
-    lines += ["  claude", "", f"Watch the turns go by:  turnwire tap --nats-url {nats_url}", "Ctrl-C ends it.", ""]
+    lines += ["  claude", "", "Other clients, or settings to keep:  turnwire connect claude|codex|openclaw|opencode"]
+    lines[-1] += "" if urls[0] == DEFAULT_URL else f" --url {urls[0]}"
+    lines += ["", f"Watch the turns go by:  turnwire tap --nats-url {nats_url}", "Ctrl-C ends it.", ""]
     return "\n".join(lines)

@@ -40,6 +40,7 @@ _OWN: Profile = {
     "include_skills_usage_instructions": True,
     "include_plugin_usage_instructions": True,
     "include_apps_usage_instructions": False,
+    "default_reasoning_summary": "auto",
     "support_verbosity": True,
     "default_verbosity": "low",
     "apply_patch_tool_type": "freeform",
@@ -61,6 +62,20 @@ _OWN: Profile = {
 }
 _HOSTED: Profile = {"upgrade": None, "availability_nux": None, "additional_speed_tiers": [], "service_tiers": []}
 """What an entry of Codex' own says about OpenAI's service, and does not hold here."""
+_SERVED = (
+    "slug",
+    "display_name",
+    "description",
+    "priority",
+    "supported_reasoning_levels",
+    "default_reasoning_level",
+    "supports_reasoning_summaries",
+    "input_modalities",
+    "context_window",
+    "max_context_window",
+    "auto_compact_token_limit",
+)
+"""What the server knows of its model, whatever the profile."""
 
 
 def catalogue(
@@ -76,21 +91,27 @@ def catalogue(
 
 def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None = None) -> dict[str, Any]:
     """One name of a model. What the server knows better, windows and efforts, replaces what `profile` says of it."""
-    shown = {"slug": name, "display_name": name, "description": f"{card.name}, served by Turnwire"}
-    own: Profile = _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
     efforts = levels(card)
-    made: dict[str, Any] = {
-        **own,
-        **shown,
+    served = {
+        "slug": name,
+        "display_name": name,
+        "description": f"{card.name}, served by Turnwire",
         "priority": priority,
         "supported_reasoning_levels": [{"effort": level, "description": _LEVELS[level]} for level in efforts],
         "default_reasoning_level": default_level(efforts),
-        "default_reasoning_summary": own.get("default_reasoning_summary", "auto") if card.reasoning else "none",
         "supports_reasoning_summaries": card.reasoning,
         "input_modalities": ["text", "image"] if "images" in card.features else ["text"],
+        **_windows(card.max_model_len),
     }
-    made.update(_windows(card.max_model_len))
-    return made
+    return reprofiled(served, profile)
+
+
+def reprofiled(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
+    """An entry that the server made, with another profile: Codex' own, or None for ours."""
+    kept = {name: served[name] for name in _SERVED if name in served}
+    own: Profile = _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
+    summary = own["default_reasoning_summary"] if kept.get("supports_reasoning_summaries") else "none"
+    return {**own, **kept, "default_reasoning_summary": summary}
 
 
 def levels(card: ModelCard) -> list[str]:

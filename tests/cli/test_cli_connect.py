@@ -1,0 +1,283 @@
+"""Each client's settings for a running server: limits from the server, the API it works best with, nothing lost."""
+
+import asyncio
+import json
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from schemas.control import ModelCard
+from services.cli import catalog, connect
+from services.cli.clients import claude, codex, openclaw, opencode
+from services.cli.clients.base import BadRequest, Target
+from services.cli.demo_model import build_demo_model
+from services.cli.served import CannotAsk, ServedModel, ask, base_url
+from services.frontend.dialects.models import listing, names
+
+CARDS = [
+    ModelCard("acme/coder", aliases=["gpt-5.5"], max_model_len=131_072, reasoning=True, created=1),
+    ModelCard("small", max_model_len=32_768, max_output_tokens=4096),
+]
+LARGE = ServedModel("acme/coder", 131_072, 131_072, capabilities={"thinking": {"supported": True}})
+SMALL = ServedModel("small", 32_768, 4096)
+
+
+def target(model: ServedModel = LARGE, **more: Any) -> Target:
+    return Target("http://host:1", model, **{"env": {"HOME": "/home/u"}, **more})
+
+
+class Server:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.key: str | None = None
+        self.cards = CARDS
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    async def models(request: web.Request) -> web.Response:
+        if held.key and request.headers.get("authorization") != f"Bearer {held.key}":
+            return web.Response(status=401)
+        return web.json_response(listing(names(held.cards), {}))
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    held = Server(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    yield held
+    await runner.cleanup()
+
+
+async def run(command: Any, *argv: str) -> int:
+    status: int = await asyncio.to_thread(command.main, list(argv))
+    return status
+
+
+@pytest.mark.parametrize(
+    ("window", "longest", "expected"),
+    [
+        (131_072, 131_072, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072"}),
+        (131_072, 8192, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"}),
+        (32_768, 32_768, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "32768", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"}),
+        (65_536, 4096, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "65536", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096"}),
+        (0, 0, {}),
+    ],
+)
+def test_claude_codes_limits(window: int, longest: int, expected: dict[str, str]) -> None:
+    assert claude.limits(window, longest) == expected
+
+
+def test_claude_code() -> None:
+    plan = claude.plan(target())
+    assert plan.exports["ANTHROPIC_BASE_URL"] == "http://host:1"
+    assert {plan.exports[f"ANTHROPIC_DEFAULT_{tier}_MODEL"] for tier in ("OPUS", "SONNET", "HAIKU")} == {"acme/coder"}
+    assert plan.exports["ANTHROPIC_AUTH_TOKEN"] == "any"
+    [settings] = plan.files
+    assert (settings.path, settings.values) == ("/home/u/.claude/settings.json", {"env": plan.exports})
+    elsewhere = claude.plan(target(key="k", env={"HOME": "/home/u", "CLAUDE_CONFIG_DIR": "/cc"}))
+    assert (elsewhere.files[0].path, elsewhere.exports["ANTHROPIC_AUTH_TOKEN"]) == ("/cc/settings.json", "k")
+    assert claude.plan(target(ServedModel("claude-opus-5-5", 1000))).notes
+
+
+def test_codex_by_url_and_by_file() -> None:
+    [settings] = codex.plan(target(key="k")).files
+    assert settings.path == "/home/u/.codex/turnwire.config.toml"
+    provider = settings.values["model_providers"]["turnwire"]
+    assert provider["base_url"] == "http://host:1/v1"
+    assert provider["model_catalog_url"] == "http://host:1/codex/models.json"
+    assert (provider["experimental_bearer_token"], provider["supports_websockets"]) == ("k", False)
+    assert (settings.values["model"], settings.values["web_search"]) == ("acme/coder", "disabled")
+    models, settings = codex.plan(target(catalogue_file=True, catalogue=[{"slug": "x"}], websockets=True)).files
+    assert (models.path, models.values) == ("/home/u/.codex/turnwire-models.json", {"models": [{"slug": "x"}]})
+    assert settings.values["model_catalog_json"] == models.path
+    provider = settings.values["model_providers"]["turnwire"]
+    assert provider["supports_websockets"] is True
+    assert "model_catalog_url" not in provider
+
+
+def test_codex_wants_some_key_to_read_the_catalogue() -> None:
+    provider = codex.plan(target()).files[0].values["model_providers"]["turnwire"]
+    assert provider["experimental_bearer_token"]
+
+
+def test_codex_default_and_folder() -> None:
+    plan = codex.plan(target(default=True, folder="/x"))
+    assert (plan.files[0].path, plan.start) == ("/x/config.toml", "codex")
+    plan = codex.plan(target(env={"HOME": "/h", "CODEX_HOME": "/c"}))
+    assert (plan.files[0].path, plan.start) == ("/c/turnwire.config.toml", "codex --profile turnwire")
+
+
+@pytest.mark.parametrize(
+    ("api", "package"),
+    [(None, "@ai-sdk/anthropic"), ("chat", "@ai-sdk/openai-compatible"), ("responses", "@ai-sdk/openai")],
+)
+def test_opencode(api: Any, package: str) -> None:
+    [settings] = opencode.plan(target(api=api, others=[SMALL])).files
+    provider = settings.values["provider"]["turnwire"]
+    assert (provider["npm"], provider["options"]["baseURL"]) == (package, "http://host:1/v1")
+    assert provider["models"]["acme/coder"]["limit"] == {"context": 131_072, "output": 32_000}
+    assert provider["models"]["small"]["limit"] == {"context": 32_768, "output": 4096}
+    assert settings.if_absent["model"] == "turnwire/acme/coder"
+    assert "model" not in settings.values
+
+
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [
+        ({}, "/home/u/.config/opencode/opencode.json"),
+        ({"XDG_CONFIG_HOME": "/xdg"}, "/xdg/opencode/opencode.json"),
+        ({"OPENCODE_CONFIG": "/o.json", "XDG_CONFIG_HOME": "/xdg"}, "/o.json"),
+    ],
+)
+def test_where_opencode_looks(env: dict[str, str], path: str) -> None:
+    [settings] = opencode.plan(target(env={"HOME": "/home/u", **env})).files
+    assert settings.path == path
+
+
+@pytest.mark.parametrize(
+    ("api", "spoken", "url"),
+    [
+        (None, "anthropic-messages", "http://host:1"),
+        ("chat", "openai-completions", "http://host:1/v1"),
+        ("responses", "openai-responses", "http://host:1/v1"),
+    ],
+)
+def test_openclaw(api: Any, spoken: str, url: str) -> None:
+    [settings] = openclaw.plan(target(api=api, others=[SMALL], default=True)).files
+    assert settings.path == "/home/u/.openclaw/openclaw.json"
+    provider = settings.values["models"]["providers"]["turnwire"]
+    assert (provider["api"], provider["baseUrl"]) == (spoken, url)
+    assert [(model["id"], model["contextWindow"], model["maxTokens"]) for model in provider["models"]] == [
+        ("acme/coder", 131_072, 32_000),
+        ("small", 32_768, 4096),
+    ]
+    assert settings.values["agents"]["defaults"]["model"]["primary"] == "turnwire/acme/coder"
+
+
+@pytest.mark.parametrize(("plan", "api"), [(claude.plan, "chat"), (codex.plan, "messages")])
+def test_an_api_that_a_client_does_not_speak(plan: Any, api: Any) -> None:
+    with pytest.raises(BadRequest, match=api):
+        plan(target(api=api))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("http://h:1/", "http://h:1"),
+        ("http://h:1/v1", "http://h:1"),
+        ("https://h/x/v1/", "https://h/x"),
+        ("h:1", "http://h:1"),
+    ],
+)
+def test_addresses(given: str, expected: str) -> None:
+    assert base_url(given) == expected
+
+
+async def test_what_a_server_says(server: Server) -> None:
+    served = await asyncio.to_thread(ask, server.url + "/v1", None)
+    assert [(model.id, model.window, model.longest, model.thinks) for model in served.models] == [
+        ("acme/coder", 131_072, 131_072, True),
+        ("gpt-5.5", 131_072, 131_072, True),
+        ("small", 32_768, 4096, False),
+    ]
+    with pytest.raises(CannotAsk, match=r"serves no x; it serves: acme/coder, gpt-5\.5, small"):
+        served.choose("x")
+    server.key = "right"
+    with pytest.raises(CannotAsk, match="--key"):
+        await asyncio.to_thread(ask, server.url, "wrong")
+    assert (await asyncio.to_thread(ask, server.url, "right")).models
+
+
+async def test_connect_prints(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run(connect, "codex", "--url", server.url, "--model", "gpt-5.5") == 0
+    printed = capsys.readouterr().out
+    assert tomllib.loads(printed)["model"] == "gpt-5.5"
+    assert await run(connect, "claude", "--url", server.url) == 0
+    assert f"export ANTHROPIC_BASE_URL={server.url}\n" in capsys.readouterr().out
+
+
+async def test_connect_writes(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "opencode.json").write_text('{"model": "mine/x", "theme": "t"}')
+    assert await run(connect, "opencode", "--url", server.url, "--write", "--dir", str(tmp_path)) == 0
+    written = json.loads((tmp_path / "opencode.json").read_text())
+    assert (written["model"], written["theme"]) == ("mine/x", "t")
+    assert list(written["provider"]["turnwire"]["models"]) == ["acme/coder", "gpt-5.5", "small"]
+    assert "opencode -m turnwire/acme/coder" in capsys.readouterr().out
+    assert await run(connect, "codex", "--url", server.url, "--write", "--catalog-file", "--dir", str(tmp_path)) == 0
+    settings = tomllib.loads((tmp_path / "turnwire.config.toml").read_text())
+    assert settings["model_catalog_json"] == str(tmp_path / "turnwire-models.json")
+    models = json.loads((tmp_path / "turnwire-models.json").read_text())["models"]
+    assert [model["slug"] for model in models] == ["acme/coder", "gpt-5.5", "small"]
+    assert await run(connect, "codex", "--url", server.url, "--write", "--dir", str(tmp_path)) == 0
+    assert "model_catalog_json" not in tomllib.loads((tmp_path / "turnwire.config.toml").read_text())
+
+
+async def test_connect_fails_in_one_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run(connect, "claude", "--url", "127.0.0.1:1") == 1
+    assert "no Turnwire answers at http://127.0.0.1:1" in capsys.readouterr().err
+    assert await run(connect, "claude", "--url", server.url, "--api", "chat") == 2
+    assert await run(connect, "claude", "--url", server.url, "--model", "x") == 1
+    server.cards = []
+    assert await run(connect, "claude", "--url", server.url) == 1
+    assert "serves no model" in capsys.readouterr().err
+
+
+BUNDLED = {
+    "models": [{"slug": "gpt-5.5", "base_instructions": "theirs", "context_window": 7}, {"slug": "o", "tool_mode": "x"}]
+}
+
+
+async def test_the_catalogue_of_a_server(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run(catalog, "codex", "--url", server.url, "--model", "small", "--model", "gpt-5.5") == 0
+    made = json.loads(capsys.readouterr().out)["models"]
+    assert [(model["slug"], model["context_window"]) for model in made] == [("gpt-5.5", 131_072), ("small", 32_768)]
+    file = tmp_path / "models.json"
+    assert await run(catalog, "codex", "--url", server.url, "-o", str(file)) == 0
+    assert len(json.loads(file.read_text())["models"]) == 3
+    assert f'model_catalog_json = "{file}"' in capsys.readouterr().err
+    assert await run(catalog, "codex", "--url", server.url, "--model", "x") == 1
+
+
+async def test_the_catalogue_with_codex_own_profiles(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bundled.json"
+    file.write_text(json.dumps(BUNDLED))
+    arguments = ("codex", "--url", server.url, "--from", str(file))
+    assert await run(catalog, *arguments) == 0
+    made = {model["slug"]: model for model in json.loads(capsys.readouterr().out)["models"]}
+    assert {model["base_instructions"] for model in made.values()} == {"theirs"}
+    assert made["small"]["context_window"] == 32_768
+    assert await run(catalog, *arguments, "--profile", "small=o") == 0
+    made = {model["slug"]: model for model in json.loads(capsys.readouterr().out)["models"]}
+    assert (made["small"]["tool_mode"], made["acme/coder"]["base_instructions"]) == ("x", "theirs")
+    assert await run(catalog, *arguments, "--profile", "nobody") == 2
+    assert "no profile nobody" in capsys.readouterr().err
+    assert await run(catalog, "codex", "--url", server.url, "--profile", "o") == 2
+
+
+async def test_a_codex_program_is_asked(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "codex"
+    program.write_text(f"#!/bin/sh\n[ \"$*\" = 'debug models --bundled' ] && echo '{json.dumps(BUNDLED)}'\n")
+    program.chmod(0o755)
+    assert await run(catalog, "codex", "--url", server.url, "--from", str(program)) == 0
+    assert json.loads(capsys.readouterr().out)["models"][0]["base_instructions"] == "theirs"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    assert await run(catalog, "codex", "--url", server.url, "--from", str(program)) == 1
+    assert await run(catalog, "codex", "--url", server.url, "--from", str(tmp_path / "absent")) == 1
+
+
+async def test_the_catalogue_of_a_model_that_nobody_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_demo_model(tmp_path)
+    arguments = ("codex", "--model-dir", str(tmp_path), "--model", "acme/m", "--model", "gpt-5.5")
+    assert await run(catalog, *arguments, "--max-model-len", "65536") == 0
+    made = json.loads(capsys.readouterr().out)["models"]
+    assert [(model["slug"], model["context_window"]) for model in made] == [("acme/m", 65_536), ("gpt-5.5", 65_536)]
+    assert made[0]["supported_reasoning_levels"][0]["effort"] == "medium"

@@ -1,0 +1,143 @@
+"""A client's settings keep what the user has in them, and lie beside as they were."""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.clients.base import Settings
+from services.cli.settings_file import Unreadable, text_of, write
+
+
+def as_json(path: Path, values: dict[str, Any], **more: Any) -> Settings:
+    return Settings(str(path), "json", values, **more)
+
+
+def as_toml(path: Path, values: dict[str, Any], **more: Any) -> Settings:
+    return Settings(str(path), "toml", values, **more)
+
+
+def backups(path: Path) -> list[Path]:
+    return sorted(path.parent.glob(f"{path.name}.*.bak"))
+
+
+def test_a_new_file_is_its_owners(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "settings.json"
+    done = write(as_json(path, {"env": {"A": "ü"}}))
+    assert (done.backup, done.changed, done.untouched) == (None, [], False)
+    assert path.read_text() == '{\n  "env": {\n    "A": "ü"\n  }\n}\n'
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_rest_stays_and_a_copy_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    before = '{"env": {"A": "old", "B": "2", "X_TOKEN": "secret"}, "list": [1], "A": null}'
+    path.write_text(before)
+    path.chmod(0o644)
+    done = write(as_json(path, {"env": {"A": "new", "X_TOKEN": "other", "MAX_TOKENS": "7"}}))
+    assert json.loads(path.read_text()) == {
+        "env": {"A": "new", "B": "2", "X_TOKEN": "other", "MAX_TOKENS": "7"},
+        "list": [1],
+        "A": None,
+    }
+    assert done.changed == ['env.A: was "old"', "env.X_TOKEN"]
+    assert done.backup is not None
+    assert done.backup.read_text() == before
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    settings = as_json(path, {"a": {"b": 1}})
+    write(settings)
+    at = path.stat().st_mtime_ns
+    assert write(settings).untouched
+    assert path.stat().st_mtime_ns == at
+    assert backups(path) == []
+
+
+def test_no_copy_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for number in range(4):
+        write(as_json(path, {"a": number}))
+    assert [json.loads(copy.read_text())["a"] for copy in sorted(backups(path), key=os.path.getctime)] == [0, 1, 2]
+
+
+def test_what_the_user_has_chosen_himself_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"model": "mine", "agents": {"defaults": {"x": 1}}}')
+    write(as_json(path, {}, if_absent={"model": "ours", "small": "s", "agents": {"defaults": {"model": "m"}}}))
+    assert json.loads(path.read_text()) == {
+        "model": "mine",
+        "agents": {"defaults": {"x": 1, "model": "m"}},
+        "small": "s",
+    }
+
+
+def test_comments_and_order_of_toml_stay(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('# first\nmodel = "a" # why\n\n[analytics]\nenabled = false\n\n[p.other]\nx = 1 # keep\n')
+    done = write(as_toml(path, {"model": "b", "web": "off", "p": {"ours": {"y": True}}}))
+    text = path.read_text()
+    assert tomllib.loads(text) == {
+        "model": "b",
+        "web": "off",
+        "analytics": {"enabled": False},
+        "p": {"other": {"x": 1}, "ours": {"y": True}},
+    }
+    assert text.startswith('# first\nmodel = "b" # why\n')
+    assert "x = 1 # keep" in text
+    assert done.changed == ['model: was "a"']
+
+
+def test_what_an_earlier_choice_wrote_goes(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('file = "ours"\nother = "theirs"\n[p.t]\nurl = "u"\nkeep = 1\n')
+    write(as_toml(path, {}, remove={"file": "ours", "other": "ours", "p": {"t": {"url": None}}, "absent": {"a": None}}))
+    assert tomllib.loads(path.read_text()) == {"other": "theirs", "p": {"t": {"keep": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "why"),
+    [
+        ("json", '{"a": 1, // why\n}', "comments"),
+        ("json", "[1]", "no settings"),
+        ("json", "{", "no plain JSON"),
+        ("toml", "a = ", "no TOML"),
+    ],
+)
+def test_what_is_not_understood_is_left_alone(tmp_path: Path, kind: Any, content: str, why: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(content)
+    with pytest.raises(Unreadable, match=why):
+        write(Settings(str(path), kind, {"a": 1}))
+    assert path.read_text() == content
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    real = tmp_path / "dotfiles" / "s.json"
+    real.write_text("{}")
+    link = tmp_path / "s.json"
+    link.symlink_to(real)
+    write(as_json(link, {"a": 1}))
+    assert link.is_symlink()
+    assert json.loads(real.read_text()) == {"a": 1}
+    assert len(backups(real)) == 1
+
+
+def test_a_file_of_ours_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    path.write_text('{"models": [1], "etag": "x"}')
+    write(as_json(path, {"models": [2]}, whole=True))
+    assert json.loads(path.read_text()) == {"models": [2]}
+
+
+def test_the_text_of_settings_is_a_file_of_them(tmp_path: Path) -> None:
+    values = {"a": "x", "t": {"b": 1}}
+    assert tomllib.loads(text_of(as_toml(tmp_path, values, if_absent={"c": 2}))) == {**values, "c": 2}
+    assert json.loads(text_of(as_json(tmp_path, values, if_absent={"a": "y"}))) == values
