@@ -13,6 +13,8 @@ from services.runtime.config_sources import nearest
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "up": ("services.cli.up", "start everything on this machine and say how to use it"),
     "serve": ("services.cli.serve", "run one stage: frontend, preprocessor, worker or parser"),
+    "connect": ("services.cli.connect", "set up Claude Code, Codex, OpenClaw or opencode for a running server"),
+    "catalog": ("services.cli.catalog", "write the model catalogue that Codex wants"),
     "tap": ("services.cli.tap", "watch the bus: a turn, a subject or everything, decoded"),
     "doctor": ("services.cli.doctor", "check this machine, the bus and the model; a report to paste"),
     "config": ("services.cli.show_config", "every setting, its value and where the value comes from"),
