@@ -10,6 +10,9 @@ from structlog.typing import FilteringBoundLogger
 from services.frontend.auth import Callers
 from services.frontend.connection import EdgeRunner
 from services.frontend.cors import Cors
+from services.frontend.dialects.chat.dialect import Chat
+from services.frontend.dialects.chat.shape import Settings
+from services.frontend.dialects.completions.dialect import Completions
 from services.frontend.dialects.messages.dialect import Messages
 from services.frontend.dialects.shared_errors import openai_reply, union_reply
 from services.frontend.exchange import Api, Edge, add_headers, surround
@@ -26,10 +29,13 @@ from services.frontend.shape_limits import ShapeLimits
 from services.frontend.turn_server import TurnServer
 from services.frontend.turns import TurnGateway
 from services.runtime.config import FrontendConfig
+from services.runtime.process import VERSION
 
 MAX_HEADER_BYTES = 64 * 1024
 """Agents send their state in headers; aiohttp's own limit is 8 KiB."""
 
+CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
+"""Who may use the application, and what each has open."""
 _APIS: dict[str, Api] = {
     "/v1/messages": "anthropic",
     **dict.fromkeys(("/v1/chat", "/v1/completions", "/v1/embeddings", "/v1/responses"), "openai"),
@@ -48,6 +54,7 @@ def make_app(
     messages = Messages()
     callers = _callers(config)
     app = web.Application(middlewares=[surround(_edge(config, callers), log)], client_max_size=config.max_body_bytes)
+    app[CALLERS] = callers
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
         app.cleanup_ctx.append(FileWatch([config.api_keys_file], callers.reload, log).context)
@@ -58,6 +65,7 @@ def make_app(
     server = TurnServer(gateway, config, metrics, log)
     if config.enable_anthropic_api:
         app.router.add_post("/v1/messages", TurnRoute(messages, server, config.max_body_bytes).create)
+    _add_openai(app, config, server)
     _add_text(app, TextRoutes(messages, gateway, config.max_body_bytes), anthropic=config.enable_anthropic_api)
     _add_models(app, ModelRoutes.of(config, gateway))
     _add_health(app, HealthRoutes(gateway, registry))
@@ -97,6 +105,14 @@ def _edge(config: FrontendConfig, callers: Callers) -> Edge:
         needs_certificate=config.tls_client_ca_file is not None,
         body_timeout_s=config.body_timeout_s,
     )
+
+
+def _add_openai(app: web.Application, config: FrontendConfig, server: TurnServer) -> None:
+    fingerprint = f"fp_turnwire_{VERSION}"
+    chat = Chat(Settings(config.reasoning_field, config.reasoning_details, fingerprint))
+    app.router.add_post("/v1/chat/completions", TurnRoute(chat, server, config.max_body_bytes).create)
+    completions = TurnRoute(Completions(fingerprint), server, config.max_body_bytes)
+    app.router.add_post("/v1/completions", completions.create)
 
 
 def _add_text(app: web.Application, text: TextRoutes, *, anthropic: bool) -> None:

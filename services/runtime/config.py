@@ -111,6 +111,10 @@ class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fi
     """Send a `tool_call_dispatch` event with each complete tool call, whether the client asks for it or not."""
     enable_streaming_reasoning_dispatch: bool = False
     """Send a `reasoning_dispatch` event with each finished reasoning block, whether the client asks for it or not."""
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
+    """Field of a Chat Completions message that holds its reasoning, where the client does not say."""
+    reasoning_details: bool = False
+    """Send sealed reasoning in Chat Completions, in `reasoning_details`, whether the client asks for it or not."""
     request_timeout_s: Positive = 3600.0
     """Longest time from a request to the end of its answer."""
     default_model: str | None = None

@@ -17,7 +17,7 @@ class Body(Struct):
 
     model: str | None = None
     input: str | list[Raw] | None = None
-    instructions: str | list[Raw] | None = None
+    instructions: str | None = None
     previous_response_id: str | None = None
     conversation: Raw = NULL
     store: bool | None = None
@@ -114,6 +114,12 @@ class ToolFormat(Struct):
     definition: str | None = None
 
 
+class ToolEnvironment(Struct):
+    """Where a shell runs: `local`, or a container of OpenAI's."""
+
+    type: str = "local"
+
+
 class Tool(Struct):
     """A tool of any kind; `type` tells which (apis.md B.4)."""
 
@@ -126,8 +132,7 @@ class Tool(Struct):
     format: ToolFormat | None = None
     tools: list[Raw] | None = None
     execution: Literal["server", "client"] | None = None
-    function: Raw = NULL
-    """Chat's form, which some clients send here; refused with a word on how to mend it."""
+    environment: ToolEnvironment | None = None
 
 
 class ToolChoice(Struct):
@@ -330,6 +335,12 @@ class PatchOutput(Struct):
     output: str | None = None
 
 
+class ComputerOutput(Struct):
+    """What a computer's screen showed after a call of OpenAI's `computer` tool."""
+
+    output: ComputerScreenshot
+
+
 class SearchCall(Struct):
     """A search for tools."""
 
@@ -370,18 +381,3 @@ class ItemReference(Struct):
     """Names a stored item."""
 
     id: str
-
-
-class HostedCall(Struct):
-    """A call that another server ran: kept as text of the history."""
-
-    name: str | None = None
-    action: Raw = NULL
-    queries: Raw = NULL
-    results: Raw = NULL
-    code: str | None = None
-    outputs: Raw = NULL
-    arguments: str | None = None
-    output: Raw = NULL
-    result: Raw = NULL
-    error: Raw = NULL

@@ -1,0 +1,1 @@
+"""OpenAI legacy Completions (docs/chat.md)."""

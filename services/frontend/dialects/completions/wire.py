@@ -1,0 +1,20 @@
+"""A Completions request as it stands on the wire (apis.md C.5), as typed Structs."""
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+from services.frontend.dialects.sampling_fields import SamplingFields
+
+TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+
+class Body(SamplingFields):
+    """The request. `prompt`: one text, one list of token ids, or a list of either."""
+
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=0)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    add_special_tokens: bool | None = None
