@@ -14,6 +14,7 @@ from msgspec import Raw, Struct, field
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
 from schemas.events import FinishReason, TurnEvent
+from schemas.ledger import LedgerSeat
 
 ABSENT = Raw(b"null")
 """An optional part that is carried unread (msgspec has no union with Raw)."""
@@ -115,6 +116,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """How many alternatives each `TokenLogprob` is to have; None: deltas have none."""
     window_limited: bool = False
     """`max_tokens` is what the context window left, so reaching it means that the window is full."""
+    ledger: LedgerSeat | None = None
+    """Where the turn stands, for its entry in the ledger; None: it leaves none."""
 
 
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):

@@ -24,6 +24,11 @@ MAX_TEXT_BYTES = 16 * 1024 * 1024
 """A blob that would unpack to more is refused."""
 
 
+def secret(key_file: str | None, model: str) -> bytes:
+    """The deployment's secret: what the file holds, else what follows from the model's name. Raises OSError."""
+    return Path(key_file).read_bytes().strip() if key_file else b"turnwire:" + model.encode()
+
+
 class Sealer:
     """Seals and opens thoughts with one key. Thread-safe."""
 
@@ -40,8 +45,7 @@ class Sealer:
         Raises:
             OSError: the file cannot be read.
         """
-        secret = Path(key_file).read_bytes().strip() if key_file else b"turnwire:" + model.encode()
-        return cls(secret)
+        return cls(secret(key_file, model))
 
     def seal(self, text: str) -> str:
         """The blob of a thought."""

@@ -1,0 +1,77 @@
+"""The key under which a turn is found again when its client sends it back.
+
+No two clients send a turn back alike (clients.md §3.2, §4.6, §5): blank text is dropped, reasoning is dropped, sealed
+or joined, text and calls are sorted into two fields, arguments pass through the client's own JSON. What survives all of
+it is hashed here: the text without white space, and the calls by name and value. It only has to find a turn; whether it
+is the same one is seen when it is compared.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+DIGEST_BYTES = 16
+_UNPARSED = "__unparsed"
+
+
+def squeeze(text: str) -> str:
+    """The text without any white space."""
+    return "".join(text.split())
+
+
+def canonical_arguments(arguments: str, *, freeform: bool = False) -> str:
+    """A call's arguments as text that is the same for every spelling of the same JSON value.
+
+    Numbers are doubles and keys are sorted, since both go through JavaScript's JSON in most clients: 1.0 comes back as
+    1, 2**53 + 1 as 2**53, 1e400 as null, and keys that look like integers come first. `freeform`: the text is a
+    freeform tool's input itself, unless it is an object that holds it. Total: what is no JSON object is kept as it is.
+    """
+    value: Any = {}
+    if arguments.strip():
+        try:
+            value = json.loads(arguments, parse_int=_number, parse_float=_number, parse_constant=_no_number)
+        except (ValueError, RecursionError):
+            value = None
+    if freeform and not (isinstance(value, dict) and value.keys() == {"input"}):
+        value = {"input": arguments}
+    if not isinstance(value, dict):
+        value = {_UNPARSED: arguments}
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        return arguments
+
+
+def turn_key(state: bytes, text: str, calls: Iterable[tuple[str, str]]) -> bytes:
+    """The chain hash behind a turn: `state` is that before it, `text` all that was said in it, `calls` are told names
+    and canonical arguments."""
+    hasher = chain(state)
+    add(hasher, "assistant", squeeze(text))
+    for name, arguments in calls:
+        add(hasher, name, arguments)
+    return hasher.digest()
+
+
+def chain(state: bytes) -> "hashlib.blake2b":
+    """A hash that goes on from `state`."""
+    return hashlib.blake2b(state, digest_size=DIGEST_BYTES, person=b"turnwire-chain")
+
+
+def add(hasher: "hashlib.blake2b", kind: str, *texts: str) -> None:
+    """Adds a record; no two lists of records hash alike."""
+    for text in (kind, *texts):
+        raw = text.encode("utf-8", "surrogatepass")
+        hasher.update(len(raw).to_bytes(8, "little"))
+        hasher.update(raw)
+    hasher.update(b"\xff" * 8)
+
+
+def _number(digits: str) -> float | None:
+    value = float(digits)
+    return value + 0.0 if math.isfinite(value) else None  # -0.0 + 0.0 is 0.0
+
+
+def _no_number(name: str) -> None:
+    """NaN and the infinities, which are no JSON, become null there."""

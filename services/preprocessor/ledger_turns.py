@@ -1,0 +1,227 @@
+"""Turns compared: what a turn's own tokens say, what its client sent back, and what the template makes of it.
+
+All three are parts of a conversation here, and a turn is the same where all that was said is the same and in the same
+order. No change are white space around text and reasoning, blank text, an empty think block, and the spelling of
+arguments (`turn_keys.canonical_arguments`).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec
+from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from schemas.ledger import LedgerEntry
+from services.parser import Family, TurnParser, open_parser
+from services.parser.detokenizer import Vocabulary
+from services.parser.turn_keys import canonical_arguments, squeeze
+from services.preprocessor.ledger_store import OwnTurn
+from services.preprocessor.messages import Unseal
+
+Said = Text | Reasoning | Call
+_LEAD_CHARS = 256
+_JOINS = ("", "\n", "\n\n", " ")
+"""How APIs and clients with one field for all of a turn's text, or reasoning, join it."""
+
+
+class Mode(NamedTuple):
+    """How a turn's text is to be parsed; see `open_parser`."""
+
+    in_reasoning: bool
+    prefix: str = ""
+    calls_as_text: bool = False
+
+    @classmethod
+    def of(cls, entry: LedgerEntry) -> "Mode":
+        """As the parser read the turn."""
+        return cls(entry.in_reasoning, entry.prefix, entry.calls_as_text)
+
+
+class TurnReader:
+    """Reads turns as the parser does. Thread-safe."""
+
+    def __init__(self, family: Family, vocabulary: Vocabulary) -> None:
+        self._family = family
+        self._vocabulary = vocabulary
+        self._hidden = vocabulary.hidden(family.markers)
+        self._lead = _lead_pattern(family)
+        self._empty_thought = _empty_thought_pattern(family)
+
+    def text_of(self, ids: Iterable[int]) -> str:
+        """The text that a parser gets of these tokens."""
+        decoder = self._vocabulary.open(self._hidden)
+        return decoder.feed(list(ids)) + decoder.flush()
+
+    def read(self, text: str, tools: list[ToolSpec], mode: Mode) -> list[Said] | None:
+        """What a turn of this text says; None where one of its calls is cut off."""
+        parser = self._open(tools, mode)
+        said: list[Said] = []
+        start, pieces = BlockStart(0, "text"), list[str]()
+        for event in [*parser.feed(text), *parser.finish(FinishReason.STOP)]:
+            if isinstance(event, BlockStart):
+                start, pieces = event, []
+            elif isinstance(event, Delta):
+                pieces.append(event.text)
+            elif not event.complete and start.kind == "tool_use":
+                return None
+            else:
+                said.append(_part(start, "".join(pieces)))
+        return said
+
+    def shown(self, stretch: str, lead: str, tools: list[ToolSpec], mode: Mode) -> list[Said] | None:
+        """As `read`, of the stretch that a template gives to a turn, from where the prompt's `lead` began. The template
+        may write that in its other form: reasoning open, closed at once, or not marked at all."""
+        return self.read(*self._behind_lead(stretch, lead, tools, mode))
+
+    def lead(self, prompt: str, prefix: str) -> int:
+        """Where the marks begin with which a prompt opens the turn's reasoning or leaves it out."""
+        end = len(prompt) - len(prefix)
+        if self._lead is None:
+            return end
+        start = max(end - _LEAD_CHARS, 0)
+        found = self._lead.search(prompt[start:end])
+        return start + found.start() if found else end
+
+    def lacks(self, own: OwnTurn, stretch: str, lead: str, tools: list[ToolSpec], mode: Mode) -> str | None:
+        """What a turn that was cut off lacks to be closed, as the template writes it in the stretch that it gives to
+        the turn; None where that cannot be told."""
+        last = own.parts[-1]
+        if isinstance(last, Call):
+            calls = sum(isinstance(part, Call) for part in own.parts)
+            shown = self._behind_lead(stretch, lead, tools, mode)
+            closed, ended = self._closed_at(calls, *shown), self._closed_at(calls, own.text, tools, mode)
+            if closed is None or ended is None:
+                return None
+            lacks, written = shown[0][closed:], own.text[ended:]
+        else:
+            said = (last.text or "").strip()
+            if said not in stretch:
+                return None
+            lacks = stretch[stretch.rindex(said) + len(said) :]
+            written = own.text[len(own.text.rstrip()) :]
+        if lacks.startswith(written):
+            return lacks[len(written) :]
+        return None if written.strip() else lacks
+
+    def _open(self, tools: list[ToolSpec], mode: Mode) -> TurnParser:
+        in_reasoning, prefix, as_text = mode
+        return open_parser(
+            self._family.name, tools=tools, in_reasoning=in_reasoning, prefix=prefix, calls_as_text=as_text
+        )
+
+    def _behind_lead(
+        self, stretch: str, lead: str, tools: list[ToolSpec], mode: Mode
+    ) -> tuple[str, list[ToolSpec], Mode]:
+        if stretch.startswith(lead):
+            return stretch[len(lead) :], tools, mode
+        if self._empty_thought is not None:
+            stretch = self._empty_thought.sub("", stretch, count=1)
+        return stretch, tools, Mode(False, "", mode.calls_as_text)
+
+    def _closed_at(self, calls: int, text: str, tools: list[ToolSpec], mode: Mode) -> int | None:
+        """Where the last of so many calls is complete, before what closes its wrapper."""
+        parser = self._open(tools, mode)
+        for at, character in enumerate(text):
+            for event in parser.feed(character):
+                if isinstance(event, BlockStart) and event.kind == "tool_use":
+                    calls -= 1
+                elif isinstance(event, BlockStop) and calls == 0:
+                    return at + 1
+        return None
+
+
+def same(own: Sequence[Said], other: Sequence[Said]) -> bool:
+    """Whether both say the same."""
+    return _essence(own) == _essence(other)
+
+
+def recalled(sent: Sequence[Part], own: OwnTurn, unseal: Unseal | None, *, restore: bool) -> list[Part] | None:
+    """The turn as it was said, if what the client sent back is that turn; else None.
+
+    Ids, names and kinds of calls are the client's, since its results refer to them. Reasoning that it did not send, or
+    only in parts, is put back if `restore`; else it is left out. That the calls are equal and the texts nearly so is
+    known by the key. None also where the client changed what was thought or said.
+    """
+    texts = [part.text for part in sent if isinstance(part, Text)]
+    if not _joined(texts) & _joined([part.text for part in own.parts if isinstance(part, Text)]):
+        return None
+    thoughts = [_thought(part, unseal) for part in sent if isinstance(part, Reasoning)]
+    thoughts = [thought for thought in thoughts if thought.strip()]
+    mine = [part.text or "" for part in own.parts if isinstance(part, Reasoning)]
+    if thoughts and not _carried(thoughts, mine):
+        return None
+    calls = iter([part for part in sent if isinstance(part, Call)])
+    parts: list[Part] = []
+    for part in own.parts:
+        if isinstance(part, Call):
+            call = next(calls, None)
+            if call is None:
+                return None
+            parts.append(call if call.kind == "custom" else _spelled(call, part.arguments))
+        elif isinstance(part, Text) or thoughts or restore:
+            parts.append(part)
+    return parts
+
+
+def _spelled(call: Call, arguments: str) -> Call:
+    return Call(call.call_id, call.name, arguments, call.kind, call.namespace, call.item_id)
+
+
+def _thought(part: Reasoning, unseal: Unseal | None) -> str:
+    return part.text or (unseal(part.seal) if unseal is not None and part.seal else None) or ""
+
+
+def _carried(sent: Sequence[str], own: Sequence[str]) -> bool:
+    """Whether what was sent is the turn's own reasoning: all of it, however joined, or some of its thoughts whole."""
+    if [thought.strip() for thought in sent] == [thought.strip() for thought in own]:
+        return True
+    mine = [squeeze(thought) for thought in own]
+    theirs = [squeeze(thought) for thought in sent]
+    return "".join(theirs) == "".join(mine) or all(thought in mine for thought in theirs)
+
+
+def _joined(texts: Sequence[str]) -> set[str]:
+    """All that the texts may have become on the way through one field."""
+    shown = [text for text in texts if text.strip()]
+    if len(shown) < 2:
+        return {"".join(shown).strip()}
+    bare = [text.strip() for text in shown]
+    return {join.join(form).strip() for join in _JOINS for form in (shown, bare)}
+
+
+def _part(start: BlockStart, text: str) -> Said:
+    if start.kind == "tool_use":
+        return Call("", start.name or "", text)
+    return Reasoning(text) if start.kind == "reasoning" else Text(text)
+
+
+def _essence(parts: Sequence[Said]) -> list[tuple[str, str]]:
+    essence: list[tuple[str, str]] = []
+    for part in parts:
+        if isinstance(part, Call):
+            essence.append((part.name, canonical_arguments(part.arguments)))
+        elif (said := (part.text or "").strip()) != "":
+            essence.append(("\x00text" if isinstance(part, Text) else "\x00reasoning", said))
+    return essence
+
+
+def _marker(text: str) -> str:
+    """A marker as a pattern; a tokenizer may add to its name (`<think:opensource>`)."""
+    text = text.strip()
+    return re.escape(text.removesuffix(">")) + r"[\w:]*>" if text.endswith(">") else re.escape(text)
+
+
+def _lead_pattern(family: Family) -> "re.Pattern[str] | None":
+    """Reasoning opened, opened and closed, or only closed, at the end of a prompt."""
+    if family.think is None:
+        return None
+    opener, closer = map(_marker, family.think)
+    return re.compile(rf"\s*(?:{opener}\s*(?:{closer}\s*)?|{closer}\s*)\Z")
+
+
+def _empty_thought_pattern(family: Family) -> "re.Pattern[str] | None":
+    """An empty think block at the start of a turn."""
+    if family.think is None:
+        return None
+    opener, closer = map(_marker, family.think)
+    return re.compile(rf"\A\s*(?:{opener}\s*)?{closer}\s*")
