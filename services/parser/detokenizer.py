@@ -31,6 +31,11 @@ class Detokenizer(Protocol):
         """The text that this token completes."""
         ...
 
+    @property
+    def pending(self) -> bytes:
+        """What is held of a character that is not complete."""
+        ...
+
     def flush(self) -> str:
         """What was held back, when no more tokens come: broken bytes become U+FFFD."""
         ...
@@ -59,6 +64,19 @@ class Vocabulary:
     def exact(self) -> bool:
         """Whether ids map to bytes one by one."""
         return self._texts is not None
+
+    def bytes_of(self, token: int) -> bytes:
+        """A token's own bytes; none for an id beyond the vocabulary."""
+        if self._texts is None:
+            return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
+        if not 0 <= token < len(self._texts):
+            return b""
+        text = self._texts[token]
+        return self._parts[token] if text is None else text.encode()
+
+    def is_special(self, token: int) -> bool:
+        """Whether it is a control token."""
+        return token in self._special
 
     def hidden(self, markers: Collection[str]) -> frozenset[int]:
         """Special tokens that are never shown: all but those which the family's grammar is written in."""
@@ -100,6 +118,10 @@ class _TableDetokenizer:
             self._inside = bool(self._decoder.getstate()[0])
         return text
 
+    @property
+    def pending(self) -> bytes:
+        return self._decoder.getstate()[0] if self._inside else b""
+
     def flush(self) -> str:
         self._inside = False
         return self._decoder.decode(b"", True)
@@ -128,6 +150,10 @@ class _StreamDetokenizer:
             return ""
         self._pending.clear()
         return text
+
+    @property
+    def pending(self) -> bytes:
+        return b"\xef" if self._pending else b""  # what it holds is not told; that it does is enough
 
     def flush(self) -> str:
         pending, self._pending = self._pending, []

@@ -6,18 +6,34 @@ frontend sees one turn.
 """
 
 from array import array
+from collections.abc import Sequence
+from itertools import zip_longest
 
 import msgspec
 
 from schemas.control import Standing
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
+from schemas.events import (
+    BlockEvent,
+    BlockStart,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    Interrupted,
+    Prepared,
+    TokenLogprob,
+    Usage,
+)
 from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.parser import TurnParser, family, open_parser
 from services.parser.callids import call_id
 from services.parser.detokenizer import Vocabulary
 from services.parser.seal import Sealer
 from services.parser.stop import StopStrings
+from services.parser.trace import Logprobs, Trace
+from services.parser.verbatim import VERBATIM
 from services.runtime.turnlog import Cursor, TurnLog
 
 _decode_context = msgspec.json.Decoder(ParseContext).decode
@@ -27,6 +43,8 @@ class TurnParse:
     """One attempt at one turn: its tokens so far, and the events that they made."""
 
     __slots__ = (
+        "_allowed",
+        "_barred",
         "_detokenizer",
         "_hold",
         "_lead",
@@ -34,6 +52,8 @@ class TurnParse:
         "_sealer",
         "_shown",
         "_stop",
+        "_untold",
+        "_vocabulary",
         "announced",
         "attempt",
         "cached",
@@ -44,6 +64,7 @@ class TurnParse:
         "log",
         "reasoning_tokens",
         "sent",
+        "trace",
         "turn",
         "worker",
     )
@@ -71,12 +92,22 @@ class TurnParse:
         """The blanks that it begins with: shown with the first character that is none."""
         self._shown = 0
         """Characters of the open text block that passed the stop strings."""
+        self._untold: list[TokenLogprob] = []
+        """Log probabilities of that block's tokens."""
+        self._barred = ""
+        """What ends the text that a call has become which may not be made."""
+        self.trace: Trace | None = None
+        """Where the tokens of a turn go that is to tell their log probabilities."""
 
     def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
         """Gets ready to parse. Raises whatever the family has against this context."""
         context = self.context
         self._sealer = sealer
+        self._vocabulary = vocabulary
+        self._allowed = frozenset(context.allowed)
         self._stop = StopStrings(context.stop) if context.stop else None
+        if context.logprobs is not None:
+            self.trace = Trace(vocabulary, context.logprobs)
         kind = family(context.family)
         self._detokenizer = vocabulary.open(vocabulary.hidden(kind.markers))
         self._parser: TurnParser = open_parser(
@@ -85,6 +116,7 @@ class TurnParse:
             in_reasoning=context.in_reasoning,
             prefix=context.prefix,
             calls_as_text=context.calls == "none",
+            trace=self.trace,
         )
 
     def prepared(self, parser: str) -> Prepared:
@@ -115,6 +147,20 @@ class TurnParse:
                 if self.cut is not None:
                     return
 
+    def feed_traced(self, trace: Trace, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
+        """As `feed`, for a turn that tells log probabilities. Tokens without any are told without."""
+        parser, detokenizer = self._parser, self._detokenizer
+        for token, told in zip_longest(ids, logprobs[: len(ids)], fillvalue=()):
+            assert isinstance(token, int)
+            self.ids.append(token)
+            self.reasoning_tokens += parser.in_reasoning
+            text = detokenizer.step(token)
+            trace.token(token, text, detokenizer.pending, told)
+            if text:
+                self._take_traced(trace, parser.feed(text))
+                if self.cut is not None:
+                    return
+
     def finish(self, finish: TokenFinish) -> None:
         """The engine ended the stream."""
         if finish.reason is FinishReason.ERROR or finish.reason is FinishReason.CANCELLED:
@@ -124,11 +170,11 @@ class TurnParse:
             else:
                 self.log.append(Failed(error))
             return
-        text = self._detokenizer.flush()
-        if text:
-            self._take(self._parser.feed(text))
+        self._say(self._detokenizer.flush())
+        if finish.stop_id is not None and self.context.include_stop and not self._vocabulary.is_special(finish.stop_id):
+            self._say(self._detokenizer.step(finish.stop_id) + self._detokenizer.flush())
         if self.cut is None:
-            self._take(self._parser.finish(finish.reason))
+            self._take_any(self._parser.finish(finish.reason))
         reason = finish.reason
         if reason is FinishReason.LENGTH and self.context.window_limited:
             reason = FinishReason.CONTEXT
@@ -153,7 +199,30 @@ class TurnParse:
         )
         self.log.append(Finish(reason, self.log.blocks, usage, stop_string))
 
-    def _take(self, events: list[BlockStart | Delta | BlockStop]) -> None:
+    def _say(self, text: str) -> None:
+        """Text that is no token's."""
+        if text and self.cut is None:
+            if self.trace is not None:
+                self.trace.flushed(text)
+            self._take_any(self._parser.feed(text))
+
+    def _take_any(self, events: list[BlockEvent]) -> None:
+        if self.trace is None:
+            self._take(events)
+        else:
+            self._take_traced(self.trace, events)
+
+    def _take_traced(self, trace: Trace, events: list[BlockEvent]) -> None:
+        for event, told in zip(events, trace.spoken(events), strict=True):
+            if self._hold is not None:
+                self._untold += told
+            elif told and not self._barred:
+                self.log.tell(told)
+            self._take([event])
+            if self.cut is not None:
+                return
+
+    def _take(self, events: list[BlockEvent]) -> None:
         for event in events:
             if isinstance(event, Delta):
                 if self._stop is None or not self._in_text():
@@ -168,19 +237,26 @@ class TurnParse:
                 return
 
     def _in_text(self) -> bool:
-        return self._hold is not None or self.log.open_kind == "text"
+        return self._hold is not None or (self.log.open_kind == "text" and not self._barred)
 
     def _start(self, event: BlockStart) -> None:
+        if event.kind == "tool_use" and self._allowed and event.name not in self._allowed:
+            self.log.append(BlockStart(event.block, "text"))
+            self.log.add(f"{event.name}(")
+            self._barred = ")"
+            return
         if event.kind == "tool_use" and event.call_id is None:
             event = BlockStart(event.block, event.kind, event.name, call_id(self.turn, event.block))
         if event.kind == "text" and self._stop is not None:
-            self._hold, self._lead, self._shown = event, "", 0
+            self._hold, self._lead, self._shown, self._untold = event, "", 0, []
             return
         self.log.append(event)
 
     def _take_text(self, event: Delta) -> None:
         assert self._stop is not None
         shown, stop = self._stop.feed(event.text)
+        if stop is not None and self.context.include_stop:
+            shown += stop
         self._show(event.block, shown)
         if stop is not None:
             if self._hold is None:
@@ -189,12 +265,14 @@ class TurnParse:
             self.cut = FinishReason.STOP_STRING
             self._end(FinishReason.STOP_STRING, stop_string=stop)
 
-    def _show(self, block: int, text: str) -> None:
+    def _show(self, block: int, text: str, *, blank: bool = False) -> None:
+        """Shows text of a text block; with `blank` also such as has nothing to see in it."""
         if self._hold is not None:
             self._lead += text
-            if not self._lead.strip():
+            if not (self._lead if blank or self.context.family == VERBATIM.name else self._lead.strip()):
                 return
             self.log.append(self._hold)
+            self.log.tell(self._untold)
             self._hold, text = None, self._lead
         if not text:
             return
@@ -202,9 +280,14 @@ class TurnParse:
         self._shown += len(text)
 
     def _close(self, event: BlockStop) -> None:
+        if self._barred:
+            self.log.add(self._barred)
+            self._barred = ""
+            self.log.append(BlockStop(event.block, True, self.log.end[1]))
+            return
         kind = self.log.open_kind if self._hold is None else "text"
         if kind == "text" and self._stop is not None:
-            self._show(event.block, self._stop.flush())
+            self._show(event.block, self._stop.flush(), blank=True)
             event = BlockStop(event.block, event.complete, self._shown)
         elif kind == "reasoning":
             seal = self._sealer.seal(self.log.text(event.block))
@@ -243,7 +326,10 @@ class Shard:
             parse.cached = entry.cached
         fresh = entry.ids if entry.at == have else entry.ids[have - entry.at :]
         if fresh:
-            parse.feed(fresh)
+            if parse.trace is None:
+                parse.feed(fresh)
+            else:
+                parse.feed_traced(parse.trace, fresh, (entry.logprobs or [])[have - entry.at :])
         if entry.finish is not None and not parse.ended:
             parse.finish(entry.finish)
         return parse if opened or parse.log.size != before else None

@@ -170,6 +170,7 @@ class Blocks:
 
         A tool_use that is open stays, with all that was said in it: the words that open a forced call belong to it.
         """
+        self.behind.clear()
         if self.kind == "tool_use":
             starts = [e for e in self._events if isinstance(e, BlockStart) and e.block == self.index]
             self._events = [BlockStart(0, e.kind, e.name, e.call_id) for e in starts]

@@ -28,9 +28,11 @@ class Turn:
 
     __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "reasoning", "tape", "tools")
 
-    def __init__(self, tools: Tools, reasoning: bool, calls: bool) -> None:
-        self.tape = Tape()
-        self.blocks = Blocks()
+    def __init__(
+        self, tools: Tools, reasoning: bool, calls: bool, tape: Tape | None = None, blocks: Blocks | None = None
+    ) -> None:
+        self.tape = tape or Tape()
+        self.blocks = blocks or Blocks()
         self.tools = tools
         self.calls = calls
         """Whether call markers mean anything."""

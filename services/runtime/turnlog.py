@@ -7,13 +7,16 @@ look alike to a cursor: what it has passed is dropped, what comes next is taken,
 """
 
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from enum import Enum
 
 from schemas.control import Standing
-from schemas.events import BlockKind, BlockStart, BlockStop, Delta, Failed, Finish, Interrupted
+from schemas.events import BlockKind, BlockStart, BlockStop, Delta, Failed, Finish, Interrupted, TokenLogprob
 
 LoggedEvent = BlockStart | Delta | BlockStop | Finish | Failed | Interrupted
+
+TOLD_BYTES = 100
+"""A token or alternative with its log probability, in JSON."""
 
 
 class Verdict(Enum):
@@ -64,7 +67,10 @@ class Cursor:
             return event
         if have >= len(event.text):
             return Verdict.REPEAT
-        fresh = Delta(event.block, self.length, event.text[have:])
+        told = event.logprobs
+        if told is not None:
+            told = [token for token in told if token.at >= self.length]
+        fresh = Delta(event.block, self.length, event.text[have:], told)
         self.length += len(fresh.text)
         return fresh
 
@@ -109,7 +115,7 @@ class Cursor:
 
 
 class _Block:
-    __slots__ = ("length", "offsets", "pieces", "start", "stop")
+    __slots__ = ("length", "offsets", "pieces", "start", "stop", "told")
 
     def __init__(self, start: BlockStart) -> None:
         self.start = start
@@ -117,6 +123,8 @@ class _Block:
         self.offsets: list[int] = []
         self.length = 0
         self.stop: BlockStop | None = None
+        self.told: list[TokenLogprob] = []
+        """In order of place. Some may stand behind the text that is out."""
 
     def add(self, text: str) -> None:
         self.pieces.append(text)
@@ -131,6 +139,21 @@ class _Block:
         at = offset - self.offsets[first]
         last = len(self.pieces) if self.length - offset <= room else bisect_right(self.offsets, offset + room)
         return "".join(self.pieces[first:last])[at : at + room]
+
+    def told_from(self, offset: int, text: str, room: int) -> tuple[str, list[TokenLogprob], int]:
+        """The tokens of `text`, which stands at `offset`. Where they do not fit the room it is cut before one of them.
+
+        Returns the text, its tokens, and the bytes that these take, about.
+        """
+        first = bisect_left(self.told, offset, key=_place)
+        end = bisect_left(self.told, offset + len(text), lo=first, key=_place)
+        size = 0
+        for index in range(first, end):
+            token = self.told[index]
+            if size > room and token.at > max(offset, self.told[index - 1].at):
+                return text[: token.at - offset], self.told[first:index], size
+            size += TOLD_BYTES * (1 + len(token.top))
+        return text, self.told[first:end], size
 
 
 class TurnLog:
@@ -148,6 +171,10 @@ class TurnLog:
         """Adds text to the open block: as `append` does with a `Delta`."""
         self.size += 1
         self._blocks[-1].add(text)
+
+    def tell(self, tokens: list[TokenLogprob]) -> None:
+        """Adds log probabilities of the last block's tokens, in order. They go out with the text at their places."""
+        self._blocks[-1].told += tokens
 
     def append(self, event: LoggedEvent) -> None:
         """Adds the next event. The writer is trusted to write in order."""
@@ -178,7 +205,11 @@ class TurnLog:
                 cursor.blocks, cursor.length, cursor.stopped = index + 1, 0, False
             if cursor.length < block.length:
                 text = block.text_from(cursor.length, room)
-                out.append(Delta(index, cursor.length, text))
+                told = None
+                if block.told:
+                    text, told, size = block.told_from(cursor.length, text, room)
+                    room -= size
+                out.append(Delta(index, cursor.length, text, told))
                 cursor.length += len(text)
                 room -= len(text)
                 if cursor.length < block.length:
@@ -218,3 +249,7 @@ class TurnLog:
     def text(self, block: int) -> str:
         """All text of a block so far."""
         return "".join(self._blocks[block].pieces)
+
+
+def _place(token: TokenLogprob) -> int:
+    return token.at

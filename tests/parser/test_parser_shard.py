@@ -1,0 +1,235 @@
+"""A shard's turns: log probabilities that reach the frontend at their characters, stop strings, calls that are barred,
+raw completions."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_parser_detokenizer import byte_level
+
+from schemas.conversation import ToolSpec
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TokenLogprob
+from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish
+from services.parser.detokenizer import Vocabulary
+from services.parser.seal import Sealer
+from services.parser.shard import Shard, TurnParse
+from services.runtime.turnlog import Cursor, Verdict
+
+TOKENIZER = byte_level()
+VOCABULARY = Vocabulary(TOKENIZER)
+SEALER = Sealer(b"test")
+RUN = ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})
+STOP = TOKENIZER.token_to_id("<|im_end|>")
+
+
+def ids_of(text: str) -> list[int]:
+    found: list[int] = TOKENIZER.encode(text, add_special_tokens=False).ids
+    return found
+
+
+def entry(at: int, ids: list[int], *, told: bool, finish: TokenFinish | None = None, **context: Any) -> TokenEntry:
+    options: dict[str, Any] = {"model": "m", "family": "hermes", "frontend": "f", "prompt_tokens": 3, **context}
+    raw = msgspec.Raw(msgspec.json.encode(ParseContext(**options))) if at == 0 else ABSENT
+    logprobs = [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)] if told else None
+    return TokenEntry("t", 1, at, ids, raw, logprobs=logprobs, finish=finish)
+
+
+def parsed(
+    text: str | list[int],
+    *,
+    cuts: int = 0,
+    reason: FinishReason = FinishReason.STOP,
+    stop_id: int | None = STOP,
+    told: bool = True,
+    **context: Any,
+) -> TurnParse:
+    """A whole turn, its tokens in entries of `cuts` each (0: all in one)."""
+    ids = text if isinstance(text, list) else ids_of(text)
+    if told:
+        context.setdefault("logprobs", 1)
+    shard = Shard(VOCABULARY, SEALER)
+    step = cuts or len(ids)
+    for at in range(0, len(ids), step):
+        shard.take(entry(at, ids[at : at + step], told=told, **context), "w")
+    shard.take(entry(len(ids), [], told=told, finish=TokenFinish(reason, stop_id)), "w")
+    return shard.turns["t"]
+
+
+def events(parse: TurnParse) -> list[Any]:
+    return parse.log.read(Cursor())[0]
+
+
+def told(parse: TurnParse) -> list[tuple[str, str, list[TokenLogprob]]]:
+    """Each block's kind, text and tokens."""
+    found: list[Any] = []
+    for event in events(parse):
+        if isinstance(event, BlockStart):
+            found.append([event.kind, "", []])
+        elif isinstance(event, Delta):
+            assert event.offset == len(found[-1][1])
+            found[-1][1] += event.text
+            found[-1][2] += event.logprobs or []
+        elif isinstance(event, BlockStop):
+            assert event.length == len(found[-1][1])
+    return [tuple(block) for block in found]
+
+
+def finish(parse: TurnParse) -> Finish:
+    end = events(parse)[-1]
+    assert isinstance(end, Finish)
+    return end
+
+
+def spelled(tokens: list[TokenLogprob]) -> bytes:
+    return b"".join(token.data for token in tokens)
+
+
+def test_the_bytes_of_a_texts_tokens_are_the_text() -> None:
+    text = "Grüße, 船は 🌊 sail."
+    ((kind, said, tokens),) = told(parsed(text))
+    assert (kind, said, spelled(tokens)) == ("text", text, text.encode())
+    assert [token.logprob for token in tokens] == [-float(n) for n in range(len(tokens))]
+    assert all(text[token.at :].startswith(token.token) or "�" in token.token for token in tokens)
+    assert [[top.logprob for top in token.top] for token in tokens[1:]] == [[-0.5]] * (len(tokens) - 1)
+
+
+def test_reasoning_text_and_arguments_have_their_own() -> None:
+    raw = 'Hm.\n</think>\n\nI run it.\n<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
+    blocks = told(parsed(raw, in_reasoning=True, tools=[RUN]))
+    assert [(kind, text) for kind, text, _ in blocks] == [
+        ("reasoning", "Hm."),
+        ("text", "I run it."),
+        ("tool_use", '{"cmd": "ls"}'),
+    ]
+    assert b"Hm." in spelled(blocks[0][2])
+    assert b"</think>" not in spelled(blocks[0][2])
+    assert spelled(blocks[1][2]).strip() == b"I run it."
+    assert spelled(blocks[2][2]).strip().startswith(b'{"cmd": "ls"}')
+
+
+def test_turns_that_did_not_ask_have_none() -> None:
+    assert all(event.logprobs is None for event in events(parsed("Hello.", told=False)) if isinstance(event, Delta))
+    asked_in_vain = parsed("Hello.", told=False, logprobs=0)
+    assert not any(event.logprobs for event in events(asked_in_vain) if isinstance(event, Delta))
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 3])
+def test_what_a_stop_string_cuts_is_not_told(cuts: int) -> None:
+    parse = parsed("One two STOP three", stop=["STOP"], cuts=cuts)
+    ((_, text, tokens),) = told(parse)
+    assert (text, spelled(tokens)[: len(text)]) == ("One two ", b"One two ")
+    assert all(token.at < len(text) for token in tokens)
+    assert finish(parse).stop_string == "STOP"
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 3])
+def test_the_stop_string_stays_where_the_client_wants_it(cuts: int) -> None:
+    parse = parsed("One two STOP three", stop=["STOP"], include_stop=True, cuts=cuts)
+    ((_, text, tokens),) = told(parse)
+    assert text == "One two STOP"
+    assert spelled(tokens).startswith(b"One two STOP")
+    assert finish(parse).reason is FinishReason.STOP_STRING
+
+
+def test_a_turn_that_is_a_stop_string_shows_it_only_if_it_is_to_stay() -> None:
+    assert told(parsed("STOP", stop=["STOP"])) == []
+    assert [text for _, text, _ in told(parsed("STOP", stop=["STOP"], include_stop=True))] == ["STOP"]
+
+
+def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token() -> None:
+    (stop_id,) = ids_of("!")
+    assert [text for _, text, _ in told(parsed("Hi", stop_id=stop_id))] == ["Hi"]
+    assert [text for _, text, _ in told(parsed("Hi", stop_id=stop_id, include_stop=True))] == ["Hi!"]
+    assert [text for _, text, _ in told(parsed("Hi", stop_id=STOP, include_stop=True))] == ["Hi"]
+
+
+def test_text_of_which_nothing_is_seen_ends_well() -> None:
+    """U+3000 is no blank to the machine and has nothing to see in it."""
+    parse = parsed("\u3000", stop=["STOP"])
+    assert [text for _, text, _ in told(parse)] == ["\u3000"]
+    assert finish(parse).blocks == 1
+
+
+CALLS = (
+    'Now.\n<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "wipe", "arguments": {"all": true}}\n</tool_call>'
+)
+
+
+def test_a_call_of_a_tool_that_may_not_be_called_is_text() -> None:
+    tools = [RUN, ToolSpec("wipe")]
+    blocks = told(parsed(CALLS, tools=tools, allowed=["run"], told=False))
+    assert [(kind, text) for kind, text, _ in blocks] == [
+        ("text", "Now."),
+        ("tool_use", '{"cmd": "ls"}'),
+        ("text", 'wipe({"all": true})'),
+    ]
+    assert finish(parsed(CALLS, tools=tools, allowed=["run"], told=False)).blocks == 3
+    kinds = [kind for kind, _, _ in told(parsed(CALLS, tools=tools, told=False))]
+    assert kinds == ["text", "tool_use", "tool_use"]
+
+
+def test_a_barred_call_does_not_end_the_turn_nor_is_it_searched_for_stop_strings() -> None:
+    tools = [RUN, ToolSpec("wipe")]
+    parse = parsed(CALLS, tools=tools, allowed=["wipe"], calls="single", stop=["ls", "}"], told=False)
+    assert [kind for kind, _, _ in told(parse)] == ["text", "text", "tool_use"]
+    assert finish(parse).reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    "text", ["  \n\n x ", "\n", " ", "<think>a</think>\n<tool_call>\n{}</tool_call> ", "a\n\n", "\u3000"]
+)
+@pytest.mark.parametrize("cuts", [0, 1])
+@pytest.mark.parametrize("stop", [[], ["STOP"]])
+def test_raw_completions_are_passed_on_as_they_are(text: str, cuts: int, stop: list[str]) -> None:
+    shown = text.replace("<tool_call>", "")  # a control token
+    parse = parsed(text, family="verbatim", tools=[RUN], cuts=cuts, stop=stop)
+    assert [(kind, said) for kind, said, _ in told(parse)] == [("text", shown)]
+    assert spelled(told(parse)[0][2]) == shown.encode()
+
+
+def test_a_raw_completion_of_nothing_has_no_block() -> None:
+    shard = Shard(VOCABULARY, SEALER)
+    shard.take(entry(0, [], told=False, finish=TokenFinish(FinishReason.STOP, STOP), family="verbatim"), "w")
+    assert [type(event) for event in events(shard.turns["t"])] == [Finish]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 7), st.integers(0, 40), st.integers(1, 400), st.booleans())
+def test_a_reader_that_stands_anywhere_gets_each_token_once(cuts: int, start: int, room: int, stops: bool) -> None:
+    """Whatever was sent before, and however it is cut: a token comes with the character at its place, and only then."""
+    text = "The tide 船は turns 🌊 twice a day, STOP or nearly."
+    parse = parsed(text, cuts=cuts, stop=["STOP"] if stops else [])
+    ((_, shown, tokens),) = told(parse)
+    receiver = Cursor()
+    got: list[TokenLogprob] = []
+    said = ""
+    for offset in (0, min(start, len(shown))):  # as a second shard that says it all again, from somewhere
+        sender = Cursor()
+        while True:
+            more, _ = parse.log.read(sender, room)
+            if not more:
+                break
+            for event in more:
+                if isinstance(event, Delta) and event.offset < offset:
+                    cut = offset - event.offset
+                    kept = [t for t in event.logprobs or [] if t.at >= offset]
+                    if not event.text[cut:]:
+                        continue
+                    event = Delta(event.block, offset, event.text[cut:], kept)
+                taken = receiver.accept(event)
+                if isinstance(taken, Delta):
+                    said += taken.text
+                    got += taken.logprobs or []
+                    assert all(taken.offset <= t.at < taken.offset + len(taken.text) for t in taken.logprobs or [])
+                assert taken is not Verdict.GAP
+    assert (said, got) == (shown, tokens)
+
+
+def test_an_unreadable_family_fails_its_own_turn() -> None:
+    shard = Shard(VOCABULARY, SEALER)
+    with pytest.raises(ValueError, match="no parser"):
+        shard.take(entry(0, [], told=False, family="nonesuch"), "w")
+    assert not isinstance(shard.turns.get("t"), Failed)
