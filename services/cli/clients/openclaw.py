@@ -35,7 +35,7 @@ def plan(target: Target) -> Plan:
         files=[
             Settings(path, "json", values | (defaults if target.default else {}), {} if target.default else defaults)
         ],
-        start=f"openclaw agent --model {chosen}",
+        start=f"openclaw agent exec --model {chosen} TASK",
     )
 
 
