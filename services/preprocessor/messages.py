@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
 from services.preprocessor.assistant import AssistantForms, Said, WriteCall
+from services.preprocessor.call_names import CallNames
 from services.preprocessor.template import Message, Tool
 from services.preprocessor.traits import Renderer, TemplateTraits
 from services.preprocessor.wording import (
@@ -22,11 +23,27 @@ from services.preprocessor.wording import (
     response_text,
     result_text,
     tool_definition,
-    tool_name,
 )
 
 Unseal = Callable[[str], str | None]
 """The reasoning in a sealed blob, or None where the blob is foreign or damaged."""
+
+
+class Place(Struct, frozen=True):
+    """A place before a turn of the model: nothing that follows changes the messages before it."""
+
+    turn: int
+    """So many of the conversation's turns stand before it."""
+    message: int
+    """So many messages stand before it."""
+
+
+class Begun(Struct, frozen=True):
+    """The beginning of a conversation, adapted: it need not be done again."""
+
+    turn: int
+    messages: list[Message]
+    calls: CallNames
 
 
 class Adapted(Struct, frozen=True):
@@ -37,6 +54,10 @@ class Adapted(Struct, frozen=True):
     """The tool list at the front: deferred tools are not in it, their place is the result that loads them."""
     continues: bool
     """The last message is the assistant's own and ends in text: the model goes on writing it."""
+    places: list[Place] = []
+    """Before each turn of the model, those of `begun` left out."""
+    begun: Begun | None = None
+    """The beginning of which use was made."""
 
 
 def adapt(
@@ -46,27 +67,37 @@ def adapt(
     *,
     unseal: Unseal | None = None,
     write_call: WriteCall = call_text,
+    begun: Begun | None = None,
 ) -> Adapted:
-    """The conversation in the template's form.
+    """The conversation in the template's form. `begun` is what was found for turns with which it begins, if it is
+    known: at a `Place`, and with the same instructions and tools.
 
     Reasoning of which neither the text nor a readable seal came is absent. Media become a note, a failed result gets a
     short prefix, a loaded tool's definition stands where it was loaded. Raises nothing; whether the template takes the
     messages is seen when they are rendered.
     """
-    ids = _call_ids(conversation, traits)
+    calls = begun.calls.grown(conversation.turns[begun.turn :], traits) if begun is not None else None
+    if begun is None or calls is None:
+        begun, calls = None, CallNames.of(conversation.turns, traits)
     forms = AssistantForms(
-        traits, template, call_id=lambda call: ids.get(call.call_id, call.call_id), write_call=write_call
+        traits, template, call_id=lambda call: calls.ids.get(call.call_id, call.call_id), write_call=write_call
     )
-    writer = _Writer(conversation, traits, forms, ids, unseal)
+    writer = _Writer(conversation, traits, forms, calls, unseal=unseal, begun=begun)
+    at = begun.turn if begun is not None else _lead(conversation)
+    places: list[Place] = []
     continues = False
-    for assistant, turns in groupby(_body(conversation), key=lambda turn: turn.role == "assistant"):
+    for assistant, group in groupby(conversation.turns[at:], key=lambda turn: turn.role == "assistant"):
+        turns = list(group)
         if assistant:
+            if not writer.owes_preface:
+                places.append(Place(at, len(writer.messages)))
             continues = writer.assistant([part for turn in turns for part in turn.parts])
         else:
             for turn in turns:
                 continues = False
                 writer.turn(turn)
-    return Adapted(writer.messages, list_tools(conversation.tools), continues and conversation.prefill)
+        at += len(turns)
+    return Adapted(writer.messages, list_tools(conversation.tools), continues and conversation.prefill, places, begun)
 
 
 def list_tools(tools: Iterable[ToolSpec]) -> list[Tool]:
@@ -78,11 +109,10 @@ def _is_instruction(turn: Turn) -> bool:
     return turn.role in ("system", "developer")
 
 
-def _body(conversation: Conversation) -> list[Turn]:
-    """The turns behind the leading instructions."""
+def _lead(conversation: Conversation) -> int:
+    """The number of instructions at the front."""
     turns = conversation.turns
-    start = next((index for index, turn in enumerate(turns) if not _is_instruction(turn)), len(turns))
-    return turns[start:]
+    return next((index for index, turn in enumerate(turns) if not _is_instruction(turn)), len(turns))
 
 
 def _leading_instructions(conversation: Conversation) -> str:
@@ -103,28 +133,32 @@ class _Writer:
         conversation: Conversation,
         traits: TemplateTraits,
         forms: AssistantForms,
-        ids: dict[str, str],
+        calls: CallNames,
+        *,
         unseal: Unseal | None,
+        begun: Begun | None,
     ) -> None:
         self.messages: list[Message] = []
         self._traits = traits
         self._assistant = forms
-        self._ids = ids
+        self._ids = calls.ids
         self._unseal = unseal
         self._tools = {tool.name: tool for tool in conversation.tools}
-        self._names = {
-            part.call_id: tool_name(part.name, part.namespace)
-            for turn in conversation.turns
-            for part in turn.parts
-            if isinstance(part, Call)
-        }
+        self._names = calls.names
         self._split: list[Message] = []
         self._preface = ""
-        if system := _leading_instructions(conversation):
+        if begun is not None:
+            self.messages += begun.messages
+        elif system := _leading_instructions(conversation):
             if traits.system == "none":
                 self._preface = system
             else:
                 self._append("system", system)
+
+    @property
+    def owes_preface(self) -> bool:
+        """Instructions wait for a user message."""
+        return bool(self._preface)
 
     def turn(self, turn: Turn) -> None:
         """A turn of any role but assistant. Results that stand among other parts keep their place."""
@@ -249,13 +283,3 @@ def _said(parts: Sequence[Part], unseal: Unseal | None) -> list[Said]:
             continue
         said.append(now)
     return said
-
-
-def _call_ids(conversation: Conversation, traits: TemplateTraits) -> dict[str, str]:
-    """Ids by position where the template prints them: the same for every client and every replay."""
-    if traits.call_ids == "given":
-        return {}
-    calls = [part for turn in conversation.turns for part in turn.parts if isinstance(part, Call)]
-    if traits.call_ids == "short":
-        return {call.call_id: f"{index:09d}" for index, call in enumerate(calls)}
-    return {call.call_id: f"functions.{tool_name(call.name, call.namespace)}:{i}" for i, call in enumerate(calls)}
