@@ -23,7 +23,7 @@ from schemas.ledger import LedgerEntry, LedgerSeat
 from services.parser import Family
 from services.parser.detokenizer import Vocabulary
 from services.parser.turn_keys import add, chain, squeeze, turn_key
-from services.preprocessor.encoding import Encoder
+from services.preprocessor.encoding import Encoder, Stable
 from services.preprocessor.ledger_chain import Chain, Link, chain_of, scope_of, spoken
 from services.preprocessor.ledger_store import EntryStore, Held, OwnTurn, PromptCache
 from services.preprocessor.ledger_turns import Mode, TurnReader, recalled, same
@@ -144,15 +144,16 @@ class Recall:
         turns += conversation.turns[at:]
         return replace(conversation, turns=turns)
 
-    def encode(self, text: str, *, prefix: str, continues: bool) -> Found:
+    def encode(self, text: str, prefix: str = "", stable: Stable | None = None, *, continues: bool = False) -> Found:
         """The ids of the prompt with this text, which `restore`'s conversation was rendered to. `prefix`: the opening
-        of a forced call at its end. `continues`: it ends in the model's own last turn."""
+        of a forced call at its end. `stable`: see `Encoder.encode`. `continues`: it ends in the model's own last turn.
+        """
         ledger = self._ledger
         base, outcome = self._base(text)
         seat = self._seat(text, ledger.reader.lead(text, prefix), base, continues=continues)
         if base is None:
-            return Found(ledger.model.encoder.encode(text), outcome, 0, seat)
-        known = self._prompt(base.held, text) + base.held.ids()
+            return Found(ledger.model.encoder.encode(text, stable), outcome, 0, seat)
+        known = self._prompt(base.held, text, stable) + base.held.ids()
         return Found(known + ledger.fragment(base.joint + text[base.end :]), outcome, len(known), seat)
 
     def keep(self, found: Found) -> None:
@@ -240,7 +241,7 @@ class Recall:
 
     # -- which ids --------------------------------------------------------------------------------------------------
 
-    def _prompt(self, held: Held, text: str) -> TokenIds:
+    def _prompt(self, held: Held, text: str, stable: Stable | None) -> TokenIds:
         """The ids of the prompt behind which this turn was decoded, whose text stands at the front of `text`: as they
         were kept, or made anew of the turns that it was made of. Where one of those is lost, its text is encoded."""
         ledger = self._ledger
@@ -254,7 +255,7 @@ class Recall:
             seat = parent.entry.seat
         for seat, parent in reversed(behind):
             if parent is None or ids is None:
-                ids = ledger.model.encoder.encode(text[: seat.front] + seat.lead)
+                ids = ledger.model.encoder.encode(text[: seat.front] + seat.lead, stable)
             else:
                 rest = ledger.fragment(seat.joint + text[seat.parent_end : seat.front] + seat.lead)
                 ids = ids + parent.ids() + rest

@@ -103,7 +103,7 @@ class PromptCache:
         self._size = 0
         self._lock = threading.Lock()
 
-    def get(self, key: bytes) -> TokenIds | None:
+    def get(self, key: bytes) -> "TokenIds | None":
         """The ids of a prompt; not to be changed."""
         with self._lock:
             ids = self._ids.get(key)

@@ -1,7 +1,7 @@
 """A conversation to a prompt, in four stages: strip, render, encode, check. Pure and CPU-bound; made for a thread pool.
 
-Between render and encode stands a seam: `Encoder` gets all that is known of the rendered prompt and gives its ids, so
-that a store of earlier turns can put their own tokens in place of encoding the text again.
+Around rendering stands the ledger: before it, turns come back as they were said; after it, their own tokens take the
+place of encoding their text again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, RawPrompt, Sampling, ToolSpec
 from schemas.errors import Invalid
 from services.preprocessor.encoding import Stable
+from services.preprocessor.ledger import Found, Recall
 from services.preprocessor.limits import OutputLimit, check_sampling, limit_output
 from services.preprocessor.messages import Adapted, Unseal, adapt
 from services.preprocessor.model import ModelSetup
@@ -47,6 +48,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """The client's, with the model's defaults where it said nothing, and `max_tokens` set."""
     stripped_lines: int
     """Billing header lines that were removed."""
+    found: Found | None = None
+    """What the ledger made of it, where one was asked."""
 
 
 class Rendered(Struct, frozen=True, kw_only=True):
@@ -59,11 +62,15 @@ class Rendered(Struct, frozen=True, kw_only=True):
     tools: list[Tool]
     variables: dict[str, Any]
     thinking: ThinkingDecision
+    continues: bool = False
+    """It ends in the assistant's own last text, which the model goes on writing."""
     stable: Stable | None = None
     """A text with which this one begins, and with which the session's next prompts will begin, most likely."""
 
 
 Encoder: TypeAlias = Callable[[Rendered], Sequence[int]]
+Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
+"""A look into the ledger for a conversation without preamble, and its tools as the model is told: `Ledger.recall`."""
 
 
 def assemble(
@@ -74,11 +81,13 @@ def assemble(
     limit: bool = True,
     unseal: Unseal | None = None,
     encode: Encoder | None = None,
+    remember: Remember | None = None,
 ) -> Prompt:
     """The prompt of a conversation.
 
     `window`: the workers' context window in tokens, if one is known. `limit` False: only the prompt is wanted, to
     count it or to show it, and no check is made. `unseal` opens sealed reasoning, `encode` replaces the tokenizer.
+    `remember`: the ledger of earlier turns, which with `limit` keeps this prompt for the turn that follows.
 
     Raises Invalid where the conversation, a tool choice, a template variable or the stop strings cannot be served,
     ContextOverflow where prompt and answer do not fit.
@@ -87,12 +96,21 @@ def assemble(
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
     raw = conversation.prompt
     stripped, lines = strip_preamble(conversation) if setup.strip_preamble and not raw else (conversation, 0)
+    told = [_as_told(tool) for tool in conversation.tools] if raw is None else []
+    recall, found = None, None
     try:
+        if remember is not None and raw is None:
+            recall = remember(stripped, told)
+            stripped = recall.restore()
         rendered = render(stripped, setup, unseal) if raw is None else _unrendered(raw, conversation)
+        if recall is not None:
+            found = recall.encode(rendered.text, rendered.prefix, rendered.stable, continues=rendered.continues)
     except RecursionError:
         raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
     if raw is not None:
         ids: Sequence[int] = encode_raw(raw, setup.tokenizer)
+    elif found is not None:
+        ids = found.ids
     else:
         ids = encode(rendered) if encode is not None else setup.encoder.encode(rendered.text, rendered.stable)
     wanted = conversation.sampling.max_tokens
@@ -101,17 +119,20 @@ def assemble(
         if limit
         else OutputLimit(wanted or 0, False)
     )
+    if limit and recall is not None and found is not None:
+        recall.keep(found)
     return Prompt(
         ids=ids,
         text=rendered.text,
         in_reasoning=rendered.in_reasoning,
         prefix=rendered.prefix,
-        tools=[_as_told(tool) for tool in conversation.tools] if raw is None else [],
+        tools=told,
         max_tokens=output.max_tokens,
         window_limited=output.window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
         stripped_lines=lines,
+        found=found,
     )
 
 
@@ -161,6 +182,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         tools=adapted.tools,
         variables=variables,
         thinking=thinking,
+        continues=adapted.continues,
     )
 
 

@@ -49,6 +49,11 @@ class PromptTokenizer:
             raise ValueError("fastokens cannot be the tokenizer: the model's own is Python code")
         return Encoder(lambda texts: [array("I", self.encode(text)) for text in texts], cuts=Cuts(()), cache_bytes=0)
 
+    @property
+    def backend(self) -> Tokenizer | None:
+        """The tokenizer itself; None where that is Python code."""
+        return self._coder.backend if isinstance(self._coder, _RustCoder) else None
+
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The ids of `text`. Control tokens in it are taken as such, half surrogate pairs as U+FFFD.
 

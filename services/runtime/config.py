@@ -222,6 +222,14 @@ class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_
     """Chat template variables for every request: JSON, or a JSON, YAML or TOML file."""
     seal_key_file: str | None = None
     """File with the key that seals reasoning; the parser needs the same. None: derived from the model's name."""
+    enable_ledger: bool = True
+    """Put a session's earlier turns into its prompts as their own tokens (docs/ledger.md)."""
+    ledger_mb: Count = 256
+    """Memory for turns, in MiB, and as much again for whole prompts."""
+    ledger_ttl_s: Positive = 24 * 3600.0
+    """A turn that nobody wrote again is forgotten by JetStream after so long; the parser needs the same."""
+    ledger_store_mb: Annotated[int, Meta(ge=0)] = 512
+    """Room for turns in JetStream, in MiB, for all models together; the parser needs the same. 0: memory only."""
 
 
 class WorkerConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -266,6 +274,10 @@ class ParserConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_fields
     """Run Python code from the model directory."""
     seal_key_file: str | None = None
     """File with the key that seals reasoning; the preprocessor needs the same. None: derived from the model's name."""
+    ledger_ttl_s: Positive = 24 * 3600.0
+    """A turn that nobody wrote again is forgotten by JetStream after so long; the preprocessor needs the same."""
+    ledger_store_mb: Annotated[int, Meta(ge=0)] = 512
+    """Room for turns in JetStream, in MiB, for all models together; the preprocessor needs the same. 0: memory only."""
 
 
 class UpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
