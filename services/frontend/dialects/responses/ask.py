@@ -11,6 +11,7 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.dialects.base import Reply
 from services.frontend.dialects.hints import hints
 from services.frontend.dialects.responses import tools, wire
+from services.frontend.dialects.responses.compaction import CompactionStream
 from services.frontend.dialects.responses.document import Status, response_document
 from services.frontend.dialects.responses.history import History
 from services.frontend.dialects.responses.names import Names
@@ -21,8 +22,8 @@ from services.frontend.dialects.responses.request import (
     ResponsesRequest,
     given,
     is_reference,
-    kinds,
 )
+from services.frontend.dialects.responses.request import kinds as kinds_of
 from services.frontend.dialects.responses.response import ResponsesCollector
 from services.frontend.dialects.responses.stream import ResponsesStream
 from services.frontend.dialects.responses.tools import Offered
@@ -71,11 +72,13 @@ class ResponsesAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> ResponsesStream:
         """The streamed answer."""
+        if self.compacting and self.vault is not None:
+            return CompactionStream(reply, self._shape(), self.vault)
         return ResponsesStream(reply, self._shape())
 
     def collector(self, reply: Reply) -> ResponsesCollector:
         """The answer in one piece."""
-        return ResponsesCollector(reply, self._shape())
+        return ResponsesCollector(self.renderer(reply))
 
     def document(self, reply: Reply, status: Status) -> dict[str, Any]:
         """The Response object before there is any output: `queued`, or `cancelled` while it was."""
@@ -91,7 +94,7 @@ class ResponsesAsk(Struct, frozen=True):
             summary=summary not in (None, "none"),
             logprobs=self.conversation.sampling.logprobs is not None,
             prefill=request.prefill,
-            vault=self.vault if self.compacting else None,
+            compacting=self.compacting,
         )
 
 
@@ -115,13 +118,12 @@ def understand(
     body = request.body
     offered = Offered({}, {}, [], set())
     offered.add(body.tools or [], "tools", once=True)
-    items, kinds_of, triggered = _items(request, resolve)
-    compacting = compacting or triggered
+    compacting = _triggered(request.kinds) or compacting
     if compacting and vault is None and not counting:
         raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
     read = History(offered, vault, pairing=not counting)
-    read.read(history, kinds(history, "history"), "history")
-    read.read(items, kinds_of, "input")
+    read.read(*_expanded(history, kinds_of(history, "history"), resolve), "history")
+    read.read(*_expanded(request.items, request.kinds, resolve), "input")
     read.close()
     if not read.turns and not body.instructions and request.model and body.input is None:
         raise missing_parameter("input")
@@ -148,23 +150,29 @@ def understand(
     return ResponsesAsk(request, conversation, notes, Names(offered.named.values()), truncate, compacting, vault)
 
 
-def _items(request: ResponsesRequest, resolve: Resolve | None) -> tuple[list[Raw], list[wire.Kind], bool]:
-    """The input with every reference replaced by what it names, and whether it ends in a compaction trigger."""
-    items, found = list(request.items), list(request.kinds)
-    triggered = bool(found) and found[-1].type == TRIGGER
-    if triggered:
-        items.pop()
-        found.pop()
-    for index, kind in enumerate(found):
+def _expanded(
+    items: Sequence[Raw], kinds: Sequence[wire.Kind], resolve: Resolve | None
+) -> tuple[list[Raw], list[wire.Kind]]:
+    """Items with every reference replaced by what it names, and without the triggers of compactions that are over."""
+    kept = [_resolved(item, kind, resolve) for item, kind in zip(items, kinds, strict=True) if kind.type != TRIGGER]
+    return [item for item, _ in kept], [kind for _, kind in kept]
+
+
+def _resolved(item: Raw, kind: wire.Kind, resolve: Resolve | None) -> tuple[Raw, wire.Kind]:
+    if not is_reference(kind):
+        return item, kind
+    named = resolve(kind.id) if resolve is not None and kind.id is not None else None
+    if named is None:
+        raise NotFound(f"Item with id '{kind.id}' not found.", param="input")
+    return named, kinds_of([named], "input")[0]
+
+
+def _triggered(kinds: Sequence[wire.Kind]) -> bool:
+    """Whether the input ends in a compaction trigger, its only place."""
+    for index, kind in enumerate(kinds[:-1]):
         if kind.type == TRIGGER:
             raise Invalid("A compaction_trigger must be the last item.", param=f"input[{index}]", code="invalid_value")
-        if is_reference(kind):
-            item = resolve(kind.id) if resolve is not None and kind.id is not None else None
-            if item is None:
-                raise NotFound(f"Item with id '{kind.id}' not found.", param="input")
-            items[index] = item
-            found[index] = kinds([item], "input")[0]
-    return items, found, triggered
+    return bool(kinds) and kinds[-1].type == TRIGGER
 
 
 def _settings(request: ResponsesRequest, read: History) -> tuple[wire.Reasoning, wire.TextConfig]:

@@ -15,7 +15,6 @@ from services.frontend.dialects.base import Reply
 from services.frontend.dialects.freeform import FreeformInput
 from services.frontend.dialects.responses.built_in import built_in_call
 from services.frontend.dialects.responses.names import CallKind, Named, Names
-from services.frontend.dialects.responses.vault import Vault
 
 BUFFERED: frozenset[CallKind] = frozenset({"tool_search", "local_shell", "shell", "apply_patch"})
 """Calls whose item is an object made of the arguments: there is nothing to show before they are whole."""
@@ -45,8 +44,8 @@ class Shape(Struct, frozen=True):
     logprobs: bool = False
     prefill: bool = False
     """Nothing was to be written: an answer without output is whole."""
-    vault: Vault | None = None
-    """Set: the answer is one compaction item."""
+    compacting: bool = False
+    """The answer is one compaction item."""
 
 
 class Closed(Struct, frozen=True):
@@ -63,7 +62,19 @@ class Closed(Struct, frozen=True):
 class Item:
     """One block of the turn, as an output item."""
 
-    __slots__ = ("_pieces", "_reader", "_shape", "_start", "call_id", "id", "index", "kind", "logprobs", "named")
+    __slots__ = (
+        "_pieces",
+        "_reader",
+        "_shape",
+        "_start",
+        "_turn",
+        "call_id",
+        "id",
+        "index",
+        "kind",
+        "logprobs",
+        "named",
+    )
 
     def __init__(self, start: BlockStart, reply: Reply, shape: Shape, index: int) -> None:
         self.index = index
@@ -74,12 +85,13 @@ class Item:
             self.named = shape.names.of(start.name or "")
             self.kind = self.named.kind
         self.call_id = start.call_id or f"call_{reply.turn}{start.block}"
-        self.id = f"{_PREFIXES[self.kind]}_{reply.turn}{index:03d}"
+        self.id = _id(self.kind, reply.turn, index)
         self.logprobs: list[dict[str, Any]] = []
         self._pieces: list[str] = []
         self._reader = FreeformInput() if self.kind == "custom" else None
         self._shape = shape
         self._start = start
+        self._turn = reply.turn
 
     @property
     def is_call(self) -> bool:
@@ -124,32 +136,29 @@ class Item:
     def close(self, stop: BlockStop, *, cut: bool = False) -> Closed | None:
         """The item when it is over; None where there is nothing to say. `cut`: the turn ended in the middle of it.
 
-        Call `rest` first.
+        Call `rest` first. Arguments that are not what a tool with a type of its own must have become a plain function
+        call (`kind` changes): so they reach the client, which tells the model.
         """
         complete = stop.complete and not cut
-        status = "completed" if complete else "incomplete"
         if self.kind == "reasoning":
-            return Closed(self._made(self._thought(stop.seal)), told=not cut)
+            return Closed(_made(self._thought(stop.seal)))
+        status = "completed" if complete else "incomplete"
         if self.kind == "text":
-            return Closed(self._made(self._message(status)), told=not cut)
-        if self.kind in BUFFERED:
-            return self._close_built_in(complete)
-        text = self.text
-        item = self._made(self._call(status, text))
+            return Closed(_made(self._message(status)))
+        if self.named is not None and self.named.kind in BUFFERED:
+            if not complete:
+                return None
+            made = built_in_call(self.named.kind, self.id, self.call_id, self.text or "{}")
+            if made is not None:
+                return Closed(_made(made), runs=True)
+            self.kind, self.id = "function", _id("function", self._turn, self.index)
+        item = _made(self._call(status, self.text))
         if self.kind == "custom":
             return Closed(item, told=complete, runs=complete)
-        told = complete or not (_is_json(text) or not text.strip())
-        return Closed(item, told=told, runs=complete and is_object(text))
-
-    def _close_built_in(self, complete: bool) -> Closed | None:
-        if not complete or self.named is None:
-            return None
-        text = self.text or "{}"
-        item = built_in_call(self.named.kind, self.id, self.call_id, text)
-        if item is not None:
-            return Closed(self._made(item), runs=True)
-        # Not what such a call must be. As a plain function call it reaches the client, who tells the model.
-        return Closed(self._made(self._call("completed", text)))
+        # Agents act on an item's end without looking at its status: what was cut off has one only where its arguments
+        # cannot be taken for whole.
+        told = complete or not (_is_json(self.text) or not self.text.strip())
+        return Closed(item, told=told, runs=complete and is_object(self.text))
 
     def _thought(self, seal: str | None) -> dict[str, Any]:
         text = Raw(_encode(self.text))
@@ -193,8 +202,13 @@ class Item:
             item["namespace"] = named.namespace
         return item
 
-    def _made(self, item: dict[str, Any]) -> Raw:
-        return Raw(_encode(item))
+
+def _id(kind: str, turn: str, index: int) -> str:
+    return f"{_PREFIXES[kind]}_{turn}{index:03d}"
+
+
+def _made(item: dict[str, Any]) -> Raw:
+    return Raw(_encode(item))
 
 
 def is_object(text: str) -> bool:

@@ -134,6 +134,12 @@ def given(raw: Raw) -> bool:
     return bytes(raw) != b"null"
 
 
+def one_line(raw: Raw) -> Raw:
+    """The same JSON without line breaks between its tokens: a client may have sent it indented."""
+    text = bytes(raw)
+    return Raw(msgspec.json.format(text, indent=-1)) if b"\n" in text or b"\r" in text else raw
+
+
 def _items(body: wire.Body) -> list[Raw]:
     if body.input is None:
         return []
@@ -181,19 +187,19 @@ def _within(value: float | None, name: str, low: int, high: int | None) -> None:
 
 
 def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig) -> dict[str, Any]:
-    """Null where nothing holds, else what the client sent or the native default."""
+    """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
     summary = reasoning.summary or reasoning.generate_summary
     shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": None if summary == "none" else summary}
     if reasoning.context is not None:
         shown["context"] = reasoning.context
-    shown_text: Any = body.text
+    shown_text: Any = one_line(body.text)
     if text.format is None:
         shown_text = {"format": {"type": "text"}, **({"verbosity": text.verbosity} if text.verbosity else {})}
     echo: dict[str, Any] = {
         "instructions": body.instructions,
         "previous_response_id": body.previous_response_id,
         "tools": [_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(body.tools or [])],
-        "tool_choice": body.tool_choice if given(body.tool_choice) else "auto",
+        "tool_choice": one_line(body.tool_choice) if given(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": shown,
         "text": shown_text,
@@ -215,12 +221,13 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig) -> 
         "user": body.user,
     }
     if given(body.prompt_cache_options):
-        echo["prompt_cache_options"] = body.prompt_cache_options
+        echo["prompt_cache_options"] = one_line(body.prompt_cache_options)
     return echo
 
 
 def _echoed_tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:
     """A function with all the members that Open Responses requires; any other as it came."""
+    raw = one_line(raw)
     tool = convert(_tool, raw, place)
     if bytes(tool.get("type", b"")) != b'"function"' or _TOOL_DEFAULTS.keys() <= tool.keys():
         return raw

@@ -1,0 +1,52 @@
+"""The input of a response as it is stored and listed: every item with an id, a type and a status."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from services.frontend.dialects.responses.request import MESSAGE, ResponsesRequest, is_reference
+
+_decode = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+_PREFIXES = {
+    MESSAGE: "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
+    "compaction": "cmp",
+    "additional_tools": "at",
+}
+_WITH_STATUS = frozenset({MESSAGE, "function_call", "function_call_output", "tool_search_call", "tool_search_output"})
+
+
+def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], Raw | None] | None = None) -> list[Raw]:
+    """The request's own input, item by item, for GET …/input_items and for the turns that follow.
+
+    Nothing that the client sent is lost; what is added makes the SDK's strict types take it: an id made of the turn's
+    where there is none, the type of a message, its text as a part, a status. References become what they name.
+    """
+    stored: list[Raw] = []
+    for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
+        if is_reference(kind):
+            named = resolve(kind.id) if resolve is not None and kind.id is not None else None
+            stored.append(named if named is not None else item)
+            continue
+        members: dict[str, Any] = dict(_decode(item))
+        name = kind.type or MESSAGE
+        members["type"] = name
+        if kind.id is None:
+            members["id"] = f"{_PREFIXES.get(name, 'item')}_{turn}i{index:03d}"
+        if name in _WITH_STATUS and bytes(members.get("status", b"null")) == b"null":
+            members["status"] = "completed"
+        if name == MESSAGE and bytes(members.get("content", b"")).startswith(b'"'):
+            text = "output_text" if kind.role == "assistant" else "input_text"
+            part: dict[str, Any] = {"type": text, "text": members["content"]}
+            members["content"] = [{**part, "annotations": []} if text == "output_text" else part]
+        stored.append(Raw(_encode(members)))
+    return stored
