@@ -143,7 +143,7 @@ class _Writer:
         self._assistant = forms
         self._ids = calls.ids
         self._unseal = unseal
-        self._tools = {tool.name: tool for tool in conversation.tools}
+        self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names = calls.names
         self._split: list[Message] = []
         self._preface = ""
