@@ -23,6 +23,7 @@ from services.preprocessor.wording import (
     response_text,
     result_text,
     tool_definition,
+    tool_name,
 )
 
 Unseal = Callable[[str], str | None]
