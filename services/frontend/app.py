@@ -21,8 +21,10 @@ from services.frontend.guard import GuardedGateway
 from services.frontend.http_log import HttpLog
 from services.frontend.keys import Limits
 from services.frontend.metrics import FrontendMetrics
+from services.frontend.responses.server import RESPONSES, ResponsesServer, Sharing
 from services.frontend.routes.health import HealthRoutes
 from services.frontend.routes.models import CODEX_PATH, ModelRoutes
+from services.frontend.routes.responses import ResponseRoutes
 from services.frontend.routes.text import TextRoutes
 from services.frontend.routes.turns import TurnRoute
 from services.frontend.shape_limits import ShapeLimits
@@ -44,9 +46,14 @@ _APIS: dict[str, Api] = {
 
 
 def make_app(
-    config: FrontendConfig, gateway: TurnGateway, registry: CollectorRegistry, log: FilteringBoundLogger
+    config: FrontendConfig,
+    gateway: TurnGateway,
+    registry: CollectorRegistry,
+    log: FilteringBoundLogger,
+    *,
+    sharing: Sharing | None = None,
 ) -> web.Application:
-    """The application over a gateway. Run it with `make_runner`.
+    """The application over a gateway. Run it with `make_runner`. `sharing`: what stored Responses are shared by.
 
     Raises ValueError for a key file that holds no keys or something else and for Codex profiles that are not there,
     OSError if a file cannot be read.
@@ -66,6 +73,9 @@ def make_app(
     if config.enable_anthropic_api:
         app.router.add_post("/v1/messages", TurnRoute(messages, server, config.max_body_bytes).create)
     _add_openai(app, config, server)
+    responses = app[RESPONSES] = ResponsesServer(config, gateway, server, metrics, log, sharing=sharing)
+    app.on_shutdown.append(responses.close)
+    ResponseRoutes(responses).add_to(app.router)
     _add_text(app, TextRoutes(messages, gateway, config.max_body_bytes), anthropic=config.enable_anthropic_api)
     _add_models(app, ModelRoutes.of(config, gateway))
     _add_health(app, HealthRoutes(gateway, registry))

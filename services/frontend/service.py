@@ -2,15 +2,20 @@
 
 import asyncio
 
+import msgspec
 from aiohttp import web
 
-from schemas.control import Load
+from schemas import subjects
+from schemas.control import Load, ResponseNotice
 from schemas.errors import Invalid
 from services.frontend.app import make_app, make_runner
 from services.frontend.file_watch import FileWatch
 from services.frontend.gateway import Gateway
+from services.frontend.responses.server import RESPONSES, Sharing
+from services.frontend.responses.shared import Peers, bucket_config
 from services.frontend.tls import Tls
 from services.runtime.config import FrontendConfig
+from services.runtime.kv import open_bucket
 from services.runtime.process import Process
 
 BACKLOG = 1024
@@ -31,11 +36,14 @@ async def run(config: FrontendConfig) -> None:
     process.load = lambda: Load(running=gateway.running)
     await process.connect()
     await gateway.start()
+    sharing = await _sharing(process, config)
     try:
-        app = make_app(config, gateway, process.metrics, process.log)
+        app = make_app(config, gateway, process.metrics, process.log, sharing=sharing)
         tls = Tls.of(config)
     except ValueError as error:
         raise Invalid(str(error)) from error
+    responses = app[RESPONSES]
+    await process.subscribe(subjects.responses(), lambda message: responses.heard(_notice.decode(message.data)))
     if tls is not None:
         process.spawn(FileWatch(tls.files, tls.reload, process.log).run(), "watch certificates")
     runner = make_runner(app, head_timeout_s=config.head_timeout_s, shutdown_timeout=LAST_BYTES_S)
@@ -53,9 +61,28 @@ async def run(config: FrontendConfig) -> None:
 
         async def drain() -> None:
             await site.stop()
-            await gateway.drain()
+            await asyncio.gather(gateway.drain(), responses.drain())
             await asyncio.sleep(0)  # the handlers of the last turns write their last bytes
 
         await process.run(drain)
     finally:
         await runner.cleanup()
+
+
+async def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
+    """How stored Responses are shared; None where they are not to be, or cannot."""
+    if config.response_store != "shared":
+        return None
+    bucket = await open_bucket(process.bus, bucket_config(config), process.log)
+    if bucket is None:
+        return None
+    peers = Peers(
+        id=process.id,
+        alive=lambda id: process.registry.get("frontend", id) is not None,
+        call_out=lambda notice: process.publish(subjects.responses(), notice),
+        spawn=process.spawn,
+    )
+    return Sharing(bucket, peers)
+
+
+_notice = msgspec.json.Decoder(ResponseNotice)

@@ -1,7 +1,7 @@
 """A response as it is kept: enough to show it again, to replay its stream, and to go on from it."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import zstandard
@@ -52,12 +52,17 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     def items(self) -> Iterator[tuple[str, Raw]]:
         """Its own input and its output, each item with its id."""
         for raw in (*self.input, *self.output):
-            yield _named.decode(raw).id, raw
+            yield item_id(raw), raw
 
 
 def bytes_of(raw: Raw) -> memoryview:
     """A raw value's JSON, without a copy."""
     return memoryview(raw)
+
+
+def item_id(raw: Raw) -> str:
+    """The id of an item; "" where it has none."""
+    return _named.decode(raw).id
 
 
 def encode(record: StoredResponse) -> bytes:
@@ -78,6 +83,14 @@ def without_events(record: StoredResponse) -> StoredResponse:
     return msgspec.structs.replace(record, events=b"")
 
 
+def failed_view(record: StoredResponse) -> StoredResponse:
+    """The record of a response whose process is gone, as it is shown."""
+    document = msgspec.json.decode(record.response)
+    error = {"code": "server_error", "message": "The server that ran this response is gone."}
+    response = Raw(msgspec.json.encode(document | {"status": "failed", "error": error}))
+    return msgspec.structs.replace(record, status="failed", response=response, owner="")
+
+
 def pack_events(rendered: Iterable[bytes]) -> bytes:
     """What a stream was made of, small: events repeat themselves, and take a tenth or less."""
     return zstandard.ZstdCompressor(level=1).compress(b"".join(rendered))
@@ -88,11 +101,6 @@ def unpack_events(packed: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompress(packed)
 
 
-def with_ids(items: Sequence[Raw], turn: str) -> list[Raw]:
-    """The items of a turn's input, each with an id: its own, or one made of the turn's and its place."""
-    return [_with_id(raw, turn, place) for place, raw in enumerate(items)]
-
-
 def response_of_item(id: str) -> str | None:
     """The response to which an item belongs, by an id that this server made."""
     match = _OWN_ID.fullmatch(id)
@@ -101,34 +109,8 @@ def response_of_item(id: str) -> str | None:
 
 class _Named(Struct):
     id: str = ""
-    type: str = "message"
 
-
-def _with_id(raw: Raw, turn: str, place: int) -> Raw:
-    try:
-        if (named := _named.decode(raw)).id:
-            return raw
-    except msgspec.ValidationError:  # an id or type that is null
-        named = _Named()
-    item = _members.decode(raw)
-    if named.type == "message" and bytes(item.get("type", b"")) not in (b"", b"null", b'"message"'):
-        named = _Named(type=msgspec.json.decode(item["type"], type=str))
-    prefix = _PREFIXES.get(named.type, "item")
-    return Raw(msgspec.json.encode(item | {"id": f"{prefix}_{turn}i{place}"}))
-
-
-_named = msgspec.json.Decoder(_Named)
-_members = msgspec.json.Decoder(dict[str, Raw])
-_OWN_ID = re.compile(r"[a-z]+_([0-9a-f]{24}).*")
-_PREFIXES = {
-    "message": "msg",
-    "reasoning": "rs",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-    "compaction": "cmp",
-}
-"""As natively (apis.md B.5), and as Codex has them."""
 
 _decoder = msgspec.json.Decoder(StoredResponse)
+_named = msgspec.json.Decoder(_Named)
+_OWN_ID = re.compile(r"[a-z]+_([0-9a-f]{24}).*")

@@ -9,9 +9,8 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, TimedOut, raised
 from schemas.events import Prepared, TurnEvent
-from services.frontend.dialects.base import Reply, failure_of
+from services.frontend.dialects.base import Renderer, Reply, failure_of
 from services.frontend.dialects.responses.ask import ResponsesAsk
-from services.frontend.dialects.responses.stream import ResponsesStream
 from services.frontend.exchange import Exchange
 from services.frontend.metrics import FrontendMetrics
 from services.frontend.record import TurnRecord
@@ -22,8 +21,8 @@ from services.runtime.config import FrontendConfig
 
 Emit = Callable[[bytes], None]
 """Takes the next part of a rendered stream. Called on the loop; must not raise."""
-OnEnd = Callable[[ResponsesStream], None]
-"""Called once when the turn has ended by itself, before its last part is emitted."""
+OnEnd = Callable[[], None]
+"""Called once when the stream is at its end, before its last part is emitted."""
 
 NOTHING = Prepared(0, 0)
 """For a stream that has to begin although its turn could not."""
@@ -64,7 +63,14 @@ class Runner:
         )
 
     async def run(
-        self, ask: ResponsesAsk, reply: Reply, exchange: Exchange, record: TurnRecord, *, emit: Emit, on_end: OnEnd
+        self,
+        ask: ResponsesAsk,
+        renderer: Renderer,
+        exchange: Exchange,
+        record: TurnRecord,
+        *,
+        emit: Emit,
+        on_end: OnEnd,
     ) -> None:
         """Runs one turn to its end. From the first call of `emit` on, whatever happens is told in the stream.
 
@@ -72,24 +78,24 @@ class Runner:
         """
         sink = RunSink(record, self._log)
         turn: OpenTurn | None = None
-        renderer: ResponsesStream | None = None
+        begun = False
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
                 turn = await self._open(ask, exchange, record, sink)
                 record.prompt_tokens = turn.prepared.prompt_tokens
                 if (refusal := sink.refusal()) is not None:
                     raise raised(refusal)
-                renderer = ask.renderer(reply)
                 emit(renderer.start([turn.prepared]))
+                begun = True
                 sink.attach(renderer, emit, on_end)
                 await sink.done.wait()
         except TimeoutError:
             record.outcome = str(ErrorKind.TIMED_OUT)
             late = TimedOut("The request took longer than this server allows.")
-            if renderer is None:
+            if not begun:
                 raise late from None
             last = renderer.error(late.info)
-            on_end(renderer)
+            on_end()
             emit(last)
         except asyncio.CancelledError:
             record.outcome = "hangup"
@@ -124,7 +130,7 @@ class RunSink:
         self._record = record
         self._log = log
         self._early: list[list[TurnEvent]] = []
-        self._renderer: ResponsesStream | None = None
+        self._renderer: Renderer | None = None
         self._emit: Emit | None = None
         self._on_end: OnEnd | None = None
 
@@ -132,7 +138,7 @@ class RunSink:
         """The error of a turn that failed before it said anything."""
         return failure_of(self._early[0][0]) if self._early else None
 
-    def attach(self, renderer: ResponsesStream, emit: Emit, on_end: OnEnd) -> None:
+    def attach(self, renderer: Renderer, emit: Emit, on_end: OnEnd) -> None:
         """From now on events are rendered as they come."""
         self._renderer, self._emit, self._on_end = renderer, emit, on_end
         early, self._early = self._early, []
@@ -161,7 +167,7 @@ class RunSink:
             self._record.outcome = "internal"
             data, last = renderer.error(ErrorInfo(ErrorKind.ENGINE, "Internal server error")), True
         if last:
-            on_end(renderer)
+            on_end()
         emit(data)
         if last:
             self.done.set()

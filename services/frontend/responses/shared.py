@@ -12,7 +12,14 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ResponseNotice
 from schemas.errors import TooLarge, TurnwireError
-from services.frontend.responses.record import StoredResponse, decode, encode, response_of_item, without_events
+from services.frontend.responses.record import (
+    StoredResponse,
+    decode,
+    encode,
+    failed_view,
+    response_of_item,
+    without_events,
+)
 from services.frontend.responses.store import MemoryStore, item_of
 from services.runtime.config import FrontendConfig
 from services.runtime.kv import Bucket, BucketConfig, digest_key
@@ -31,7 +38,7 @@ class Peers(Struct, frozen=True):
     """The process's own id."""
     alive: Callable[[str], bool]
     """Whether a frontend with this id is there."""
-    call_out: Callable[[ResponseNotice], None]
+    call_out: Callable[[ResponseNotice], object]
     """Tells every other frontend."""
     spawn: Callable[..., "asyncio.Task[None]"]
     """`Process.spawn`."""
@@ -83,6 +90,8 @@ class SharedStore:
             return None
         if record.ended:
             self._memory.put(record)
+        elif not self._peers.alive(record.owner):
+            return failed_view(record)
         return record
 
     async def item(self, id: str, tenant: str | None) -> Raw | None:

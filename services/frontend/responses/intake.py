@@ -1,0 +1,109 @@
+"""From a request to a conversation: what the dialect cannot know by itself is fetched here and handed to it."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from services.frontend.dialects.responses.ask import ResponsesAsk
+from services.frontend.dialects.responses.dialect import Responses
+from services.frontend.dialects.responses.document import Status
+from services.frontend.dialects.responses.listing import stored_items
+from services.frontend.dialects.responses.request import ResponsesRequest
+from services.frontend.exchange import Exchange
+from services.frontend.responses.history import Histories, items_of
+from services.frontend.responses.record import StoredResponse, pack_events
+from services.frontend.responses.recording import Answer
+from services.frontend.responses.vaults import Vaults
+
+
+class Asked(Struct, frozen=True):
+    """An understood request, with what has to be kept of it."""
+
+    ask: ResponsesAsk
+    found: dict[str, Raw]
+    """The stored items that it refers to."""
+    history: list[Raw]
+    """The items of the chain that it goes on from."""
+    turn: str
+    tenant: str | None
+
+    def items(self) -> list[Raw]:
+        """The items of its own input, each with an id; what it refers to stands there itself."""
+        return stored_items(self.ask.request, self.turn, self.found.get)
+
+    def record(
+        self,
+        answer: Answer,
+        *,
+        created: float,
+        rendered: Sequence[bytes] = (),
+        status: Status | None = None,
+        owner: str = "",
+    ) -> StoredResponse:
+        """The response as it stands, to be kept. `rendered`: its stream, if that may be replayed; `owner`: where it
+        still runs; `status` overrides the answer's."""
+        return self.of_document(
+            answer.response(status), answer.output_items(), created=created, rendered=rendered, owner=owner
+        )
+
+    def of_document(
+        self,
+        document: dict[str, object],
+        output: list[Raw],
+        *,
+        created: float,
+        rendered: Sequence[bytes] = (),
+        owner: str = "",
+    ) -> StoredResponse:
+        """The same from a Response object."""
+        request = self.ask.request
+        return StoredResponse(
+            id=str(document["id"]),
+            created=created,
+            response=Raw(msgspec.json.encode(document)),
+            status=str(document["status"]),
+            tenant=self.tenant,
+            previous=request.previous_response_id,
+            input=self.items(),
+            output=output,
+            events=pack_events(rendered) if rendered else b"",
+            background=request.background,
+            replaces=self.ask.compacting,
+            owner=owner,
+        )
+
+
+class Intake:
+    """Understands requests."""
+
+    def __init__(self, dialect: Responses, histories: Histories, vaults: Vaults) -> None:
+        self._dialect = dialect
+        self.histories = histories
+        self._vaults = vaults
+
+    async def asked(
+        self,
+        request: ResponsesRequest,
+        headers: Mapping[str, str],
+        exchange: Exchange,
+        *,
+        counting: bool = False,
+        compacting: bool = False,
+    ) -> Asked:
+        """The conversation that a request asks for. Raises Invalid, NotFound for a reference to nothing, and
+        TurnwireError where a store does not answer."""
+        tenant = exchange.tenant
+        previous = request.previous_response_id
+        history = items_of(await self.histories.chain(previous, tenant)) if previous is not None else []
+        found = await self.histories.items(request.references, tenant) if request.references else {}
+        ask = self._dialect.understand(
+            request,
+            headers,
+            history=history,
+            resolve=found.get,
+            vault=self._vaults.of(request.model),
+            counting=counting,
+            compacting=compacting,
+        )
+        return Asked(ask, found, history, exchange.id, tenant)
