@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "config": ("services.cli.show_config", "every setting, its value and where the value comes from"),
     "health": ("services.cli.health", "ask a running process whether it is alive or ready"),
     "parse": ("services.cli.parse", "turn model output on stdin into events"),
+    "key": ("services.cli.make_key", "make an API key, and put its hash into the key file"),
     "secrets": ("services.cli.make_secrets", "make the passwords and keys of a deployment"),
     "demo-model": ("services.cli.make_demo_model", "make the demo model's directory"),
 }

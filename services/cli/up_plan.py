@@ -58,7 +58,8 @@ class Plan(Struct, frozen=True):
 
     def url(self, port: int) -> str:
         """A frontend's base URL as it is reached from this machine."""
-        return f"http://{reachable(self.frontend.host)}:{port}"
+        scheme = "https" if self.frontend.tls_cert_file else "http"
+        return f"{scheme}://{reachable(self.frontend.host)}:{port}"
 
     def counts(self) -> dict[str, int]:
         """How many of each stage, in the order in which they start."""

@@ -59,7 +59,10 @@ class Cors:
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> dict[str, str] | None:
         """The headers that answer a preflight; None for a request that is none, or of a page that may not."""
-        if method != "OPTIONS" or "access-control-request-method" not in headers or not self.headers(headers):
+        origin = headers.get("origin")
+        if method != "OPTIONS" or "access-control-request-method" not in headers:
+            return None
+        if origin is None or not self._allows(origin):
             return None
         answer = {"access-control-allow-methods": METHODS, "access-control-max-age": str(MAX_AGE_S)}
         asked = headers.get("access-control-request-headers", "")

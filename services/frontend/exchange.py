@@ -24,7 +24,6 @@ Api: TypeAlias = Literal["anthropic", "openai", "shared"]
 ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
 
 SECURITY_HEADERS = {
-    "server": "turnwire",
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
@@ -84,7 +83,12 @@ class Exchange:
 
     def headers(self) -> dict[str, str]:
         """What every response to this request carries."""
-        headers = {"request-id": self.request_id, "x-request-id": self.client_id or self.request_id, **self.cors}
+        headers = {
+            "server": "turnwire",
+            "request-id": self.request_id,
+            "x-request-id": self.client_id or self.request_id,
+            **self.cors,
+        }
         if self.caller is not None and self.api != "shared":
             headers |= rate_headers(self.caller.rates(), self.api, time.time())
         if self.notes:
@@ -182,7 +186,7 @@ def refuse_malformed(message: str, shape: ErrorShape) -> web.Response:
     """The answer to what is no HTTP request, and so reached no middleware. The connection is closed behind it."""
     id = secrets.token_hex(12)
     reply = shape(Invalid(message).info, f"req_{id}", 400)
-    headers = {**SECURITY_HEADERS, **reply.headers, "request-id": f"req_{id}", "x-request-id": f"req_{id}"}
+    headers = {**SECURITY_HEADERS, **reply.headers, **Exchange(id, None, 0.0).headers()}
     response = web.Response(status=reply.status, headers=headers, body=reply.body)
     response.force_close()
     return response

@@ -1,5 +1,6 @@
 """How much of a limit is left, in the headers of each API (apis.md A.1, B.1). Pure."""
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -11,7 +12,7 @@ def rate_headers(rates: Mapping[str, Rate], api: RateApi, now: float) -> dict[st
     headers: dict[str, str] = {}
     for name, rate in rates.items():
         if api == "anthropic":
-            reset = datetime.fromtimestamp(now + rate.reset_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            reset = datetime.fromtimestamp(math.ceil(now + rate.reset_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             values = {"limit": str(rate.limit), "remaining": str(rate.remaining), "reset": reset}
             headers |= {f"anthropic-ratelimit-{name}-{field}": value for field, value in values.items()}
         else:
@@ -22,7 +23,10 @@ def rate_headers(rates: Mapping[str, Rate], api: RateApi, now: float) -> dict[st
 
 def duration(seconds: float) -> str:
     """A time as OpenAI writes it: `250ms`, `1.5s`, `6m0s`."""
-    if seconds < 1:
+    tenths = round(seconds * 10)
+    if round(seconds * 1000) < 1000:
         return f"{round(seconds * 1000)}ms"
-    minutes, rest = divmod(seconds, 60)
-    return f"{int(minutes)}m{rest:.0f}s" if minutes else f"{rest:g}s" if rest == int(rest) else f"{rest:.1f}s"
+    if tenths < 600:
+        return f"{tenths / 10:g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s"

@@ -14,7 +14,9 @@ from schemas.conversation import Conversation
 from schemas.errors import NotFound, TurnwireError
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
 from schemas.frames import TextReply, pack_ids, unpack_ids
-from services.frontend.app import make_app, make_runner
+from services.frontend.app import CALLERS, make_app, make_runner
+from services.frontend.auth import Callers
+from services.frontend.tls import Tls
 from services.frontend.turns import CancelReason, TurnSink
 from services.runtime.config import FrontendConfig
 
@@ -149,8 +151,14 @@ class Served:
     """A running application."""
 
     def __init__(
-        self, url: str, gateway: FakeGateway, registry: CollectorRegistry, lines: list[MutableMapping[str, Any]]
+        self,
+        url: str,
+        gateway: FakeGateway,
+        registry: CollectorRegistry,
+        lines: list[MutableMapping[str, Any]],
+        callers: Callers,
     ) -> None:
+        self.callers = callers
         self.url = url
         self.gateway = gateway
         self.registry = registry
@@ -162,17 +170,22 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(gateway: FakeGateway | None = None, config: FrontendConfig | None = None) -> AsyncIterator[Served]:
+async def serving(
+    gateway: FakeGateway | None = None, config: FrontendConfig | None = None, *, tls: Tls | None = None
+) -> AsyncIterator[Served]:
     """The application on a real port, as `make_runner` runs it."""
     gateway = gateway or FakeGateway()
     registry = CollectorRegistry()
     capture = structlog.testing.LogCapture()
     log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
-    runner = make_runner(make_app(config or FrontendConfig(), gateway, registry, log), shutdown_timeout=0.1)
+    config = config or FrontendConfig()
+    app = make_app(config, gateway, registry, log)
+    runner = make_runner(app, head_timeout_s=config.head_timeout_s, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)
     await site.start()
     try:
-        yield Served(f"http://127.0.0.1:{runner.addresses[0][1]}", gateway, registry, capture.entries)
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
+        yield Served(url, gateway, registry, capture.entries, app[CALLERS])
     finally:
         await runner.cleanup()

@@ -1,0 +1,66 @@
+"""`turnwire key`: a key that the frontend accepts, said once."""
+
+from pathlib import Path
+
+import pytest
+
+from services.cli.make_key import main
+from services.frontend.keys import Limits, parse_keys
+
+
+def made(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    status = main(argv)
+    out, err = capsys.readouterr()
+    return status, out.strip(), err
+
+
+def test_keys_go_into_a_file_that_only_its_owner_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from services.frontend.auth import KeyRing
+
+    path = tmp_path / "keys"
+    _, first, _ = made(capsys, "ci", "--file", str(path), "rpm=60", "models=small-*,coder")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text(path.read_text().rstrip("\n"))
+    _, second, _ = made(capsys, "ops", "--file", str(path))
+    ring = KeyRing.load(str(path))
+    one, other = ring.find(first), ring.find(second)
+    assert one is not None
+    assert other is not None
+    assert (one.name, one.limits, one.models) == ("ci", Limits(requests_per_minute=60), ("small-*", "coder"))
+    assert other.name == "ops"
+    assert first != second
+    assert len(first) > 40
+    assert first not in path.read_text()
+
+
+def test_without_a_file_the_line_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    status, key, told = made(capsys, "ci", "tpm=5")
+    line = next(line for line in told.splitlines() if line.startswith("for the key file:"))
+    (parsed,) = parse_keys(line.removeprefix("for the key file:"), "told", Limits())
+    assert status == 0
+    assert parsed.limits.tokens_per_minute == 5
+    assert key not in told
+
+
+@pytest.mark.parametrize("argv", [("a b",), ("ci", "rps=1"), ("ci", "rpm=0")])
+def test_what_no_key_can_have_changes_nothing(
+    tmp_path: Path, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys"
+    status, out, err = made(capsys, *argv, "--file", str(path))
+    assert status == 2
+    assert out == ""
+    assert "turnwire key: " in err
+    assert not path.exists()
+
+
+def test_other_limits_for_one_holder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys"
+    made(capsys, "ci", "rpm=60", "--file", str(path))
+    before = path.read_text()
+    assert made(capsys, "ci", "--file", str(path))[0] == 2
+    assert path.read_text() == before
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert made(capsys, "ci", "--file", str(tmp_path / "none" / "keys"))[0] == 1
