@@ -1,0 +1,70 @@
+"""The experiment on varying prefixes."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bench import prefixes
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
+
+VARIANTS = prefixes.variants("m", 2000, 7)
+
+
+def common(one: str, other: str) -> float:
+    """Share of the first that both begin with."""
+    return len(os.path.commonprefix([one, other])) / len(one)
+
+
+def told(body: prefixes.Body) -> str:
+    """What of a request reaches the prompt, in its order; the billing line does not."""
+    system = [block["text"] for block in body["system"] if "x-anthropic-billing-header" not in block["text"]]
+    return json.dumps([system, body["messages"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("header stable", 0.95),
+        ("header stripped", 0.95),
+        ("thinking kept", 0.95),
+        ("header left in", 0.0),
+        ("thinking mutated", 0.35),
+    ],
+)
+def test_what_two_requests_share(name: str, share: float) -> None:
+    one, other = told(VARIANTS[name](1)), told(VARIANTS[name](2))
+    assert one != other
+    assert share <= common(one, other) < (1 if share > 0.9 else share + 0.2)
+
+
+def test_variants_share_nothing() -> None:
+    bodies = [told(variant(1)) for variant in VARIANTS.values()]
+    assert all(common(a, b) < 0.05 for a in bodies for b in bodies if a is not b)
+
+
+def test_headers_differ_from_request_to_request() -> None:
+    lines = {VARIANTS["header stripped"](number)["system"][0]["text"] for number in range(9)}
+    assert len(lines) == 9
+    assert len({VARIANTS["header stable"](number)["system"][0]["text"] for number in range(9)}) == 1
+
+
+async def test_it_runs_against_any_server(tmp_path: Path) -> None:
+    async with serving(FakeGateway()) as served:
+        out = tmp_path / "out.json"
+        arguments = [f"--url={served.url}", f"--model={MODEL}", "--requests=2", "--tokens=500", f"--out={out}"]
+        assert await asyncio.to_thread(prefixes.main, arguments) == 0
+        assert len(served.gateway.turns) == 5 * 3
+    result = json.loads(out.read_text())
+    assert {figure["variant"] for figure in result["figures"]} == set(VARIANTS)
+    assert all(figure["prompt_tokens"] == 656 and figure["cached_tokens"] == 600 for figure in result["figures"])
+    assert set(result["ratios"]) == set(prefixes.RATIOS)
+
+
+async def test_a_refusal_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(FakeGateway()) as served:
+        arguments = [f"--url={served.url}", "--model=nobody", f"--out={tmp_path / 'out'}"]
+        assert await asyncio.to_thread(prefixes.main, arguments) == 1
+    assert "404" in capsys.readouterr().err
