@@ -19,11 +19,15 @@ from schemas.control import Beat, Cancel, Load, ModelCard, Replay, Standing
 from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind, Invalid
 from schemas.events import FinishReason, Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
+from services.parser.commit import Notary
 from services.parser.detokenizer import Vocabulary
+from services.parser.ledger_writer import LedgerWriter
 from services.parser.seal import Sealer
 from services.parser.shard import Shard, TurnParse
 from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
+from services.runtime.kv import open_bucket
+from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.process import Process
 from services.runtime.streams import FRAME_BYTES, FrameReceiver, FrameSender
 
@@ -39,8 +43,9 @@ _decode_cancel = msgspec.json.Decoder(Cancel).decode
 class Parser:
     """One shard on the bus."""
 
-    def __init__(self, process: Process, shard: Shard, model: str) -> None:
+    def __init__(self, process: Process, shard: Shard, model: str, ledger: LedgerWriter | None = None) -> None:
         self._process = process
+        self._ledger = ledger
         self._shard = shard
         self._model = model
         self._log = process.log
@@ -90,6 +95,8 @@ class Parser:
                 self._receiver.gap(frame.sender, taken)
             elif taken is not None:
                 self._mark(taken)
+                if taken.ended and self._ledger is not None:
+                    self._ledger.ended(taken)
                 if taken.cut is not None:
                     self._cut(taken)
         if self._empty.is_set() and self._shard.turns:
@@ -263,7 +270,10 @@ async def run(config: ParserConfig) -> None:
     vocabulary = await loop.run_in_executor(None, Vocabulary, tokenizer)
     process.log.info("parser.loaded", model=config.model, byte_exact=vocabulary.exact)
     shard = Shard(vocabulary, Sealer.load(config.seal_key_file, config.model_name))
+    notary = Notary.load(config.seal_key_file, config.model_name)
     await process.connect()
-    parser = Parser(process, shard, config.model_name)
+    room = ledger_bucket(config.ledger_ttl_s, config.ledger_store_mb)
+    bucket = await open_bucket(process.bus, room, process.log) if config.ledger_store_mb else None
+    parser = Parser(process, shard, config.model_name, LedgerWriter(process, notary, vocabulary, bucket))
     await parser.start()
     await process.run(parser.drain)

@@ -42,14 +42,20 @@ from schemas.frames import (
     pack_ids,
     unpack_ids,
 )
+from schemas.ledger import LedgerSeat
+from services.parser.commit import Notary
 from services.parser.seal import Sealer
 from services.parser.verbatim import VERBATIM
+from services.preprocessor.ledger_feed import Gap, LedgerFeed
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.placement import Placement, priority
 from services.preprocessor.prompt import Prompt, allowed_tools, assemble
 from services.preprocessor.routing import RETRY_AFTER_S, Weights
 from services.runtime.bus import Message
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config import MIB, PreprocessorConfig
+from services.runtime.kv import open_bucket
+from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.process import Process
 
 TAKE_TIMEOUT_S = 2.0
@@ -74,8 +80,16 @@ class Preprocessor:
     """One model's preprocessor on the bus."""
 
     def __init__(
-        self, process: Process, setup: ModelSetup, sealer: Sealer, threads: int, weights: Weights | None = None
+        self,
+        process: Process,
+        setup: ModelSetup,
+        sealer: Sealer,
+        threads: int,
+        *,
+        weights: Weights | None = None,
+        ledger: LedgerFeed | None = None,
     ) -> None:
+        self._ledger = ledger
         self._process = process
         self._setup = setup
         self._sealer = sealer
@@ -96,6 +110,8 @@ class Preprocessor:
         """Subscribes; from now on requests come."""
         subscribe, model, own = self._process.subscribe, self._model, self._process.id
         await self._placement.start()
+        if self._ledger is not None:
+            await self._ledger.start()
         await subscribe(subjects.cancel(model), self._cancel)
         answers: list[tuple[str, Callable[[Message], Coroutine[Any, Any, TextReply]]]] = [
             (subjects.count(model, own), self._count),
@@ -199,6 +215,7 @@ class Preprocessor:
             allowed=allowed_tools(conversation),
             logprobs=sampling.logprobs,
             window_limited=prompt.window_limited,
+            ledger=_seat(prompt, conversation),
         )
         form = request.conversation.format
         return GenerateRequest(
@@ -279,13 +296,50 @@ class Preprocessor:
         return TextReply(count=len(ids), text=await self._run(partial(self._setup.tokenizer.decode, ids)))
 
     async def _prompt(self, conversation: Conversation, *, limit: bool) -> Prompt:
-        window = self._window()
-        return await self._run(
-            partial(assemble, conversation, self._setup, window=window, limit=limit, unseal=self._sealer.open)
+        ledger = self._ledger
+        make = partial(
+            assemble,
+            conversation,
+            self._setup,
+            window=self._window(),
+            limit=limit,
+            unseal=self._sealer.open,
         )
+        if ledger is None:
+            return await self._run(make)
+        try:
+            prompt = await self._run(partial(make, remember=ledger.remember))
+        except Gap as gap:
+            await ledger.fetch(gap.keys)
+            prompt = await self._run(partial(make, remember=ledger.remember_known))
+        if limit and prompt.found is not None:
+            ledger.count(prompt.found)
+        return prompt
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def _seat(prompt: Prompt, conversation: Conversation) -> LedgerSeat | None:
+    """Where the turn will stand in the ledger. A turn that may end where its template does not close it has none."""
+    sampling = conversation.sampling
+    if prompt.found is None or sampling.stop_token_ids or sampling.ignore_eos:
+        return None
+    return prompt.found.seat
+
+
+async def _open_ledger(
+    process: Process, setup: ModelSetup, sealer: Sealer, config: PreprocessorConfig
+) -> LedgerFeed | None:
+    room = config.ledger_mb * MIB
+    make = partial(open_ledger, setup, entry_bytes=room, prompt_bytes=room)
+    ledger = await asyncio.get_running_loop().run_in_executor(None, make)
+    if ledger is None:
+        return None
+    notary = Notary.load(config.seal_key_file, config.model_name)
+    limits = ledger_bucket(config.ledger_ttl_s, config.ledger_store_mb)
+    bucket = await open_bucket(process.bus, limits, process.log) if config.ledger_store_mb else None
+    return LedgerFeed(process, ledger, notary, sealer.open, bucket)
 
 
 async def run(config: PreprocessorConfig) -> None:
@@ -310,6 +364,7 @@ async def run(config: PreprocessorConfig) -> None:
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)
     weights = Weights(config.router_overlap_weight, config.router_load_tokens)
-    preprocessor = Preprocessor(process, setup, sealer, config.threads, weights)
+    ledger = await _open_ledger(process, setup, sealer, config) if config.enable_ledger else None
+    preprocessor = Preprocessor(process, setup, sealer, config.threads, weights=weights, ledger=ledger)
     await preprocessor.start()
     await process.run(preprocessor.drain)

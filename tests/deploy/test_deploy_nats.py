@@ -13,6 +13,7 @@ from services.frontend.responses.shared import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, FrontendConfig, read_secret
 from services.runtime.kv import open_bucket
+from services.runtime.ledger_bucket import BUCKET
 from tests.deploy.deployed import DeployedNats
 
 MODEL = "acme/m"
@@ -38,6 +39,9 @@ PUBLISHES = {
         subjects.generate(MODEL, "w.1"),
         subjects.events("f.1"),
         subjects.beat("preprocessor", "pre.1"),
+        subjects.stream_create(BUCKET),
+        subjects.stream_update(BUCKET),
+        subjects.bucket_get(BUCKET, "k"),
     ],
     "worker": [subjects.tokens("p.1"), subjects.kv(MODEL, "w.1"), subjects.beat("worker", "w.1")],
     "parser": [
@@ -46,6 +50,10 @@ PUBLISHES = {
         subjects.credit("worker", "w.1"),
         subjects.replay("worker", "w.1"),
         subjects.beat("parser", "p.1"),
+        subjects.ledger(MODEL),
+        subjects.stream_create(BUCKET),
+        subjects.stream_update(BUCKET),
+        subjects.bucket_key(BUCKET, "k"),
     ],
     "tap": [],
 }
@@ -60,6 +68,7 @@ HEARS = {
         subjects.detokenize(MODEL, "pre.1"),
         subjects.cancel(MODEL),
         subjects.kv(MODEL, "*"),
+        subjects.ledger(MODEL),
         subjects.beats(),
         "_INBOX_preprocessor.>",
     ],

@@ -1,0 +1,18 @@
+"""The bucket in which turns outlive the processes that know them. Parsers write to it, preprocessors read."""
+
+from services.runtime.config import MIB
+from services.runtime.kv import BucketConfig
+
+BUCKET = "tw_ledger"
+MAX_VALUE_BYTES = MIB
+
+
+def ledger_bucket(ttl_s: float, store_mb: int) -> BucketConfig:
+    """The bucket of all models: its keys are digests in which the model is."""
+    return BucketConfig(
+        name=BUCKET,
+        description="Turnwire: the tokens of turns",
+        ttl_s=ttl_s,
+        max_bytes=store_mb * MIB,
+        max_value_bytes=MAX_VALUE_BYTES,
+    )

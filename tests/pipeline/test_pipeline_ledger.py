@@ -1,0 +1,138 @@
+"""The ledger through real processes: what the engine has cached is what the next prompt begins with."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import NatsServer
+from tests.pipeline.client import Answer, Client, body, call, say
+from tests.pipeline.stack import Stack
+
+COUNTS = {"worker": 1, "parser": 2, "preprocessor": 2}
+ROOM = {"ledger_store_mb": 64}
+"""Less than the test servers' limit."""
+BLOCK = 16
+"""Tokens of a block of the script engine's prefix cache."""
+CROOKED = (
+    "  I look first,  \nthen I act. \n</think>\n\n Looking  \n\n\n"
+    + call("ls  -l", timeout_s="2.50")
+    + "\n"
+    + call("date")
+    + "\n"
+)
+"""No template writes it so: blanks at the ends, blank lines, 2.50."""
+REST = ["\n</think>\n\nOne more.\n" + call("pwd"), "So that is it.\n</think>\n\nDone. "]
+
+
+@pytest.fixture(scope="module")
+def two_of_each(
+    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    running = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("ledger"))
+    try:
+        yield running.start_all(COUNTS, parser=ROOM, preprocessor=ROOM)
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+async def talker(two_of_each: Stack) -> AsyncIterator[Client]:
+    client = Client(two_of_each.url)
+    yield client
+    await client.http.close()
+
+
+def prompt_of(usage: dict[str, Any]) -> int:
+    return int(usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"])
+
+
+class Agent:
+    """A Messages client's history, and what its turns cost."""
+
+    def __init__(self, client: Client, *outputs: str, thinking: bool = True) -> None:
+        self.client = client
+        self.messages: list[dict[str, Any]] = [{"role": "user", "content": say(*outputs)}]
+        self.known = 0
+        self.thinking = thinking
+        """Whether it sends reasoning back."""
+
+    async def turn(self) -> Answer:
+        request = body("", messages=self.messages)
+        _, counted = await self.client.post(
+            "/v1/messages/count_tokens", {k: request[k] for k in ("model", "messages", "tools")}
+        )
+        answer = await self.client.stream(request)
+        usage = answer.usage
+        assert prompt_of(usage) == counted["input_tokens"]
+        assert usage["cache_read_input_tokens"] >= self.known - self.known % BLOCK
+        # The end token is sampled and never computed.
+        self.known = prompt_of(usage) + usage["output_tokens"] - 1
+        self._hear(answer)
+        return answer
+
+    def _hear(self, answer: Answer) -> None:
+        content = [
+            {k: v for k, v in block.items() if not k.startswith("_")}
+            for block in answer.blocks
+            if self.thinking or block["type"] != "thinking"
+        ]
+        results = [
+            {"type": "tool_result", "tool_use_id": block["id"], "content": f"result of {block['input']}"}
+            for block in content
+            if block["type"] == "tool_use"
+        ]
+        self.messages += [{"role": "assistant", "content": content}]
+        self.messages += [{"role": "user", "content": results or "And then?"}]
+
+
+@pytest.mark.parametrize("thinking", [True, False], ids=["reasoning sent back", "reasoning dropped"])
+async def test_a_turn_comes_back_as_its_own_tokens(talker: Client, thinking: bool) -> None:
+    agent = Agent(talker, CROOKED, *REST, thinking=thinking)
+    first = await agent.turn()
+    assert first.kinds == ["thinking", "text", "tool_use", "tool_use"]
+    await agent.turn()
+    last = await agent.turn()
+    assert agent.known > 300
+    assert last.usage["cache_read_input_tokens"] > 250
+
+
+async def test_a_session_outlives_every_process_that_knew_it(two_of_each: Stack, talker: Client) -> None:
+    agent = Agent(talker, "\n" + CROOKED, *REST)
+    await agent.turn()
+    for stage in ("preprocessor", "parser"):
+        old = two_of_each.of(stage)
+        for _ in old:
+            two_of_each.start(stage, **ROOM)
+        for child in old:
+            child.terminate()
+        for child in old:
+            child.wait()
+    two_of_each.restore(COUNTS)
+    await agent.turn()
+    await agent.turn()
+
+
+async def test_nonsense_on_the_ledgers_subjects_is_not_believed(two_of_each: Stack, talker: Client) -> None:
+    import nats
+
+    bus = await nats.connect(two_of_each.nats.url)
+    agent = Agent(talker, "\n\n" + CROOKED, *REST)
+    heard: list[bytes] = []
+
+    async def listen(message: Any) -> None:
+        heard.append(message.data)
+
+    await bus.subscribe("tw.v1.ledger.*", cb=listen)
+    await bus.flush()
+    await agent.turn()
+    while not heard:
+        await bus.flush()
+    changed = heard[0].replace(b'"closed"', b'"close"').replace(b'"ids":"', b'"ids":"AAAA')
+    for data in (b"", b"{}", b"null", b'{"model":"turnwire-demo"}', changed, changed[:-20], heard[0], heard[0] * 2):
+        await bus.publish("tw.v1.ledger.turnwire-demo", data)
+    await bus.flush()
+    await agent.turn()
+    await agent.turn()
+    await bus.close()
