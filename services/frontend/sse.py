@@ -88,7 +88,10 @@ class SseWriter:
                     self._wake.clear()
                     await self._wake.wait()
             self._stalled_since = self._loop.time()
-            await self._response.write_eof()
+            try:
+                await self._response.write_eof()
+            except ConnectionError:
+                pass  # all is sent: Codex closes at its last event, without waiting for the end
         finally:
             self._closed = True
             if self._timer is not None:
