@@ -20,24 +20,25 @@ def check(request: EngineRequest, info: EngineInfo) -> None:
             the Messages API, by which agent clients know that they must compact their history.
         Invalid: anything else; `param` names the field.
     """
-    _check_ids(request.token_ids, info.vocab_size)
+    if not request.token_ids:
+        raise Invalid("the prompt is empty", param="prompt")
+    _check_ids("prompt", request.token_ids, info.vocab_size)
     max_tokens = request.sampling.max_tokens
     if max_tokens is None or max_tokens < 0:
         raise Invalid(f"max_tokens must be 0 or more, not {max_tokens}", param="max_tokens")
     _check_room(len(request.token_ids), max_tokens, info)
     _check_values(request.sampling)
+    _check_ids("logit_bias", list(request.sampling.logit_bias), info.vocab_size)
     _check_features(request, info)
 
 
-def _check_ids(token_ids: list[int], vocab_size: int | None) -> None:
-    if not token_ids:
-        raise Invalid("the prompt is empty", param="prompt")
+def _check_ids(name: str, token_ids: list[int], vocab_size: int | None) -> None:
     try:
         array("I", token_ids)  # the quickest look at 50,000 elements: 0.2 ms
     except (TypeError, OverflowError) as error:
-        raise Invalid(f"the prompt is not a list of token ids: {error}", param="prompt") from None
-    if vocab_size is not None and (largest := max(token_ids)) >= vocab_size:
-        raise Invalid(f"token id {largest} is outside the vocabulary of {vocab_size}", param="prompt")
+        raise Invalid(f"the {name} is not a list of token ids: {error}", param=name) from None
+    if vocab_size is not None and (largest := max(token_ids, default=0)) >= vocab_size:
+        raise Invalid(f"token id {largest} is outside the vocabulary of {vocab_size}", param=name)
 
 
 def _check_room(prompt: int, max_tokens: int, info: EngineInfo) -> None:
@@ -64,6 +65,8 @@ def _check_values(sampling: Sampling) -> None:
     _within("logprobs", sampling.logprobs, 0, 1000)
     _within("seed", sampling.seed, -(2**63), 2**64 - 1)
     _within("min_tokens", sampling.min_tokens, 0, 2**31 - 1)
+    for bias in sampling.logit_bias.values():
+        _within("logit_bias", bias, -100.0, 100.0)
 
 
 def _within(name: str, value: float | None, low: float, high: float) -> None:
@@ -93,6 +96,7 @@ def _asked(request: EngineRequest) -> list[tuple[str, str]]:
         ("frequency_penalty", "penalties", bool(sampling.frequency_penalty)),
         ("repetition_penalty", "penalties", sampling.repetition_penalty not in {None, 1.0}),
         ("min_tokens", "min_tokens", bool(sampling.min_tokens)),
+        ("logit_bias", "logit_bias", bool(sampling.logit_bias)),
         ("logprobs", "logprobs", sampling.logprobs is not None),
         ("top_logprobs", "top_logprobs", bool(sampling.logprobs)),
         ("format", "guided", request.guided is not None),

@@ -42,8 +42,8 @@ class EngineInfo(Struct, frozen=True):
     """Capacity of the KV cache in tokens; None: not limited, or unknown."""
     eos_ids: list[int]
     features: frozenset[str]
-    """Of: sampling, seed, min_p, penalties, min_tokens, logprobs (of the chosen token), top_logprobs (of others, too),
-    guided, prefix_cache, kv_events, priority, salt."""
+    """Of: sampling, seed, min_p, penalties, min_tokens, logit_bias, logprobs (of the chosen token), top_logprobs (of
+    others, too), guided, prefix_cache, kv_events, priority, salt."""
     vocab_size: int | None = None
     """Every token id is below it; None: unknown."""
 

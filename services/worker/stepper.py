@@ -7,6 +7,7 @@ Finished turns linger for a while, so that another shard can take over from one 
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from math import isfinite
 
 from msgspec import Raw
 
@@ -19,6 +20,9 @@ TOKEN_BYTES = 8
 LOGPROB_BYTES = 32
 UNDELIVERED = 8
 """So many times longer than others lingers a stream that did not arrive."""
+
+LOWEST = -9999.0
+"""What stands for the log probability of what cannot be: JSON has no infinity. OpenAI's value (apis.md C.2)."""
 
 Logprobs = list[list[tuple[int, float]]]
 Key = tuple[str, int]
@@ -86,7 +90,7 @@ class TokenStream:
     def _add_logprobs(self, delta: Delta) -> None:
         """Tokens without any (of an earlier attempt, of a step that brought none) keep their places."""
         self.logprobs = self.logprobs or []
-        given = delta.logprobs or []
+        given = [[(token, _finite(value)) for token, value in told] for told in delta.logprobs or []]
         self.logprobs += [[] for _ in range(len(self.ids) - len(given) - len(self.logprobs))]
         self.logprobs += given
         widest = max(map(len, given), default=0)
@@ -244,3 +248,7 @@ class Outbox:
     def _all(self) -> Iterator[TokenStream]:
         yield from self._live.values()
         yield from self._lingering.values()
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST) if isfinite(logprob) else LOWEST

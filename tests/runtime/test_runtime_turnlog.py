@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 
 from schemas.control import Standing
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Interrupted, Usage
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Finish,
+    FinishReason,
+    Interrupted,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
 from services.runtime.turnlog import Cursor, LoggedEvent, TurnLog, Verdict
 
 KINDS = ("reasoning", "text", "tool_use")
@@ -183,3 +193,66 @@ def test_reading_costs_what_is_new() -> None:
         events, _ = log.read(cursor)
         total += sum(len(e.text) for e in events if isinstance(e, Delta))
     assert total == 20_000
+
+
+def told_log(text: str, places: list[int], top: int = 0) -> TurnLog:
+    log = TurnLog()
+    log.append(BlockStart(0, "text"))
+    alternatives = [TopLogprob("x", -1.0)] * top
+    for at in sorted(places):
+        log.tell([TokenLogprob(text[at : at + 1], -float(at), at, b"", alternatives)])
+    log.add(text)
+    log.append(BlockStop(0, True, len(text)))
+    return log
+
+
+@given(
+    st.text(min_size=1, max_size=60), st.lists(st.integers(0, 70), max_size=30), st.integers(1, 900), st.integers(0, 3)
+)
+def test_tokens_go_out_with_the_text_at_their_places(text: str, places: list[int], room: int, top: int) -> None:
+    """However it is cut. What stands behind the text (a stop string, say) never goes out."""
+    log, cursor, receiver = told_log(text, places, top), Cursor(), Cursor()
+    said, got = "", []
+    while True:
+        events, _ = log.read(cursor, room)
+        if not events:
+            break
+        for event in events:
+            assert receiver.accept(event) == event
+            if isinstance(event, Delta):
+                assert event.offset == len(said)
+                said += event.text
+                got += [token.at for token in event.logprobs or []]
+                assert all(event.offset <= at < len(said) for at in got[-len(event.logprobs or ()) :] if event.logprobs)
+    assert said == text
+    assert got == sorted(at for at in places if at < len(text))
+
+
+@given(st.text(min_size=1, max_size=30), st.lists(st.integers(0, 29), max_size=20), st.integers(0, 30))
+def test_a_trimmed_delta_keeps_the_tokens_that_it_still_covers(text: str, places: list[int], have: int) -> None:
+    receiver = Cursor()
+    receiver.accept(BlockStart(0, "text"))
+    if have > 0:
+        receiver.accept(Delta(0, 0, text[:have]))
+    tokens = [TokenLogprob("", 0.0, at) for at in sorted(places) if at < len(text)]
+    taken = receiver.accept(Delta(0, 0, text, tokens))
+    if have >= len(text):
+        assert taken is Verdict.REPEAT
+    else:
+        assert taken == Delta(0, have, text[have:], [token for token in tokens if token.at >= have])
+
+
+def test_a_frame_is_not_filled_with_alternatives() -> None:
+    """20 alternatives each are 2 KB a token: what a frame holds is counted with them."""
+    log = told_log("x" * 100, list(range(100)), top=20)
+    events, left = log.read(Cursor(), 10_000)
+    (delta,) = [event for event in events if isinstance(event, Delta)]
+    assert delta.logprobs is not None
+    assert 4 <= len(delta.logprobs) <= 6
+    assert len(delta.text) == len(delta.logprobs)
+    assert left == 0
+
+
+def test_turns_without_tell_nothing() -> None:
+    log = told_log("abc", [])
+    assert [event.logprobs for event in log.read(Cursor())[0] if isinstance(event, Delta)] == [None]

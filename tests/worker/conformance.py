@@ -238,6 +238,7 @@ class Conformance:
             "min_p": {"temperature": 1.0, "min_p": 0.1},
             "penalties": {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
             "min_tokens": {"min_tokens": 4},
+            "logit_bias": {"logit_bias": {1: -100.0, 2: 1.5}},
             "logprobs": {"logprobs": 0},
             "top_logprobs": {"logprobs": 2},
             "guided": {"guided": OutputFormat("json_object")},
@@ -260,6 +261,19 @@ class Conformance:
             told = delta.logprobs or []
             assert [pairs[0][0] for pairs in told] == delta.ids
             assert all(len(pairs) == 1 and pairs[0][1] <= 0.0 for pairs in told)
+
+    async def test_alternatives_come_with_the_token_likeliest_first(self, bench: Bench) -> None:
+        if "top_logprobs" not in bench.info.features:
+            pytest.skip("no alternatives")
+        first = await bench.run(bench.request(max_tokens=6, logprobs=3))
+        for delta in first:
+            for token, pairs in zip(delta.ids, delta.logprobs or [], strict=True):
+                assert pairs[0][0] == token
+                assert len({other for other, _ in pairs}) == len(pairs) in (3, 4)
+                others = [value for _, value in pairs[1:]]
+                assert others == sorted(others, reverse=True)
+        again = await bench.run(bench.request(max_tokens=6, logprobs=3))
+        assert [d.logprobs for d in again] == [d.logprobs for d in first]
 
     async def test_min_tokens_holds_a_stop_back(self, bench: Bench) -> None:
         if "min_tokens" not in bench.info.features:

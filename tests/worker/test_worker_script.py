@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest
 from services.worker.engines.script import BLOCK_TOKENS, ScriptEngine
+from services.worker.engines.script_logprobs import made_up
 from tests.conftest import eventually
 
 WAIT_S = 20.0
@@ -297,3 +299,13 @@ async def test_a_bad_directive_is_the_requests_fault(stage: Any) -> None:
         await trial.play("[[say]][[pause soon]][[/say]]")
     assert trial.engine.load().running == 0
     assert trial.decode(await trial.play("[[say]]on[[/say]]")) == "on"
+
+
+def test_made_up_log_probabilities_could_be_a_models() -> None:
+    for token in range(0, 4000, 37):
+        pairs = made_up(token, token % 11, 20, 4096)
+        assert pairs[0][0] == token
+        assert len({other for other, _ in pairs}) == 21
+        assert [value for _, value in pairs] == sorted((value for _, value in pairs), reverse=True)
+        assert sum(math.exp(value) for _, value in pairs) < 1.0
+    assert made_up(5, 0, 3, 4096) != made_up(5, 1, 3, 4096)

@@ -7,7 +7,7 @@ from schemas.control import Replay, Standing
 from schemas.events import FinishReason
 from schemas.frames import ABSENT, TokenEntry, TokenFinish
 from services.worker.engine import Delta
-from services.worker.stepper import TOKEN_BYTES, Outbox, TokenStream
+from services.worker.stepper import LOWEST, TOKEN_BYTES, Outbox, TokenStream
 
 CONTEXT = Raw(b'{"model":"m"}')
 FRAME_TOKENS = 1000
@@ -249,3 +249,9 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
     assert list(box.undelivered()) == [old]
     box.replay(Replay("p1", [Standing("t1", 2, 0)]))
     assert box.fill("p1", 2) is None, "that attempt is not here"
+
+
+def test_what_is_no_number_in_json_is_told_as_the_lowest() -> None:
+    s = TokenStream("t", 1, parser="p", frontend="f", context=Raw(b"{}"), resume=[])
+    s.add(Delta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]]))
+    assert s.logprobs == [[(1, LOWEST), (2, LOWEST), (3, LOWEST), (4, -0.5)]]

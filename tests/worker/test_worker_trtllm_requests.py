@@ -13,6 +13,7 @@ from services.runtime.config import WorkerConfig
 from services.worker.engine import Delta, EngineRequest
 from services.worker.engines.trtllm_requests import (
     Progress,
+    bias_row,
     features,
     generate_arguments,
     guided_arguments,
@@ -233,3 +234,12 @@ def test_logprobs_in_both_forms() -> None:
 
 def test_nothing_here_imports_tensorrt_llm() -> None:
     assert "tensorrt_llm" not in sys.modules
+
+
+@BOTH
+def test_a_bias_is_a_row_over_the_vocabulary(fake_trtllm: Any) -> None:
+    can = capabilities(fake_trtllm)
+    found = llm_arguments(config(), can)
+    assert "logit_bias" in features(found, can, 8)
+    assert "logit_bias" not in features(found, can)
+    assert bias_row({1: -100.0, 3: 2.5}, 5) == [0.0, -100.0, 0.0, 2.5, 0.0]

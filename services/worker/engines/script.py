@@ -3,8 +3,9 @@
 All that an engine has besides a model is real here: slots and a queue, prefill that takes time for tokens which the
 prefix cache does not hold, one step for all turns that are due, and every way to end or to fail.
 
-Features: what is written is certain, so that no temperature, penalty or seed changes it and each token's log
-probability is 0; a form (`guided`) is kept by the agent, while a played script is said as it was written.
+Features: what is written is certain, so that no temperature, penalty, bias or seed changes it; log probabilities are
+made up, the same for the same token at the same place (`script_logprobs`); a form (`guided`) is kept by the agent,
+while a played script is said as it was written.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from services.runtime.model_files import find_file, read_facts, read_json
 from services.worker.engine import Delta, EngineInfo, EngineRequest
 from services.worker.engines.prefix_cache import PrefixCache
 from services.worker.engines.script_author import Author
+from services.worker.engines.script_logprobs import made_up
 from services.worker.engines.script_player import Cue, Directive, Playback, Script, parse_file
 from services.worker.engines.ticker import NOW, Ticker, aligned, now_us
 from services.worker.engines.turns import OpenTurns, Turn
@@ -42,7 +44,9 @@ FEATURES = frozenset(
         "min_p",
         "penalties",
         "min_tokens",
+        "logit_bias",
         "logprobs",
+        "top_logprobs",
         "guided",
         "prefix_cache",
         "priority",
@@ -87,6 +91,7 @@ class ScriptEngine:
         self._prefill_free_us = 0
         self._marks = -1
         self._author: Author
+        self._vocabulary_size = 0
 
     async def start(self) -> EngineInfo:
         """Loads the tokenizer and the scripts. Raises OSError or ValueError where they cannot be read."""
@@ -112,6 +117,7 @@ class ScriptEngine:
         )
         if config.script_mode == "agent" and config.script_dir is None:
             self._author.family()  # takes a second: not in the first turn
+        self._vocabulary_size = max(facts.vocab_size or 0, tokenizer.get_vocab_size(with_added_tokens=True))
         return EngineInfo(
             name="script",
             version="1",
@@ -121,7 +127,7 @@ class ScriptEngine:
             kv_tokens=config.kv_tokens,
             eos_ids=facts.eos_ids,
             features=FEATURES,
-            vocab_size=max(facts.vocab_size or 0, tokenizer.get_vocab_size(with_added_tokens=True)),
+            vocab_size=self._vocabulary_size,
         )
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Delta, None]:
@@ -229,7 +235,8 @@ class ScriptEngine:
         delta = Delta(ids, cached=stream.cached)
         stream.cached = None
         if stream.request.sampling.logprobs is not None:
-            delta.logprobs = [[(token, 0.0)] for token in ids]
+            top, first = stream.request.sampling.logprobs, stream.request.resumed + end - len(ids)
+            delta.logprobs = [made_up(token, first + n, top, self._vocabulary_size) for n, token in enumerate(ids)]
         if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
             delta.finish, delta.stop_id = playback.finish, playback.stop_id
             self._drop(stream)

@@ -27,6 +27,7 @@ from services.worker.engines.trtllm_pollers import KvFeed, Poller
 from services.worker.engines.trtllm_requests import (
     BLOCK_TOKENS,
     Progress,
+    bias_row,
     features,
     generate_arguments,
     guided_arguments,
@@ -159,6 +160,9 @@ class TrtllmEngine:
             if request.guided is not None:
                 form = guided_arguments(request.guided)
                 arguments["guided_decoding"] = self._llmapi.GuidedDecodingParams(**form)
+            if request.sampling.logit_bias:
+                row = bias_row(request.sampling.logit_bias, self._facts.vocab_size or 0)
+                arguments["embedding_bias"] = importlib.import_module("torch").tensor(row)
             sampling = self._trtllm.SamplingParams(**arguments)
             return self._llm.generate_async(request.token_ids, sampling, **generate_arguments(request, self._can))
         except (self._request_error, ValueError, TypeError, NotImplementedError) as error:
@@ -263,7 +267,7 @@ class TrtllmEngine:
         window = config.max_model_len or getattr(own, "max_seq_len", None) or self._facts.window
         if not window:
             raise ValueError("the context window is not known: set max_model_len")
-        offered = features(arguments, self._can)
+        offered = features(arguments, self._can, self._facts.vocab_size)
         cache = arguments.get("kv_cache_config") or {}
         return EngineInfo(
             name="trtllm",

@@ -49,12 +49,14 @@ def llm_arguments(config: WorkerConfig, can: Capabilities) -> dict[str, Any]:
     return _merged({"model": config.model} | known, config.engine_args or {})
 
 
-def features(arguments: Mapping[str, Any], can: Capabilities) -> frozenset[str]:
-    """What an engine built with `arguments` can be asked for."""
+def features(arguments: Mapping[str, Any], can: Capabilities, vocab_size: int | None = None) -> frozenset[str]:
+    """What an engine built with `arguments` for a model with so many tokens can be asked for."""
     cache = arguments.get("kv_cache_config") or {}
     found = {"sampling", "seed", "penalties", "min_tokens", "logprobs", "top_logprobs"}
     if "min_p" in can.sampling:
         found.add("min_p")
+    if "embedding_bias" in can.sampling and vocab_size:
+        found.add("logit_bias")
     if arguments.get("guided_decoding_backend") and not arguments.get("skip_tokenizer_init"):
         found.add("guided")
     if cache.get("enable_block_reuse", True):
@@ -119,6 +121,14 @@ def guided_arguments(form: OutputFormat) -> dict[str, Any]:
     if form.kind == "json_schema" and form.schema is not None:
         return {"json": form.schema}
     return {"json_object": True}
+
+
+def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
+    """What is added to each token's score. TensorRT-LLM takes a row over the whole vocabulary (`embedding_bias`)."""
+    row = [0.0] * vocab_size
+    for token, bias in logit_bias.items():
+        row[token] = bias
+    return row
 
 
 def generate_arguments(request: EngineRequest, can: Capabilities) -> dict[str, Any]:

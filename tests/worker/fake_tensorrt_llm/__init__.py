@@ -57,6 +57,7 @@ class SamplingParams12:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     guided_decoding: object = None
+    embedding_bias: object = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     add_special_tokens: bool = True

@@ -90,7 +90,11 @@ class RequestOutput:
         out = self.outputs[0]
         out.token_ids.extend(response.tokens)
         if out.logprobs is not None:
-            out.logprobs += [{token + 1: Logprob(-2.5, 2), token: Logprob(-0.5, 1)} for token in response.tokens]
+            count = range(1, max(2, self.sampling.logprobs))
+            out.logprobs += [
+                {**{token + n: Logprob(-1.5 - n, n + 1) for n in count}, token: Logprob(-0.5, 1)}
+                for token in response.tokens
+            ]
         if response.cut:
             del out.token_ids[-response.cut :]
         out.finish_reason, out.stop_reason = response.finish_reason, response.stop_reason
