@@ -146,7 +146,7 @@ class History:
                 text = opened or "\n\n".join(summary)
         if text is None and seal is None:
             return None
-        return Reasoning(text, seal, summary, item.id)
+        return Reasoning(text, seal, [] if text else summary, item.id)
 
     def _call(self, call: Call) -> None:
         self._say(call)

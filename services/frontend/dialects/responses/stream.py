@@ -11,6 +11,10 @@
 A text or reasoning item opens with its first character, so none is ever empty. Codex and the SDK's tool runner start a
 tool at its `output_item.done`, while the stream goes on. A message's end waits for what comes next: whether the turn
 was cut off in it is known only then.
+
+Where the request asks for a summary, that is the whole thought. Its pieces then come as the summary's and the raw text
+follows at the end of the item: OpenClaw writes the pieces of both one after the other, so a thought that came as both
+would be shown twice; the AI SDK and Codex show the summary only.
 """
 
 from collections.abc import Sequence
@@ -47,7 +51,7 @@ _END = b"}\n\n"
 class ResponsesStream:
     """Renders one turn."""
 
-    __slots__ = ("_block", "_head", "_held", "_item", "_mirror", "_sequence", "_state")
+    __slots__ = ("_block", "_head", "_held", "_item", "_sequence", "_state")
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
         self._state = State(reply, shape)
@@ -55,7 +59,6 @@ class ResponsesStream:
         self._item: Item | None = None
         self._held: BlockStop | None = None
         self._head = b""
-        self._mirror = b""
         self._sequence = 0
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
@@ -190,7 +193,7 @@ class ResponsesStream:
             return
         self._event("response.content_part.added", {**_place(item), "content_index": 0, "part": item.part()}, out)
         if item.kind == "reasoning" and self._state.shape.summary:
-            self._mirror = _head(item, "summary")
+            self._head = _head(item, "summary")
             part = {"type": "summary_text", "text": ""}
             self._event(
                 "response.reasoning_summary_part.added", {**_place(item), "summary_index": 0, "part": part}, out
@@ -206,9 +209,6 @@ class ResponsesStream:
             tail = _END
         out.append(b'%b%d,"delta":%b%b' % (self._head, self._sequence, encoded, tail))
         self._sequence += 1
-        if item.kind == "reasoning" and self._state.shape.summary:
-            out.append(b'%b%d,"delta":%b%b' % (self._mirror, self._sequence, encoded, tail))
-            self._sequence += 1
 
     def _close(self, item: Item, stop: BlockStop, out: list[bytes], *, cut: bool = False) -> None:
         self._item = None
