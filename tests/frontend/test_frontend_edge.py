@@ -380,3 +380,38 @@ async def test_every_answer_has_ids_and_says_what_it_is(method: str, path: str, 
         assert response.headers["server"] == "turnwire"
         assert response.headers["x-content-type-options"] == "nosniff"
         assert response.headers["cache-control"] in ("no-store", "private, no-cache")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/messages/batches"),
+        ("GET", "/v1/messages/batches?limit=1"),
+        ("GET", "/v1/messages/batches/b1"),
+        ("DELETE", "/v1/messages/batches/b1"),
+        ("POST", "/v1/messages/batches/b1/cancel"),
+        ("GET", "/v1/messages/batches/b1/results"),
+        ("POST", "/v1/files?beta=true"),
+        ("GET", "/v1/files/f1/content?beta=true"),
+        ("GET", "/v1/skills?beta=true"),
+        ("POST", "/v1/skills/s1/versions?beta=true"),
+        ("POST", "/v1/complete"),
+    ],
+)
+async def test_what_of_anthropics_api_is_not_served(method: str, path: str) -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        response = await http.request(method, path)
+        document = await response.json()
+        assert (response.status, document["type"]) == (404, "error")
+        assert (document["error"]["type"], document["error"]["message"]) == ("not_found_error", "Not found")
+        assert document["request_id"] == response.headers["request-id"]
+
+
+async def test_batches_are_refused_as_the_sdk_says_it() -> None:
+    async with serving() as served:
+        client = anthropic.AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0)
+        with pytest.raises(anthropic.NotFoundError):
+            await client.messages.batches.create(requests=[])
+        with pytest.raises(anthropic.NotFoundError):
+            await client.beta.files.list()
+        await client.close()

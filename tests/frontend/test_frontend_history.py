@@ -104,6 +104,8 @@ def test_reasoning(block: Json, part: Reasoning) -> None:
             Media("image", media_type="image/png", size_bytes=6),
         ),
         ({"type": "url", "url": "https://x/y.png"}, Media("image", url="https://x/y.png")),
+        ({"type": "url", "url": "data:image/gif;base64,aGVsbG8="}, Media("image", "image/gif", 5)),
+        ({"type": "url", "url": "DATA:image/svg+xml,%3Csvg"}, Media("image", "image/svg+xml", 4)),
     ],
 )
 def test_images_leave_their_bytes_behind(source: Json, media: Media) -> None:
@@ -143,6 +145,15 @@ def test_size_of_base64_with_escaped_slashes() -> None:
             [Media("document", "application/pdf", 4, title="p.pdf")],
         ),
         ({"source": {"type": "url", "url": "https://x/p.pdf"}}, [Media("document", url="https://x/p.pdf")]),
+        (
+            {"source": {"type": "base64", "media_type": "text/markdown", "data": "IyBoaQ=="}, "title": "a.md"},
+            [Text("Title: a.md\n\n# hi")],
+        ),
+        (
+            {"source": {"type": "base64", "media_type": "text/plain", "data": "/w=="}},
+            [Media("document", "text/plain", 1)],
+        ),
+        ({"source": {"type": "base64", "media_type": "text/plain", "data": "a"}}, [Media("document", "text/plain", 0)]),
     ],
 )
 def test_documents(document: Json, parts: list[Part]) -> None:

@@ -190,6 +190,34 @@ def test_grammar_of_every_stream(events: list[TurnEvent], data: st.DataObject) -
     assert seen[-2][1]["delta"] == {key: document[key] for key in ("stop_reason", "stop_sequence")}
 
 
+def test_a_finished_thought_is_told_whole_where_that_is_asked_for() -> None:
+    events: list[TurnEvent] = [
+        BlockStart(0, "reasoning"),
+        Delta(0, 0, "one "),
+        Delta(0, 4, "two"),
+        BlockStop(0, length=7, seal="c2ln"),
+        BlockStart(1, "text"),
+        Delta(1, 0, "hello"),
+        BlockStop(1, length=5),
+        BlockStart(2, "reasoning"),
+        Delta(2, 0, "cut"),
+        BlockStop(2, complete=False, length=3),
+        Finish(FinishReason.LENGTH, 3, Usage()),
+    ]
+    reply = Reply("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000, dispatch_reasoning=True)
+    for omitted, thinking in ((False, "one two"), (True, "")):
+        renderer = MessagesStream(reply, omit_thinking=omitted)
+        renderer.start([PREPARED])
+        seen = frames(b"".join(renderer.events([event]) for event in events).decode())
+        names = [name for name, _ in seen]
+        assert names.count("reasoning_dispatch") == 1
+        at = names.index("reasoning_dispatch")
+        assert names[at - 1] == "content_block_stop"
+        block = {"index": 0, "type": "thinking", "thinking": thinking, "signature": "c2ln"}
+        assert seen[at][1] == {"type": "ping", "reasoning_dispatch": block}
+        assert "tool_call_dispatch" not in names
+
+
 def _said(block: dict[str, Any]) -> tuple[Any, ...]:
     if block["type"] == "tool_use":
         return (

@@ -104,7 +104,7 @@ def test_agent_turn_keeps_everything_in_its_place() -> None:
         ("ToolSearch", False),
     ]
     assert list(told.tools[1].schema) == ["$schema", "type", "properties", "required", "additionalProperties"]
-    assert told.thinking == Thinking("adaptive", effort="high")
+    assert told.thinking == Thinking("adaptive", effort="high", history="keep")
     assert told.client == Client("11111111-2222-3333-4444-555555555555", "claude-cli/2.1.328")
 
 

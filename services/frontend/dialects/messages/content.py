@@ -1,7 +1,11 @@
 """Content blocks as parts of the one conversation: what a model is told of text, images, documents and searches."""
 
+import base64
 from collections.abc import Iterable
+from typing import Literal
+from urllib.parse import unquote_to_bytes
 
+import msgspec
 from msgspec import Raw
 
 from schemas.conversation import Media, ResultPart, Text, ToolReference
@@ -21,6 +25,8 @@ from services.frontend.dialects.messages.wire import (
     ToolReferenceBlock,
     UrlSource,
 )
+
+MAX_MEDIA_TYPE = 128
 
 
 def plain_parts(block: Block | ResultBlock, path: str) -> list[Text | Media] | None:
@@ -72,7 +78,7 @@ def _image(block: ImageBlock, path: str) -> Media:
     if isinstance(source, FileSource):
         raise _no_files(path)
     if isinstance(source, UrlSource):
-        return Media("image", url=source.url)
+        return _linked("image", source.url)
     return Media("image", media_type=source.media_type, size_bytes=_decoded_size(source, path))
 
 
@@ -81,11 +87,14 @@ def _document(block: DocumentBlock, path: str) -> list[Text | Media]:
     if isinstance(source, FileSource):
         raise _no_files(path)
     if isinstance(source, UrlSource):
-        return [Media("document", url=source.url, title=block.title)]
+        return [_linked("document", source.url, block.title)]
+    head = (("Title", block.title), ("Context", block.context))
     if isinstance(source, Base64Source):
+        text = _plain_text(source)
+        if text is not None:
+            return [Text(_headed(head, text))]
         size = _decoded_size(source, path)
         return [Media("document", media_type=source.media_type, size_bytes=size, title=block.title)]
-    head = (("Title", block.title), ("Context", block.context))
     if isinstance(source, PlainSource):
         return [Text(_headed(head, source.data))]
     return _document_blocks(source, head, path)
@@ -99,6 +108,26 @@ def _document_blocks(source: ContentSource, head: tuple[tuple[str, str | None], 
     for index, block in enumerate(source.content):
         parts += plain_parts(block, f"{path}.source.content.{index}") or []
     return parts
+
+
+def _linked(kind: Literal["image", "document"], url: str, title: str | None = None) -> Media:
+    """What lies elsewhere. A `data:` URL lies here, and goes no further than any other inline bytes."""
+    if url[:5].lower() != "data:":
+        return Media(kind, url=url, title=title)
+    meta, _, data = url[5:].partition(",")
+    media_type, *marks = meta.split(";")
+    size = len(data) * 3 // 4 - data[-2:].count("=") if "base64" in marks else len(unquote_to_bytes(data))
+    return Media(kind, media_type=media_type[:MAX_MEDIA_TYPE], size_bytes=size, title=title)
+
+
+def _plain_text(source: Base64Source) -> str | None:
+    """The text of a document that is one, though it came as bytes."""
+    if not source.media_type.startswith("text/"):
+        return None
+    try:
+        return base64.b64decode(msgspec.json.decode(source.data, type=str), validate=True).decode()
+    except (ValueError, msgspec.ValidationError):
+        return None
 
 
 def _headed(head: Iterable[tuple[str, str | None]], body: str) -> str:

@@ -17,6 +17,7 @@ from services.frontend.dialects.base import Collector, Renderer, Reply
 from services.frontend.dialects.decode import decode_body
 from services.frontend.dialects.hints import hints
 from services.frontend.dialects.messages import tools, wire
+from services.frontend.dialects.messages.context_edits import forget_thinking, thinking_turns
 from services.frontend.dialects.messages.history import History
 from services.frontend.dialects.messages.response import MessagesCollector
 from services.frontend.dialects.messages.stream import MessagesStream
@@ -70,13 +71,16 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False) ->
     shown, notes = tools.specs(request.tools or [])
     history = History(shown, pairing=not counting)
     history.read(request.messages)
+    kept = thinking_turns(request.context_management)
     conversation = Conversation(
         request.model,
-        history.turns,
+        forget_thinking(history.turns, kept) if isinstance(kept, int) else history.turns,
         system=_system(request.system),
         tools=history.tools,
         tool_choice=tools.choice(request, history.tools),
-        thinking=_thinking(request, history.effort),
+        thinking=msgspec.structs.replace(
+            _thinking(request, history.effort), history="default" if kept is None else "keep"
+        ),
         sampling=_sampling(request),
         format=_format(request),
         template_kwargs=request.chat_template_kwargs or {},

@@ -2,7 +2,7 @@
 
     BlockStart reasoning                            nothing yet
     Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta
-    BlockStop seal=…                                signature_delta, content_block_stop
+    BlockStop seal=…                                signature_delta, content_block_stop [, reasoning_dispatch]
     BlockStart tool_use name=Read                   content_block_start tool_use, input_json_delta ""
     Delta '{"file_path": "/a'                       input_json_delta
     BlockStop complete                              content_block_stop [, tool_call_dispatch]
@@ -41,7 +41,6 @@ class MessagesStream:
     """Renders one turn."""
 
     __slots__ = (
-        "_arguments",
         "_block",
         "_calls",
         "_context_management",
@@ -52,6 +51,7 @@ class MessagesStream:
         "_pinged",
         "_reply",
         "_said",
+        "_told",
     )
 
     def __init__(self, reply: Reply, *, omit_thinking: bool = False, context_management: bool = False) -> None:
@@ -65,7 +65,8 @@ class MessagesStream:
         self._calls = 0
         self._pinged = False
         self._said = False
-        self._arguments: list[str] = []
+        self._told: list[str] = []
+        """The open block's text, where it is to be told whole."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`message_start`, with the exact size of the prompt."""
@@ -110,8 +111,8 @@ class MessagesStream:
         self._block = event
         self._open = False
         self._said = False
+        self._told.clear()
         if event.kind == "tool_use":
-            self._arguments.clear()
             self._announce(event, _tool_use(event, self._reply), out)
             out.append(self._head + b'""' + _END)
 
@@ -135,8 +136,8 @@ class MessagesStream:
             self._announce(block, empty, out)
         if block.kind == "reasoning" and self._omit_thinking:
             return
-        if block.kind == "tool_use" and self._reply.dispatch:
-            self._arguments.append(text)
+        if self._tells(block):
+            self._told.append(text)
         self._said = True
         out.append(self._head + _encode(text) + _END)
 
@@ -153,17 +154,32 @@ class MessagesStream:
         out.append(_event("content_block_stop", {"index": self._index}))
         if block.kind == "tool_use" and event.complete:
             self._calls += 1
-            if self._reply.dispatch:
-                self._dispatch(block, out)
+        if event.complete and self._tells(block):
+            self._dispatch(block, event.seal, out)
 
-    def _dispatch(self, block: BlockStart, out: list[bytes]) -> None:
-        arguments = "".join(self._arguments) or "{}"
-        if not is_object(arguments):
+    def _tells(self, block: BlockStart) -> bool:
+        return {
+            "tool_use": self._reply.dispatch,
+            "reasoning": self._reply.dispatch_reasoning,
+            "text": False,
+        }[block.kind]
+
+    def _dispatch(self, block: BlockStart, seal: str | None, out: list[bytes]) -> None:
+        """What an operator or a client can ask for beside the API: the whole block, as a document has it.
+
+        `data.type` is `ping`: the AI SDK dies of a type that it does not know. The others go by the event's name.
+        """
+        text = "".join(self._told)
+        if block.kind == "reasoning":
+            name = "reasoning_dispatch"
+            content: dict[str, Any] = {"type": "thinking", "thinking": text, "signature": seal or UNSEALED}
+        elif is_object(text or "{}"):
+            name = "tool_call_dispatch"
+            content = {**_tool_use(block, self._reply), "input": Raw((text or "{}").encode())}
+        else:
             return
-        call = {"index": self._index, **_tool_use(block, self._reply), "input": Raw(arguments.encode())}
-        # data.type is `ping`: the AI SDK dies of a type that it does not know. The others go by the event's name.
-        data = _encode({"type": "ping", "tool_call_dispatch": call})
-        out.append(b"event: tool_call_dispatch\ndata: " + data + b"\n\n")
+        data = _encode({"type": "ping", name: {"index": self._index, **content}})
+        out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
 
     def _end(self, event: TurnEvent, out: list[bytes]) -> None:
         failure = failure_of(event)
