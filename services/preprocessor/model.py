@@ -12,6 +12,8 @@ from services.parser import Family, families, family
 from services.parser.detect import Detection
 from services.preprocessor.detection import detect_family
 from services.preprocessor.encoding import Encoder
+from services.preprocessor.history import History
+from services.preprocessor.locality import open_history
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
 from services.preprocessor.thinking import EFFORTS
@@ -29,6 +31,7 @@ class ModelSetup:
     traits: TemplateTraits
     tokenizer: PromptTokenizer
     encoder: Encoder
+    history: History
     family: Family
     evidence: tuple[str, ...]
     """What told the family."""
@@ -66,6 +69,7 @@ class ModelSetup:
             template=template,
             traits=traits,
             tokenizer=tokenizer,
+            history=open_history(template, traits, config.prompt_cache_mb << 20),
             encoder=tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20),
             family=found,
             evidence=detection.evidence,

@@ -162,11 +162,20 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
     variables = template_variables(
         thinking, setup.traits, defaults=setup.template_kwargs, own=conversation.template_kwargs
     )
-    adapted = adapt(conversation, setup.traits, setup.template, unseal=unseal, write_call=setup.family.write_call)
+    known = setup.history.find(conversation, variables, unseal)
+    adapted = adapt(
+        conversation,
+        setup.traits,
+        setup.template,
+        unseal=unseal,
+        write_call=setup.family.write_call,
+        begun=known.begun if known is not None else None,
+    )
+    stable: Stable | None = None
     if adapted.continues:
         text = _continued(adapted, setup, variables)
     else:
-        text = setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
+        text, stable = setup.history.render(conversation, adapted, variables, known, unseal)
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (forced is not None or conversation.format is not None):
         # An engine that holds its output to a form does so from the first token: it could never leave the reasoning.
@@ -183,6 +192,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         variables=variables,
         thinking=thinking,
         continues=adapted.continues,
+        stable=stable,
     )
 
 
