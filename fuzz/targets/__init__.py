@@ -9,5 +9,6 @@ TARGETS: Final[Mapping[str, str]] = {
     "detokenizer": "services.parser.detokenizer",
     "stop": "services.parser.stop",
     "messages": "services.frontend.dialects",
+    "chat": "services.frontend.dialects",
 }
 """Each target, and the package whose coverage guides it."""

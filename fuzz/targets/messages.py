@@ -5,13 +5,13 @@ counting or not; then the body
 
 import json
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
+from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid
 from services.frontend.dialects.messages.request import parse
 
@@ -42,7 +42,7 @@ _BLOCKS: Final[tuple[dict[str, Any], ...]] = (
     {"type": "web_search_tool_result", "content": [{"title": "t", "url": "u", "encrypted_content": "e"}]},
 )
 _VALUES: Final[tuple[Any, ...]] = (
-    *(None, True, False, 0, -1, 1.5, 1e400, 2**63, 2**70, "", " ", "x", "\x00", "\ud800", [], {}, [[]]),
+    *SCALARS,
     *_WORDS,
     *_BLOCKS,
     {"type": "ephemeral", "ttl": "1h"},
@@ -50,6 +50,7 @@ _VALUES: Final[tuple[Any, ...]] = (
     {"role": "assistant", "content": []},
     {"name": "n", "input_schema": {"type": "object", "properties": {}}},
 )
+_mutator: Final = Mutator(_KEYS, _VALUES)
 
 
 def one(data: bytes) -> None:
@@ -65,57 +66,7 @@ def one(data: bytes) -> None:
 def mutate(data: bytes, chance: Random) -> bytes:
     """Another body: one of its values, keys or list items is replaced, added, moved or dropped."""
     head = bytes([chance.randrange(2)])
-    try:
-        body = json.loads(data[1:])
-        for _ in range(chance.choice((1, 1, 2, 4))):
-            body = _changed(body, chance)
-        text = json.dumps(body, ensure_ascii=chance.random() < 0.5)
-    except (ValueError, RecursionError):
-        return head + chance.choice([seed for _, seed in seeds()])[1:]
-    return head + text.encode("utf-8", "replace")
-
-
-def _changed(body: Any, chance: Random) -> Any:
-    places = list(_places(body))
-    if not places:
-        return chance.choice(_VALUES)
-    holder, key = chance.choice(places)
-    value = chance.choice(_VALUES) if chance.random() < 0.6 else _at(*chance.choice(places))
-    value = deepcopy(value)
-    action = chance.randrange(5)
-    if action == 0 and chance.random() < 0.1:
-        holder[key] = _nested(holder[key], chance.choice((30, 300, 800)))
-    elif action == 0:
-        del holder[key]
-    elif action == 1 and isinstance(holder, dict):
-        holder[chance.choice(_KEYS)] = value
-    elif action == 2 and isinstance(holder, list):
-        holder.insert(key, value)
-    elif action == 3 and isinstance(holder[key], str):
-        text = holder[key]
-        at = chance.randrange(len(text) + 1)
-        holder[key] = text[:at] + chance.choice((" ", "\n", "\x00", "é", "船", "x" * 300)) + text[at:]
-    else:
-        holder[key] = value
-    return body
-
-
-def _nested(value: Any, depth: int) -> Any:
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
-def _at(holder: Any, key: Any) -> Any:
-    return holder[key]
-
-
-def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield value, key
-        if depth < 20:
-            yield from _places(item, depth + 1)
+    return head + _mutator.mutate(data[1:], chance, lambda: chance.choice([seed for _, seed in seeds()])[1:])
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:

@@ -5,10 +5,10 @@ from types import ModuleType
 
 import pytest
 
-from fuzz.targets import detokenizer, messages, stop
+from fuzz.targets import chat, detokenizer, messages, stop
 
 
-@pytest.mark.parametrize("target", [detokenizer, stop, messages])
+@pytest.mark.parametrize("target", [detokenizer, stop, messages, chat])
 def test_seeds_and_mutations(target: ModuleType) -> None:
     chance = Random(target.__name__)
     pool = [data for _, data in target.seeds()]

@@ -11,9 +11,12 @@ from services.frontend.dialects.guided import GuidedFields, guided_format
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Choices = Annotated[int, Meta(ge=1, le=128)]
-Limit = Annotated[int, Meta(ge=0)]
+Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""What fits the bus; every engine's own limits are narrower."""
+Limit = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 _MAX_BIAS = 100.0
+_ID_DIGITS = 10
 _INT64 = 1 << 63
 
 
@@ -37,13 +40,13 @@ class SamplingFields(GuidedFields):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: int | None = None
-    stop: str | list[str | int] | None = None
+    stop: str | list[str | Integer] | None = None
     logit_bias: dict[str, float] | None = None
-    top_k: int | None = None
+    top_k: Integer | None = None
     min_p: Share | None = None
     repetition_penalty: Annotated[float, Meta(gt=0.0)] | None = None
     min_tokens: Limit | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Integer] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     user: Any = None
@@ -82,7 +85,7 @@ def sampling(body: SamplingFields, *, max_tokens: int | None, logprobs: int | No
         logit_bias={
             int(token): min(max(bias, -_MAX_BIAS), _MAX_BIAS)
             for token, bias in (body.logit_bias or {}).items()
-            if token.isascii() and token.isdigit()
+            if token.isascii() and token.isdigit() and len(token) <= _ID_DIGITS
         },
     )
 
