@@ -59,6 +59,8 @@ _BUILT_IN: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("query",),
     ),
 }
+_SERVED = frozenset({"function", "custom", "namespace", *_BUILT_IN})
+_type = msgspec.json.Decoder(wire.ToolType)
 _tool = msgspec.json.Decoder(wire.Tool)
 _choice = msgspec.json.Decoder(str | wire.ToolChoice)
 _named = msgspec.json.Decoder(wire.NamedTool)
@@ -83,7 +85,9 @@ class Offered(Struct):
         told: list[str] = []
         for index, raw in enumerate(raws):
             at = f"{place}[{index}]"
-            tool = convert(_tool, raw, at)
+            tool = self._read(raw, at)
+            if tool is None:
+                continue
             if tool.type == "namespace":
                 told += self._namespace(tool, at, deferred=deferred, once=once)
             elif (spec := self._spec(tool, at)) is not None:
@@ -106,9 +110,9 @@ class Offered(Struct):
         told: list[str] = []
         for index, raw in enumerate(tool.tools or []):
             inside = f"{at}.tools[{index}]"
-            inner = convert(_tool, raw, inside)
-            spec = self._spec(inner, inside)
-            if spec is None:
+            inner = self._read(raw, inside)
+            spec = self._spec(inner, inside) if inner is not None else None
+            if inner is None or spec is None:
                 continue
             if not told and tool.description:
                 # A template has no place for what a namespace is about: its first tool says so.
@@ -118,6 +122,14 @@ class Offered(Struct):
             spec = msgspec.structs.replace(spec, namespace=tool.name)
             told.append(self._take(spec, _kind(inner), inside, deferred=deferred, once=once))
         return told
+
+    def _read(self, raw: Raw, at: str) -> wire.Tool | None:
+        """A tool of a type that can be served; None for another, of which nothing but the type is looked at."""
+        kind = convert(_type, raw, at).type
+        if kind in _SERVED:
+            return convert(_tool, raw, at)
+        self.dropped.append(kind)
+        return None
 
     def _take(self, spec: ToolSpec, kind: CallKind, at: str, *, deferred: bool, once: bool) -> str:
         named = Named(kind, spec.name, spec.namespace)

@@ -114,6 +114,12 @@ class ToolFormat(Struct):
     definition: str | None = None
 
 
+class ToolType(Struct):
+    """What kind of tool it is."""
+
+    type: str
+
+
 class ToolEnvironment(Struct):
     """Where a shell runs: `local`, or a container of OpenAI's."""
 
@@ -121,7 +127,7 @@ class ToolEnvironment(Struct):
 
 
 class Tool(Struct):
-    """A tool of any kind; `type` tells which (apis.md B.4)."""
+    """A tool of any kind that can be served; `type` tells which (apis.md B.4)."""
 
     type: str
     name: str | None = None
