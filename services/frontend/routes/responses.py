@@ -150,6 +150,8 @@ class ResponseRoutes:
     async def compact(self, request: web.Request) -> web.StreamResponse:
         """A conversation, compacted."""
         parsed = await self._parsed(request, counting=True)
+        if parsed.body.input is None:
+            parsed.body.input = []  # optional here: a conversation of nothing is compacted all the same
 
         async def read() -> Ask:
             asked = await self._responses.intake.asked(parsed, request.headers, request[EXCHANGE], compacting=True)

@@ -1,0 +1,79 @@
+"""A pytest plugin for the openai SDK's own resource tests, run against a server that keeps real responses.
+
+Those tests name responses that a mock invents. Here each test has one made for it first, and its ids are put in place
+of the invented ones on the way out; a cursor that names no item is left out. The cases that send `conversation` and `prompt`, which this server refuses, are
+skipped. From the SDK's sdist:
+
+    TEST_API_BASE_URL=http://127.0.0.1:8000/v1 PYTHONPATH=.:REPO/tests/pipeline \
+        pytest -n 2 -q -p openai_seed tests/api_resources/test_responses.py tests/api_resources/responses
+
+The server needs `--accept-any-model` and a default model, or only one.
+"""
+
+import json
+import os
+import re
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai._base_client import BaseClient
+
+INVENTED = re.compile(r"resp_[0-9a-f]{32}|resp_123|\bresponse_id\b")
+REFUSED = re.compile(r"test_method_(create|count)_with_all_params")
+COMPACT = re.compile(r"test_method_compact_with_all_params")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if REFUSED.match(item.name) and "respons" in item.nodeid:
+            item.add_marker(pytest.mark.skip(reason="sends `conversation` and `prompt`, which are refused"))
+        elif COMPACT.match(item.name):
+            reason = "the user messages that the API documents are none of the SDK's output items"
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def real_ids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test has a response of its own, made in the background, so that it can be cancelled, too."""
+    build: Any = BaseClient._build_request
+    made: list[str] = []
+
+    def real(text: str) -> str:
+        if INVENTED.search(text) and not made:
+            made.append(make())
+        return INVENTED.sub(lambda _: made[0], text)
+
+    def build_request(self: Any, options: Any, **others: Any) -> Any:
+        options.url = real(options.url)
+        if isinstance(options.json_data, dict) and "previous_response_id" in options.json_data:
+            previous = options.json_data["previous_response_id"]
+            options.json_data = options.json_data | {"previous_response_id": real(previous)}
+        if options.params.get("after") == "after":
+            options.params = {name: value for name, value in options.params.items() if name != "after"}
+        return build(self, options, **others)
+
+    monkeypatch.setattr(BaseClient, "_build_request", build_request)
+    yield
+
+
+def make() -> str:
+    """Has the server make a response, and waits for its end."""
+    made = ask("POST", "/responses", {"input": "Say hello.", "background": True, "stream": False})
+    while made["status"] in ("queued", "in_progress"):
+        made = ask("GET", f"/responses/{made['id']}")
+    return str(made["id"])
+
+
+def ask(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One request beside the SDK."""
+    request = urllib.request.Request(
+        os.environ["TEST_API_BASE_URL"] + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"content-type": "application/json", "authorization": "Bearer any"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        document: dict[str, Any] = json.load(answer)
+        return document
