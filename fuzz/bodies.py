@@ -33,7 +33,7 @@ class Mutator:
     def _changed(self, body: Any, chance: Random) -> Any:
         places = list(_places(body))
         if not places:
-            return chance.choice(self._values)
+            return deepcopy(chance.choice(self._values))
         holder, key = chance.choice(places)
         value = chance.choice(self._values) if chance.random() < 0.6 else _at(*chance.choice(places))
         value = deepcopy(value)

@@ -305,7 +305,9 @@ def test_refusals_name_the_field(fields: dict[str, Any], param: str, code: str |
     assert param.partition("[")[0].partition(".")[0] in info.message or code == "invalid_value"
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"nonsense", b'"text"', b"{", b'{"messages": [{"role": "\xff"}]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"nonsense", b'"text"', b"{", b'{"messages": [{"role": "\xff"}]}', b'{"n": 129, oh']
+)
 def test_bodies_that_are_no_request(body: bytes) -> None:
     with pytest.raises(Invalid):
         parse(body, {}, Settings())

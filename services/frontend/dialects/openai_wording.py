@@ -95,8 +95,9 @@ def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:
         few = "at most" if above else "at least"
         code = f"{bound['kind']}_{'above_max' if above else 'below_min'}_length".replace("str_", "string_")
         return Invalid(f"Invalid '{place}': expected a length of {few} {limit}.", param=place, code=code)
+    got = "" if value is None else f", but got {value} instead"
     return Invalid(
-        f"Invalid '{place}': {kind} {side} value. Expected a value {bound['sign']} {limit}, but got {value} instead.",
+        f"Invalid '{place}': {kind} {side} value. Expected a value {bound['sign']} {limit}{got}.",
         param=place,
         code=f"{kind}_{side.replace(' maximum', '_max').replace(' minimum', '_min')}_value",
     )
@@ -108,7 +109,11 @@ def _known(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
 
 
 def _at(body: bytes, path: str) -> Any:
-    node: Any = msgspec.json.decode(body)
+    """What stands there; None also where the body breaks off behind it."""
+    try:
+        node: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
     for name, index in _STEP.findall(path):
         if isinstance(node, list) and index and int(index) < len(node):
             node = node[int(index)]
