@@ -22,7 +22,25 @@ _PREFIXES = {
     "compaction": "cmp",
     "additional_tools": "at",
 }
-_WITH_STATUS = frozenset({MESSAGE, "function_call", "function_call_output", "tool_search_call", "tool_search_output"})
+_WITH_STATUS = frozenset(
+    {
+        MESSAGE,
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "shell_call",
+        "shell_call_output",
+        "computer_call_output",
+    }
+)
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "reasoning": {"summary": []},
+    "tool_search_call": {"execution": "client"},
+    "tool_search_output": {"execution": "client"},
+}
 
 
 def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], Raw | None] | None = None) -> list[Raw]:
@@ -44,6 +62,7 @@ def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], 
             members["id"] = f"{_PREFIXES.get(name, 'item')}_{turn}i{index:03d}"
         if name in _WITH_STATUS and bytes(members.get("status", b"null")) == b"null":
             members["status"] = "completed"
+        members = {**_DEFAULTS.get(name, {}), **members}
         if name == MESSAGE and bytes(members.get("content", b"")).startswith(b'"'):
             text = "output_text" if kind.role == "assistant" else "input_text"
             part: dict[str, Any] = {"type": text, "text": members["content"]}
