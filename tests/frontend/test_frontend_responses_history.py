@@ -116,7 +116,7 @@ def test_what_the_model_said_in_one_go_is_one_turn_in_order() -> None:
     ("item", "vault", "expected"),
     [
         ({"summary": [], "content": [{"type": "reasoning_text", "text": "A"}], "encrypted_content": "box:B"}, True, ("A", "box:B", [])),
-        ({"summary": [{"type": "summary_text", "text": "S"}], "encrypted_content": "box:B"}, True, ("B", "box:B", [])),
+        ({"summary": [{"type": "summary_text", "text": "S"}], "encrypted_content": "box:B"}, True, ("B", "box:B", ["S"])),
         ({"summary": [{"type": "summary_text", "text": "S"}], "encrypted_content": "foreign"}, True, ("S", "foreign", [])),
         ({"summary": [{"type": "summary_text", "text": "S"}], "encrypted_content": "box:B"}, False, (None, "box:B", ["S"])),
         ({"summary": [{"type": "summary_text", "text": "S"}, {"type": "summary_text", "text": "T"}]}, False, ("S\n\nT", None, [])),

@@ -136,7 +136,8 @@ class History:
         self._said += [part for part in parts if part is not None]
 
     def _thought(self, item: wire.ReasoningItem) -> Reasoning | None:
-        """Its text, else its seal, else its summary: the summary stands in for a seal that is not ours, too."""
+        """Its text, else its seal, else its summary: the summary stands in for a seal that is not ours, too. One that
+        says the same as the text, as ours do, goes no further."""
         text = "".join(part.text for part in item.content or ()) or None
         summary = [part.text for part in item.summary or () if part.text]
         seal = item.encrypted_content or None
@@ -146,7 +147,9 @@ class History:
                 text = opened or "\n\n".join(summary)
         if text is None and seal is None:
             return None
-        return Reasoning(text, seal, [] if text else summary, item.id)
+        if text is not None and text == "\n\n".join(summary):
+            summary = []
+        return Reasoning(text, seal, summary, item.id)
 
     def _call(self, call: Call) -> None:
         self._say(call)
