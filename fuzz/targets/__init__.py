@@ -10,5 +10,6 @@ TARGETS: Final[Mapping[str, str]] = {
     "stop": "services.parser.stop",
     "messages": "services.frontend.dialects",
     "chat": "services.frontend.dialects",
+    "responses": "services.frontend.dialects",
 }
 """Each target, and the package whose coverage guides it."""

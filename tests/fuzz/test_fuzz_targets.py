@@ -5,10 +5,10 @@ from types import ModuleType
 
 import pytest
 
-from fuzz.targets import chat, detokenizer, messages, stop
+from fuzz.targets import chat, detokenizer, messages, responses, stop
 
 
-@pytest.mark.parametrize("target", [detokenizer, stop, messages, chat])
+@pytest.mark.parametrize("target", [detokenizer, stop, messages, chat, responses])
 def test_seeds_and_mutations(target: ModuleType) -> None:
     chance = Random(target.__name__)
     pool = [data for _, data in target.seeds()]
