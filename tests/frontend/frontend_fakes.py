@@ -16,6 +16,7 @@ from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, P
 from schemas.frames import TextReply, pack_ids, unpack_ids
 from services.frontend.app import CALLERS, make_app, make_runner
 from services.frontend.auth import Callers
+from services.frontend.responses.server import RESPONSES, ResponsesServer, Sharing
 from services.frontend.tls import Tls
 from services.frontend.turns import CancelReason, TurnSink
 from services.runtime.config import FrontendConfig
@@ -157,8 +158,10 @@ class Served:
         registry: CollectorRegistry,
         lines: list[MutableMapping[str, Any]],
         callers: Callers,
+        responses: ResponsesServer,
     ) -> None:
         self.callers = callers
+        self.responses = responses
         self.url = url
         self.gateway = gateway
         self.registry = registry
@@ -171,7 +174,11 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    gateway: FakeGateway | None = None, config: FrontendConfig | None = None, *, tls: Tls | None = None
+    gateway: FakeGateway | None = None,
+    config: FrontendConfig | None = None,
+    *,
+    tls: Tls | None = None,
+    sharing: Sharing | None = None,
 ) -> AsyncIterator[Served]:
     """The application on a real port, as `make_runner` runs it."""
     gateway = gateway or FakeGateway()
@@ -179,13 +186,13 @@ async def serving(
     capture = structlog.testing.LogCapture()
     log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
     config = config or FrontendConfig()
-    app = make_app(config, gateway, registry, log)
+    app = make_app(config, gateway, registry, log, sharing=sharing)
     runner = make_runner(app, head_timeout_s=config.head_timeout_s, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)
     await site.start()
     try:
         url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
-        yield Served(url, gateway, registry, capture.entries, app[CALLERS])
+        yield Served(url, gateway, registry, capture.entries, app[CALLERS], app[RESPONSES])
     finally:
         await runner.cleanup()

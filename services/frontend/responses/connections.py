@@ -5,7 +5,10 @@ import time
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
+from schemas.errors import Invalid
 from services.frontend.dialects.responses.dialect import Responses
+from services.frontend.dialects.shared_errors import openai_reply
+from services.frontend.exchange import EXCHANGE
 from services.frontend.responses.history import Histories
 from services.frontend.responses.intake import Intake
 from services.frontend.responses.runner import Runner
@@ -56,7 +59,7 @@ class Connections:
         )
         wanted = self._config.enable_responses_websocket and self._draining is None
         if not wanted or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
-            raise web.HTTPUpgradeRequired(headers={"upgrade": "websocket", "connection": "upgrade"})
+            return _refused(request)
         await ws.prepare(request)
         if request.transport is not None:
             request.transport.set_write_buffer_limits(high=WRITE_BYTES)
@@ -79,3 +82,9 @@ class Connections:
     def _memory(self) -> MemoryStore:
         limits = StoreLimits(self._services.limits.max_age_s * 2, MEMORY_ENTRIES, MEMORY_BYTES)
         return MemoryStore(limits, time.time)
+
+
+def _refused(request: web.Request) -> web.Response:
+    info = Invalid("This path is for WebSockets, and this server takes none; POST the request instead.").info
+    reply = openai_reply(info, request[EXCHANGE].request_id, 426)
+    return web.Response(status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body)

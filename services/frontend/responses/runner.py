@@ -105,7 +105,13 @@ class Runner:
                 turn.cancel("timeout" if record.outcome == str(ErrorKind.TIMED_OUT) else "hangup")
             record.outcome = record.outcome or "internal"
             record.close("responses")
-            self._log.info("response", request=exchange.request_id, outcome=record.outcome, **record.fields())
+            self._log.info(
+                "response",
+                request=exchange.request_id,
+                outcome=record.outcome,
+                tenant=exchange.tenant,
+                **record.fields(),
+            )
 
     async def _open(self, ask: ResponsesAsk, exchange: Exchange, record: TurnRecord, sink: "RunSink") -> OpenTurn:
         (conversation,) = self._server.admit(ask, exchange, record)

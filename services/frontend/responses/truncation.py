@@ -1,10 +1,11 @@
 """`truncation: auto`: a conversation that does not fit loses its oldest turns, and is asked again.
 
-Instructions stay, the last question and all behind it stay, and a result goes with its call. How many turns go is
-found by counting exactly, in as many steps as the logarithm of their number: this happens to one request in thousands.
+Instructions stay, the last question stays, and so does the end: the last turn, with the calls that it answers. Between
+them the oldest go first, a call always with its results. How many go is found by counting exactly, in as many steps as
+the logarithm of their number: this happens to one request in thousands.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -18,18 +19,17 @@ Count = Callable[[Conversation], Awaitable[int]]
 
 
 async def shortened(conversation: Conversation, overflow: ContextOverflow, count: Count) -> Conversation:
-    """The conversation with as few turns less as make it fit. Raises `overflow` again where none would do, and for a
-    preprocessor that does not say how much fits; TurnwireError if the count fails."""
+    """The conversation with as few turns less as make it fit. Raises `overflow` again where all that may go is not
+    enough, and where it does not say how much fits; TurnwireError if a count fails."""
     limit = (overflow.info.details or {}).get("max_prompt_tokens")
-    most = len(conversation.turns) - _kept_from(conversation.turns)
-    droppable = [at for at, turn in enumerate(conversation.turns[: -most or None]) if turn.role not in _INSTRUCTIONS]
-    if limit is None or not droppable:
+    groups = droppable(conversation.turns)
+    if limit is None or not groups:
         raise overflow
-    low, high = 1, len(droppable)
+    low, high = 1, len(groups)
     best: Conversation | None = None
     while low <= high:
         middle = (low + high) // 2
-        candidate = without(conversation, droppable[:middle])
+        candidate = without(conversation, (place for group in groups[:middle] for place in group))
         if await count(candidate) <= limit:
             best, high = candidate, middle - 1
         else:
@@ -39,10 +39,24 @@ async def shortened(conversation: Conversation, overflow: ContextOverflow, count
     return best
 
 
-def without(conversation: Conversation, places: Sequence[int]) -> Conversation:
+def droppable(turns: Sequence[Turn]) -> list[list[int]]:
+    """The places of the turns that may go, oldest first, in groups that go together."""
+    groups: list[list[int]] = []
+    for place, turn in enumerate(turns):
+        if turn.role == "tool" and groups:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    questions = [place for place, turn in enumerate(turns) if turn.role == "user"]
+    return [
+        group for group in groups[:-1] if turns[group[0]].role not in _INSTRUCTIONS and group[0] not in questions[-1:]
+    ]
+
+
+def without(conversation: Conversation, places: Iterable[int]) -> Conversation:
     """The conversation without the turns at these places, and without the results of calls that are gone."""
     gone = set(places)
-    calls = {part.call_id for at, turn in enumerate(conversation.turns) if at in gone for part in _calls(turn)}
+    calls = {part.call_id for at in gone for part in conversation.turns[at].parts if isinstance(part, Call)}
     turns = []
     for at, turn in enumerate(conversation.turns):
         if at in gone:
@@ -51,15 +65,3 @@ def without(conversation: Conversation, places: Sequence[int]) -> Conversation:
         if parts or not turn.parts:
             turns.append(turn if len(parts) == len(turn.parts) else msgspec.structs.replace(turn, parts=parts))
     return msgspec.structs.replace(conversation, turns=turns)
-
-
-def _calls(turn: Turn) -> list[Call]:
-    return [part for part in turn.parts if isinstance(part, Call)]
-
-
-def _kept_from(turns: Sequence[Turn]) -> int:
-    """Where the last question begins; in a conversation without one, the last turn."""
-    for at in range(len(turns) - 1, -1, -1):
-        if turns[at].role == "user":
-            return at
-    return max(0, len(turns) - 1)
