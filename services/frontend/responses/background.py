@@ -135,12 +135,22 @@ class Background:
         """Takes nothing new in, and returns when the last response has ended. Cancelled, it ends those that are left,
         each with an error that is kept."""
         self._draining = True
-        tasks = [job.task for job in self._jobs.values() if job.task is not None]
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks(), return_exceptions=True)
         except asyncio.CancelledError:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.end()
             raise
+
+    async def end(self) -> None:
+        """Ends what has not ended by itself, each with an error that is kept."""
+        self._draining = True
+        tasks = self._tasks()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tasks(self) -> "list[asyncio.Task[None]]":
+        return [job.task for job in self._jobs.values() if job.task is not None]
 
     async def _work(self, job: Job, exchange: Exchange, record: TurnRecord) -> None:
         try:

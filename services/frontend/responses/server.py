@@ -96,9 +96,7 @@ class ResponsesServer:
     async def close(self, _app: web.Application) -> None:
         """Signal handler of the application's shutdown: ends what has not ended by itself."""
         self.connections.drain(CLOSING)
-        draining = asyncio.ensure_future(self.background.drain())
-        draining.cancel()
-        await asyncio.gather(draining, return_exceptions=True)
+        await self.background.end()
 
 
 RESPONSES: web.AppKey[ResponsesServer] = web.AppKey("responses", ResponsesServer)
