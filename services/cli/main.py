@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "connect": ("services.cli.connect", "set up Claude Code, Codex, OpenClaw or opencode for a running server"),
     "catalog": ("services.cli.catalog", "write the model catalogue that Codex wants"),
     "tap": ("services.cli.tap", "watch the bus: a turn, a subject or everything, decoded"),
+    "replay": ("services.cli.replay.command", "play recorded or written turns as a client, and show what it sees"),
     "doctor": ("services.cli.doctor", "check this machine, the bus and the model; a report to paste"),
     "config": ("services.cli.show_config", "every setting, its value and where the value comes from"),
     "health": ("services.cli.health", "ask a running process whether it is alive or ready"),

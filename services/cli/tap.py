@@ -6,9 +6,10 @@ import base64
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 from rich.console import Console
@@ -16,8 +17,10 @@ from rich.text import Text
 
 from schemas import subjects
 from schemas.errors import TurnwireError
+from schemas.frames import TurnRequest
 from services.cli import bus_view
 from services.cli.bus_view import Line
+from services.cli.replay.recorder import Recorder
 from services.runtime.bus import Bus, Message
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.config_flags import add_config_flag, add_flags, load_or_exit, parse_arguments
@@ -28,7 +31,7 @@ COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "c
 
 
 class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message in a recording: a line of JSON. `payload` where it is JSON, else `payload_b64`."""
+    """One message as `--json` shows it: a line of JSON. `payload` where it is JSON, else `payload_b64`."""
 
     time: float
     """Unix time of arrival in seconds."""
@@ -44,17 +47,34 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--request", metavar="ID", help="only what concerns this turn: its id, or a part of it")
     parser.add_argument("--all", action="store_true", help="heartbeats and credit, too")
     parser.add_argument("--json", action="store_true", help="whole messages, one JSON object a line")
-    parser.add_argument("--record", metavar="FILE", help="append every message to FILE as JSON lines")
+    parser.add_argument(
+        "--record", metavar="FILE", help="append each turn to FILE when it has ended, for `turnwire replay`"
+    )
+    parser.add_argument(
+        "--redact", action="store_true", help="with --record: make letters x and digits 0, leave out ids"
+    )
     add_config_flag(parser)
     add_flags(parser, BusConfig)
     arguments = parse_arguments(parser, argv)
     config: BusConfig = load_or_exit(BusConfig, "turnwire tap", arguments, os.environ).config
     try:
-        with open(arguments.record or os.devnull, "ab") as record:
-            return asyncio.run(watch(config, arguments, record if arguments.record else None))
+        with open_record(arguments.record) as record:
+            return asyncio.run(watch(config, arguments, record))
     except (TurnwireError, OSError) as error:
         print(f"turnwire tap: {shown(error)}", file=sys.stderr)
         return 1
+
+
+@contextmanager
+def open_record(path: str | None) -> Iterator[IO[bytes] | None]:
+    """A file to record into: its owner's alone, for it holds what users say. Raises OSError."""
+    if path is None:
+        yield None
+        return
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+        if file.tell() == 0:
+            file.write(Recorder.head())
+        yield file
 
 
 async def watch(config: BusConfig, arguments: argparse.Namespace, record: IO[bytes] | None) -> int:
@@ -86,6 +106,8 @@ async def watch(config: BusConfig, arguments: argparse.Namespace, record: IO[byt
         return await ended
     finally:
         await bus.close()
+        if tap.unfinished:
+            print(f"{tap.unfinished} turns were not recorded: their end has not come", file=sys.stderr)
 
 
 class Tap:
@@ -103,6 +125,7 @@ class Tap:
         self._upkeep: bool = arguments.all or bool(arguments.subject)
         self._json: bool = arguments.json
         self._record = record
+        self._recorder = Recorder(redact=arguments.redact)
         self._on_broken_pipe = on_broken_pipe
 
     def take(self, message: Message) -> None:
@@ -110,7 +133,9 @@ class Tap:
         now = datetime.now(UTC)
         kind = bus_view.kind_of(message.subject)
         try:
-            lines = bus_view.lines(message.subject, bus_view.decode(message.subject, message.data))
+            decoded = bus_view.decode(message.subject, message.data)
+            lines = bus_view.lines(message.subject, decoded)
+            self._keep(decoded, now)
         except (msgspec.MsgspecError, ValueError) as error:
             lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
         if self._request is not None:
@@ -124,16 +149,27 @@ class Tap:
         except (BrokenPipeError, SystemExit):  # rich makes the one into the other
             self._on_broken_pipe()
 
+    @property
+    def unfinished(self) -> int:
+        """Turns that would have been recorded."""
+        return self._recorder.unfinished if self._record is not None else 0
+
+    def _keep(self, decoded: Any, now: datetime) -> None:
+        if self._record is None:
+            return
+        turn = getattr(decoded, "turn", None)
+        if isinstance(decoded, TurnRequest) and self._request is not None and not concerns(turn or "", self._request):
+            return
+        for text in self._recorder.take(decoded, now.timestamp()):
+            self._record.write(text)
+            self._record.flush()
+
     def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
-        if self._record is not None or self._json:
+        if self._json:
             encoded = msgspec.json.encode(recorded(now.timestamp(), message.subject, message.data))
-            if self._record is not None:
-                self._record.write(encoded + b"\n")
-                self._record.flush()
-            if self._json:
-                self._console.file.write(encoded.decode() + "\n")
-                self._console.file.flush()
-                return
+            self._console.file.write(encoded.decode() + "\n")
+            self._console.file.flush()
+            return
         for line in lines:
             self._console.print(rendered(now.astimezone(), line))
 
@@ -144,7 +180,7 @@ def concerns(turn: str, wanted: str) -> bool:
 
 
 def recorded(time: float, subject: str, data: bytes) -> Recorded:
-    """A message as a recording keeps it."""
+    """A message as a program gets it."""
     try:
         msgspec.json.decode(data)
     except msgspec.DecodeError:

@@ -13,8 +13,10 @@ import pytest
 
 from schemas import subjects
 from schemas.control import Beat, Cancel
-from schemas.events import BlockStart
-from schemas.frames import EventEntry, EventFrame
+from schemas.conversation import Conversation, Text, Turn
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Usage
+from schemas.frames import EventEntry, EventFrame, TurnRequest
+from services.cli.replay.script import read
 from services.cli.tap import Recorded, concerns, recorded
 from tests.conftest import MakeProcess, NatsServer
 
@@ -85,19 +87,39 @@ async def test_one_turn(nats: NatsServer, publish: Callable[..., bool]) -> None:
     ]
 
 
-async def test_whole_messages_to_a_program_and_a_file(
-    nats: NatsServer, publish: Callable[..., bool], tmp_path: Path
-) -> None:
-    file = tmp_path / "turn.jsonl"
-    async with tap(nats.url, "--json", "--record", str(file)) as process:
+async def test_whole_messages_to_a_program(nats: NatsServer, publish: Callable[..., bool]) -> None:
+    async with tap(nats.url, "--json") as process:
         publish(subjects.events("f"), EVENTS)
         shown = msgspec.json.decode(await line(process), type=Recorded)
-    (kept,) = [msgspec.json.decode(text, type=Recorded) for text in file.read_bytes().splitlines()]
-    for one in (shown, kept):
-        assert one.subject == subjects.events("f")
-        assert isinstance(one.payload, msgspec.Raw)
-        assert msgspec.json.decode(one.payload, type=EventFrame) == EVENTS
-    assert shown.time == kept.time
+    assert shown.subject == subjects.events("f")
+    assert isinstance(shown.payload, msgspec.Raw)
+    assert msgspec.json.decode(shown.payload, type=EventFrame) == EVENTS
+
+
+def said(turn: str, text: str) -> EventFrame:
+    events = [BlockStart(0, "text"), Delta(0, 0, text), BlockStop(0, length=len(text))]
+    return EventFrame("p1", 0, [EventEntry(turn, 1, [*events, Finish(FinishReason.STOP, 1, Usage(7, 0, 2))])])
+
+
+async def test_turns_are_recorded_when_they_have_ended(
+    nats: NatsServer, publish: Callable[..., bool], tmp_path: Path
+) -> None:
+    file = tmp_path / "turns.jsonl"
+    async with tap(nats.url, "--record", str(file), "--request", "turn-one") as process:
+        for turn in ("turn-one", "turn-two", "turn-one-b"):
+            asked = Conversation("m", [Turn("user", [Text("Say hello.")])])
+            publish(subjects.turn("m", "p"), TurnRequest(turn, "f", asked))
+        publish(subjects.events("f"), said("turn-two", "not me"))
+        publish(subjects.events("f"), said("turn-one", "Hello."))
+        for _ in range(6):
+            await line(process)
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+    assert b"1 turns were not recorded" in err
+    assert file.stat().st_mode & 0o777 == 0o600
+    [turn] = read("turns", file.read_text()).turns
+    assert turn.conversation == asked
+    assert (turn.expect, turn.end) == ([("text", "Hello.")], "stop")
 
 
 async def test_what_cannot_be_read_is_said_and_the_tap_goes_on(nats: NatsServer, publish: Callable[..., bool]) -> None:

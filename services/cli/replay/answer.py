@@ -1,11 +1,13 @@
 """What a client has seen of an answer: blocks in order, whichever API they came over. Pure."""
 
 import json
+from collections.abc import Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
 from schemas.conversation import Call, Part, Reasoning, Text
+from schemas.events import BlockStart, Delta, TurnEvent
 from services.cli.replay.script import End, Kind, Story
 
 BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
@@ -99,6 +101,17 @@ def part_of(block: Block) -> Part:
         return Text(block.text)
     kind: Literal["function", "custom"] = "custom" if block.custom else "function"
     return Call(block.call_id, block.name, block.arguments, kind, block.namespace)
+
+
+def story_of(events: Iterable[TurnEvent]) -> Story:
+    """What a turn's events say."""
+    blocks: list[Block] = []
+    for event in events:
+        if isinstance(event, BlockStart):
+            blocks.append(Block("call" if event.kind == "tool_use" else event.kind, name=event.name or ""))
+        elif isinstance(event, Delta):
+            blocks[-1].text += event.text
+    return [block.shown() for block in blocks]
 
 
 class Reader(Protocol):

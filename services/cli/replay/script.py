@@ -198,6 +198,8 @@ def _begin(number: int, value: dict[str, Any]) -> Turn:
                 turn.request = _object(given)
             case "api":
                 turn.api = msgspec.convert(given, Api)
+            case "recorded":
+                pass
             case "sampling":
                 turn.sampling = msgspec.convert(given, Sampling)
             case _:

@@ -1,0 +1,158 @@
+"""A turn on the bus becomes a file that plays like the turn: whatever its way, with its words or without them."""
+
+from typing import Any
+
+import aiohttp
+import pytest
+from msgspec import Raw, json, structs
+
+from schemas.control import Cancel
+from schemas.conversation import Call, Client, Conversation, Hints, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.errors import EngineFailed
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.frames import (
+    EventEntry,
+    EventFrame,
+    GenerateRequest,
+    ParseContext,
+    Sampling,
+    TokenEntry,
+    TokenFrame,
+    TurnRequest,
+)
+from services.cli.replay.gateway import ReplayGateway
+from services.cli.replay.player import Session
+from services.cli.replay.recorder import Recorder
+from services.cli.replay.redaction import JsonText, masked
+from services.cli.replay.script import APIS, Api, Events, Replay, Tokens, read
+from services.cli.replay.server import serving
+
+ARGUMENTS = '{"command": "cat \\u00e9\\n\\"x9\\"", "count": 42, "deep": {"a": ["b1", true], "c": null}}'
+ASKED = Conversation(
+    "acme/m",
+    [
+        Turn("user", [Text("List /home/jane.")]),
+        Turn("assistant", [Reasoning("I list.", "c2VhbA"), Call("c1", "Bash", '{"command":"ls /home/jane"}')]),
+        Turn("tool", [Result("c1", [Text("secret.txt")], is_error=False, name="Bash")]),
+    ],
+    system=[Text("Jane's agent.")],
+    tools=[ToolSpec("Bash", "Runs it.", {"type": "object", "properties": {"command": {"type": "string"}}})],
+    client=Client("session", "agent/1", "jane"),
+    hints=Hints(cache_salt="salt"),
+)
+EVENTS: list[TurnEvent] = [
+    BlockStart(0, "reasoning"),
+    Delta(0, 0, "Jane has "),
+    Delta(0, 9, "1 file."),
+    BlockStop(0, length=16, seal="c2VhbGVk"),
+    BlockStart(1, "tool_use", "Bash", "toolu_1"),
+    *[Delta(1, at, ARGUMENTS[at : at + 5]) for at in range(0, len(ARGUMENTS), 5)],
+    BlockStop(1, length=len(ARGUMENTS)),
+    Finish(FinishReason.STOP, 2, Usage(prompt=50, cached=16, output=9, reasoning=3)),
+]
+
+
+def asked(turn: str = "t1", attempt: int = 1) -> TurnRequest:
+    return TurnRequest(turn, "f", ASKED, attempt)
+
+
+def frame(*events: TurnEvent, turn: str = "t1", attempt: int = 1) -> EventFrame:
+    return EventFrame("p", 1, [EventEntry(turn, attempt, list(events))])
+
+
+def tokens(at: int, *ids: int) -> TokenFrame:
+    return TokenFrame("w", 1, [TokenEntry("t1", 1, at, list(ids))])
+
+
+def recorded(*messages: Any, redact: bool = False) -> list[bytes]:
+    recorder = Recorder(redact=redact)
+    return [turn for number, message in enumerate(messages) for turn in recorder.take(message, 100.0 + number)]
+
+
+def replay(turns: list[bytes]) -> Replay:
+    return read("recording", (Recorder.head() + b"".join(turns)).decode())
+
+
+async def play(recording: Replay, api: Api) -> list[list[str]]:
+    gateway = ReplayGateway(recording)
+    async with serving(gateway) as url, aiohttp.ClientSession() as http:
+        return [played.problems for played in await Session(recording, api, http, url, gateway=gateway).play()]
+
+
+@pytest.mark.parametrize("redact", [False, True])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_recording_plays_as_it_was(api: Api, redact: bool) -> None:
+    recording = replay(
+        recorded(asked(), frame(Prepared(50, 10)), frame(*EVENTS[:3]), frame(*EVENTS[3:]), redact=redact)
+    )
+    assert len(recording.turns) == 1
+    assert recording.turns[0].end == "calls"
+    assert await play(recording, api) == [[]]
+
+
+def test_what_is_kept_and_what_is_not() -> None:
+    context = ParseContext("m", "hermes", "f", 50, tools=ASKED.tools)
+    request = GenerateRequest("t1", 1, "m", b"", "p", "f", Sampling(), [], Raw(json.encode(context)))
+    [text] = recorded(asked(), request, tokens(0, 1, 2), tokens(1, 2, 3), frame(*EVENTS))
+    [turn] = replay([text]).turns
+    assert turn.conversation == structs.replace(ASKED, client=Client(), hints=Hints())
+    assert b"jane" in text
+    assert b"agent/1" not in text
+    assert b"salt" not in text
+    assert turn.context is not None
+    assert (turn.context.family, turn.context.tools, turn.context.frontend) == ("hermes", ASKED.tools, "")
+    assert (turn.usage.prompt, turn.usage.cached) == (50, 16)
+    assert [step.ids for step in turn.steps if isinstance(step, Tokens)] == [[1, 2], [3]]
+    [step] = [step for step in turn.steps if isinstance(step, Events)]
+    assert (step.events, step.at) == (EVENTS, 4.0)
+
+
+def test_what_an_attempt_says_again_is_left_out() -> None:
+    [text] = recorded(
+        asked(),
+        frame(*EVENTS[:3]),
+        frame(*EVENTS[:2]),
+        asked(attempt=2),
+        frame(*EVENTS[:3]),
+        frame(Prepared(50, 10), *EVENTS[:5], attempt=2),
+        frame(*EVENTS[4:], attempt=2),
+    )
+    steps = replay([text]).turns[0].steps
+    assert [event for step in steps if isinstance(step, Events) for event in step.events] == EVENTS
+
+
+def test_failures_and_turns_without_an_end() -> None:
+    failed = Failed(EngineFailed("no memory").info)
+    [text] = recorded(asked("t0"), asked(), frame(*EVENTS[:2], failed), asked("t2"), frame(EVENTS[0], turn="t3"))
+    assert replay([text]).turns[0].end == "error"
+    recorder = Recorder()
+    for message in (
+        asked(),
+        asked("t2"),
+        Cancel("t2", 1, "hangup"),
+        asked("late", attempt=2),
+        Cancel("t1", 1, "superseded"),
+    ):
+        assert recorder.take(message, 1.0) == []
+    assert recorder.unfinished == 1
+
+
+def test_no_word_is_left_after_redaction() -> None:
+    [text] = recorded(asked(), tokens(0, 1, 2), frame(*EVENTS), redact=True)
+    for word in (b"jane", b"Jane", b"secret", b"list", b"cat", b"agent", b"tokens", b"c2Vh", b"x9", b"b1", b"Runs"):
+        assert word not in text, word
+    for kept in (b"Bash", b"command", b"count", b"42", b"toolu_1", b"properties"):
+        assert kept in text, kept
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
+def test_masked_json_is_json_of_the_same_form(size: int) -> None:
+    text = '{"a\\"b": "x\\u00e9\\n\\\\", "n": [1.5e3, "y", {"k1": true}], "": "\\ud83c\\udf0a"}'
+    mask = JsonText()
+    done = "".join(mask.mask(text[at : at + size]) for at in range(0, len(text), size))
+    assert len(done) == len(text)
+    assert json.decode(done) == {'a"b': "xx\n\\", "n": [1500.0, "x", {"k1": True}], "": "xx"}
+
+
+def test_masked_text_keeps_its_form() -> None:
+    assert masked("Jane, 42: ü\n<b>") == "xxxx, 00: x\n<x>"
