@@ -123,7 +123,90 @@ class Messages:
         ]
 
 
-APIS: Mapping[str, Api] = {api.name: api for api in (Messages(),)}
+class Chat:
+    """OpenAI's Chat Completions."""
+
+    name = "chat"
+    path = "/v1/chat/completions"
+    headers: Mapping[str, str] = {"authorization": "Bearer bench", "x-turnwire-tool-dispatch": "1"}
+    output = b'"delta":{"content":'
+    """Not in the role chunk, which comes before any token."""
+    end = b"data: [DONE]"
+
+    def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
+        """See `Api.body`. Thinking is off by the template's variable, which every server of the field hands on."""
+        system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        body: dict[str, Any] = {"model": model, "messages": [*system, {"role": "user", "content": prompt.user}]}
+        if prompt.tools:
+            body["tools"] = [{"type": "function", "function": _function(tool)} for tool in prompt.tools]
+        return body | {
+            "max_completion_tokens": prompt.max_tokens,
+            "chat_template_kwargs": {"enable_thinking": False},
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def tokens(self, tail: bytes) -> Tokens | None:
+        """See `Api.tokens`: the chunk before `[DONE]`."""
+        data = _last_data(tail.replace(b"data: [DONE]", b""), b"data: ")
+        return _openai_tokens(data.get("usage") if data else None, "prompt", "completion")
+
+    def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
+        """See `Api.call_done`: the API has no event for it, so the dispatch is asked for."""
+        return next((time for time, event in events if b"event: tool_call_dispatch" in event), None)
+
+
+class Responses:
+    """OpenAI's Responses."""
+
+    name = "responses"
+    path = "/v1/responses"
+    headers: Mapping[str, str] = {"authorization": "Bearer bench"}
+    output = b"event: response.output_text.delta"
+    end = b'"total_tokens":'
+    """Of the last event's usage; its beginning is far away, because the event repeats the whole answer."""
+
+    def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
+        """See `Api.body`."""
+        content = [{"type": "input_text", "text": prompt.user}]
+        body: dict[str, Any] = {"model": model, "input": [{"type": "message", "role": "user", "content": content}]}
+        if prompt.system:
+            body["instructions"] = prompt.system
+        if prompt.tools:
+            body["tools"] = [{"type": "function", **_function(tool), "strict": False} for tool in prompt.tools]
+        return body | {
+            "max_output_tokens": prompt.max_tokens,
+            "reasoning": {"effort": "none"},
+            "store": False,
+            "stream": True,
+        }
+
+    def tokens(self, tail: bytes) -> Tokens | None:
+        """See `Api.tokens`: `usage` of the response, at its end."""
+        at = tail.rfind(b'"usage":')
+        found = re.match(rb'"usage": ?(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})', tail[at:]) if at >= 0 else None
+        return _openai_tokens(json.loads(found[1]) if found else None, "input", "output")
+
+    def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
+        """See `Api.call_done`: agents start a tool at the end of its item."""
+        done = (time for time, event in events if b"response.output_item.done" in event and b'"function_call"' in event)
+        return next(done, None)
+
+
+APIS: Mapping[str, Api] = {api.name: api for api in (Messages(), Chat(), Responses())}
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+
+
+def _openai_tokens(usage: Any, prompt: str, output: str) -> Tokens | None:
+    if not isinstance(usage, dict):
+        return None
+    details = usage.get(f"{prompt}_tokens_details") or {}
+    return Tokens(
+        usage.get(f"{prompt}_tokens") or 0, usage.get(f"{output}_tokens") or 0, details.get("cached_tokens") or 0
+    )
 
 
 def _last_data(tail: bytes, event: bytes) -> dict[str, Any] | None:
