@@ -21,8 +21,8 @@ ABSENT = Raw(b"null")
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
-    """Token ids as little-endian u32 bytes."""
-    packed = array("I", ids)
+    """Token ids as little-endian u32 bytes. An array of typecode I is packed as it is."""
+    packed = ids if isinstance(ids, array) and ids.typecode == "I" and sys.byteorder == "little" else array("I", ids)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()

@@ -120,7 +120,10 @@ class Encoder:
         return self._reference([_clean(text)])[0]
 
     def distrust(self, reason: str) -> None:
-        """Uses `tokenizers` from now on, for good."""
+        """Does without the fast encoder from now on, or, where there is none, without cutting. For good."""
+        if self._fast is None:
+            self.cuts = Cuts(())
+            self._slow = SegmentCache(self._reference, self.cuts, 0)
         self._fast, self.reason = None, reason
 
     def _head(self, stable: Stable) -> tuple[int, TokenIds]:

@@ -10,6 +10,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Sampling
 from services.parser import Family, families, family
 from services.parser.detect import Detection
+from services.preprocessor.audit import Audit
 from services.preprocessor.detection import detect_family
 from services.preprocessor.encoding import Encoder
 from services.preprocessor.history import History
@@ -32,6 +33,7 @@ class ModelSetup:
     tokenizer: PromptTokenizer
     encoder: Encoder
     history: History
+    audit: Audit
     family: Family
     evidence: tuple[str, ...]
     """What told the family."""
@@ -59,7 +61,9 @@ class ModelSetup:
         loaded = AutoTokenizer.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
         template = ChatTemplate.of(loaded, override=config.chat_template)
         traits = probe(template)
+        history = open_history(template, traits, config.prompt_cache_mb << 20)
         tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
+        encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20)
         detection = choose_family(config, template, traits, loaded.get_added_vocab())
         found = detection.family
         window = config.max_model_len or facts.window
@@ -69,8 +73,9 @@ class ModelSetup:
             template=template,
             traits=traits,
             tokenizer=tokenizer,
-            history=open_history(template, traits, config.prompt_cache_mb << 20),
-            encoder=tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20),
+            history=history,
+            audit=Audit(history, encoder),
+            encoder=encoder,
             family=found,
             evidence=detection.evidence,
             max_model_len=window,

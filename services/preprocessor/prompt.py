@@ -5,6 +5,7 @@ place of encoding their text again.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -176,6 +177,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         text = _continued(adapted, setup, variables)
     else:
         text, stable = setup.history.render(conversation, adapted, variables, known, unseal)
+        setup.audit.offer(text, stable, partial(_whole, conversation, setup, variables, unseal))
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (forced is not None or conversation.format is not None):
         # An engine that holds its output to a form does so from the first token: it could never leave the reasoning.
@@ -194,6 +196,12 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         continues=adapted.continues,
         stable=stable,
     )
+
+
+def _whole(conversation: Conversation, setup: ModelSetup, variables: dict[str, Any], unseal: Unseal | None) -> str:
+    """The text, made from nothing that is known already."""
+    adapted = adapt(conversation, setup.traits, setup.template, unseal=unseal, write_call=setup.family.write_call)
+    return setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
 
 
 def _forced_call(conversation: Conversation, setup: ModelSetup) -> str | None:

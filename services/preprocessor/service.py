@@ -46,16 +46,20 @@ from schemas.ledger import LedgerSeat
 from services.parser.commit import Notary
 from services.parser.seal import Sealer
 from services.parser.verbatim import VERBATIM
+from services.preprocessor.audit import Check
 from services.preprocessor.ledger_feed import Gap, LedgerFeed
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.placement import Placement, priority
+from services.preprocessor.preparation_metrics import preparation_counts
 from services.preprocessor.prompt import Prompt, allowed_tools, assemble
+from services.preprocessor.request_decoder import RequestDecoder
 from services.preprocessor.routing import RETRY_AFTER_S, Weights
 from services.runtime.bus import Message
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.kv import open_bucket
 from services.runtime.ledger_bucket import ledger_bucket
+from services.runtime.metrics import register
 from services.runtime.process import Process
 
 TAKE_TIMEOUT_S = 2.0
@@ -68,8 +72,6 @@ MAX_CANCELS = 8192
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
-_decode_turn = msgspec.json.Decoder(TurnRequest).decode
-_decode_count = msgspec.json.Decoder(CountRequest).decode
 _decode_tokenize = msgspec.json.Decoder(TokenizeRequest).decode
 _decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
@@ -86,6 +88,7 @@ class Preprocessor:
         sealer: Sealer,
         threads: int,
         *,
+        cache_bytes: int = 256 * MIB,
         weights: Weights | None = None,
         ledger: LedgerFeed | None = None,
     ) -> None:
@@ -95,6 +98,7 @@ class Preprocessor:
         self._sealer = sealer
         self._model = setup.card.name
         self._log = process.log
+        self._requests = RequestDecoder(cache_bytes)
         self._placement = Placement(process, self._model, weights or Weights())
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
@@ -105,6 +109,7 @@ class Preprocessor:
         self._work: list[Any] = []
         process.models = [setup.card]
         process.load = lambda: Load(running=len(self._turns))
+        register(process.metrics, preparation_counts(setup))
 
     async def start(self) -> None:
         """Subscribes; from now on requests come."""
@@ -131,7 +136,7 @@ class Preprocessor:
         self._pool.shutdown(wait=False)
 
     def _turn(self, message: Message) -> None:
-        request = _decode_turn(message.data)
+        request = self._requests.decode(message.data, TurnRequest)
         message.reply(_encode(Accepted(self._process.id)))
         present, former = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.get(request.turn, 0)) >= request.attempt:
@@ -163,6 +168,8 @@ class Preprocessor:
         try:
             prompt = await self._prompt(request.conversation, limit=True)
             await self._dispatch(request, prompt)
+            if (check := self._setup.audit.take()) is not None:
+                self._begin(self._audit(check), f"audit {request.turn}")
         except TurnwireError as error:
             await self._refuse(request, error.info)
         except Exception as error:
@@ -278,7 +285,7 @@ class Preprocessor:
         self._begin(reply(), message.subject)
 
     async def _count(self, message: Message) -> TextReply:
-        request = _decode_count(message.data)
+        request = self._requests.decode(message.data, CountRequest)
         prompt = await self._prompt(request.conversation, limit=False)
         return TextReply(count=len(prompt.ids), max_model_len=self._setup.card.max_model_len)
 
@@ -315,6 +322,16 @@ class Preprocessor:
         if limit and prompt.found is not None:
             ledger.count(prompt.found)
         return prompt
+
+    async def _audit(self, check: Check) -> None:
+        """Compares a prompt that was sent, while nobody waits for it."""
+        try:
+            found = await self._run(check)
+        except TurnwireError as error:
+            self._log.warning("preprocessor.audit_failed", error=str(error))
+            return
+        if found is not None:
+            self._log.error("preprocessor.preparation_differed", found=found, remedy="turned off until the next start")
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -359,12 +376,18 @@ async def run(config: PreprocessorConfig) -> None:
         model=setup.card.name,
         family=setup.family.name,
         evidence=setup.evidence,
+        tokenizer=setup.encoder.name,
+        tokenizer_reason=setup.encoder.reason,
+        rendered_whole=setup.history.off,
         max_model_len=setup.card.max_model_len,
     )
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)
     weights = Weights(config.router_overlap_weight, config.router_load_tokens)
     ledger = await _open_ledger(process, setup, sealer, config) if config.enable_ledger else None
-    preprocessor = Preprocessor(process, setup, sealer, config.threads, weights=weights, ledger=ledger)
+    room = config.prompt_cache_mb * MIB
+    preprocessor = Preprocessor(
+        process, setup, sealer, config.threads, cache_bytes=room, weights=weights, ledger=ledger
+    )
     await preprocessor.start()
     await process.run(preprocessor.drain)

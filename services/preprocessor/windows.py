@@ -85,4 +85,4 @@ def _shape(message: Message) -> Hashable:
     kinds = {part["type"] for part in content} if isinstance(content, list) else set()
     thinks = any(message.get(name) for name in _REASONING) or not kinds.isdisjoint(_REASONING)
     calls = bool(message.get("tool_calls")) or "tool_call" in kinds
-    return thinks, calls, isinstance(content, str) and "think" in content
+    return thinks, calls, bool(content), isinstance(content, str) and "think" in content
