@@ -118,6 +118,20 @@ def test_a_complete_call_that_is_no_object_is_left_out_of_the_document() -> None
     assert document["stop_reason"] == "end_turn"
 
 
+def test_a_dispatch_is_one_line_however_the_model_laid_its_arguments_out() -> None:
+    arguments = '{\n\n  "at": 1.0\n}'
+    events: list[TurnEvent] = [
+        BlockStart(0, "tool_use", name="look", call_id="c"),
+        Delta(0, 0, arguments),
+        BlockStop(0),
+        Finish(FinishReason.STOP, 1, Usage(1, 0, 1)),
+    ]
+    told = [
+        data for name, data in frames(Case(events, {"dispatch": True}).stream([events])) if name.endswith("dispatch")
+    ]
+    assert [data["tool_call_dispatch"]["input"] for data in told] == [{"at": 1.0}]
+
+
 def test_a_call_without_an_id_gets_a_unique_one() -> None:
     events: list[TurnEvent] = [
         BlockStart(0, "tool_use", name="look"),

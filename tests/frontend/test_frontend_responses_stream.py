@@ -21,7 +21,7 @@ from services.frontend.dialects.base import Reply, failure_of
 from services.frontend.dialects.responses.ask import ResponsesAsk, understand
 from services.frontend.dialects.responses.dialect import Responses
 from services.frontend.dialects.responses.request import decode
-from services.frontend.dialects.responses.stream import DONE, KEEPALIVE, ResponsesStream, frame, payloads
+from services.frontend.dialects.responses.stream import DONE, KEEPALIVE, frame, payloads
 
 TURNS = Path(__file__).parents[1] / "fixtures" / "responses" / "turns"
 CASES = sorted(path for path in TURNS.glob("*.json") if not path.name.endswith(".response.json"))

@@ -175,7 +175,11 @@ class MessagesStream:
             content: dict[str, Any] = {"type": "thinking", "thinking": text, "signature": seal or UNSEALED}
         elif is_object(text or "{}"):
             name = "tool_call_dispatch"
-            content = {**_tool_use(block, self._reply), "input": Raw((text or "{}").encode())}
+            arguments = (text or "{}").encode()
+            if b"\n" in arguments or b"\r" in arguments:
+                # An event is one line; the model may have put line breaks between the tokens of its JSON.
+                arguments = msgspec.json.format(arguments, indent=-1)
+            content = {**_tool_use(block, self._reply), "input": Raw(arguments)}
         else:
             return
         data = _encode({"type": "ping", name: {"index": self._index, **content}})
