@@ -58,7 +58,7 @@ class SseWriter:
         self._stalled_since: float | None = None
         self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
-        _keep_buffers_small(request.transport)
+        keep_buffers_small(request.transport)
 
     def write(self, data: bytes) -> None:
         """Sends bytes, or puts them down while the client is behind. One that is too far behind is given up."""
@@ -154,7 +154,8 @@ class SseWriter:
             self._request.transport.abort()
 
 
-def _keep_buffers_small(transport: asyncio.Transport | None) -> None:
+def keep_buffers_small(transport: asyncio.Transport | None) -> None:
+    """Has a connection hold little that its client has not read, so that a client that does not read is noticed."""
     if transport is None:
         return
     transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)

@@ -246,9 +246,13 @@ async def test_hanging_up_cancels_every_turn(served: Served, http: ClientSession
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("limits", [{"max_buffered_bytes": 65536}, {"slow_reader_timeout_s": 0.2}], ids=str)
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_buffered_bytes": 65536}, {"slow_reader_timeout_s": 0.2, "max_buffered_bytes": 1 << 26}],
+    ids=["much", "long"],
+)
 async def test_a_client_that_does_not_read_is_given_up(http: ClientSession, limits: dict[str, Any]) -> None:
-    flood: list[Step] = [[*text(0, "x" * 7_000_000, pieces=700)], asyncio.Event()]
+    flood: list[Step] = [[*text(0, "x" * 16_000_000, pieces=1600)], asyncio.Event()]
     async with (
         serving(FakeGateway(lambda: list(flood)), FrontendConfig(**limits)) as served,
         http.ws_connect(served.url + "/v1/responses", max_msg_size=0) as ws,

@@ -15,11 +15,13 @@ from services.frontend.responses.runner import Runner
 from services.frontend.responses.socket import Services, Socket, SocketLimits
 from services.frontend.responses.store import MemoryStore, ResponseStore, StoreLimits
 from services.frontend.responses.vaults import Vaults
+from services.frontend.sse import keep_buffers_small
 from services.runtime.config import FrontendConfig
 
 HEARTBEAT_S = 30.0
 """Between two pings; a client that does not answer one in half that time is gone."""
-WRITE_BYTES = 64 * 1024
+WRITE_BYTES = 32 * 1024
+"""Between two looks at whether the client still reads."""
 MEMORY_BYTES = 64 * 1024 * 1024
 MEMORY_ENTRIES = 4096
 """What a connection may remember. Where that is not enough the client is told that the response was not found, and
@@ -61,8 +63,7 @@ class Connections:
         if not wanted or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
             return _refused(request)
         await ws.prepare(request)
-        if request.transport is not None:
-            request.transport.set_write_buffer_limits(high=WRITE_BYTES)
+        keep_buffers_small(request.transport)
         memory = self._memory()
         intake = Intake(self._services.dialect, Histories(memory, self._services.store), self._vaults)
         socket = Socket(ws, request, self._services, memory=memory, intake=intake)
