@@ -12,6 +12,7 @@ compared with what its tokens say. Where that fails, the text is encoded as the 
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
@@ -26,7 +27,7 @@ from services.parser.turn_keys import add, chain, squeeze, turn_key
 from services.preprocessor.encoding import Encoder, Stable
 from services.preprocessor.ledger_chain import Chain, Link, chain_of, scope_of, spoken
 from services.preprocessor.ledger_store import EntryStore, Held, OwnTurn, PromptCache
-from services.preprocessor.ledger_turns import Mode, TurnReader, recalled, same
+from services.preprocessor.ledger_turns import Mode, TurnReader, recalled
 from services.preprocessor.messages import Unseal
 from services.preprocessor.segments import TokenIds
 
@@ -78,7 +79,7 @@ class Ledger:
         self.model = model
         self.entries = EntryStore(entry_bytes)
         self.prompts = PromptCache(prompt_bytes)
-        self.reader = TurnReader(model.family, model.vocabulary)
+        self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens)
         self._end = (
             re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
         )
@@ -109,6 +110,18 @@ class Ledger:
             if count == MAX_ENDS:
                 return
             yield match.start()
+
+    def goes_on(self, stretch: str, own: str) -> bool:
+        """Whether a stretch holds an end token that is neither quoted in the turn itself nor followed by a further
+        message of the model: what a parser passes over between messages may be somebody else's."""
+        joint, quoted = self.model.family.style.joint, Counter(self._end.findall(own) if self._end else ())
+        for match in self._end.finditer(stretch) if self._end else ():
+            if joint and stretch[match.end() :].lstrip().startswith(joint):
+                continue
+            quoted[match[0]] -= 1
+            if quoted[match[0]] < 0:
+                return True
+        return False
 
 
 class Recall:
@@ -194,13 +207,12 @@ class Recall:
         entry, own, reader = held.entry, held.turn, self._ledger.reader
         assert own is not None  # `recalled` has read it
         seat, mode = entry.seat, Mode.of(entry)
-        size = max((len(part.text or "") for part in own.parts if not isinstance(part, Call)), default=0)
+        size = max((len((part.text or "").strip()) for part in own.parts if not isinstance(part, Call)), default=0)
         for end in self._ledger.ends(text, seat.front):
             if end - seat.front < size:
                 continue
             stretch = text[seat.front : end]
-            shown = reader.shown(stretch, seat.lead, self._tools, mode)
-            if shown is None or not same(own.parts, shown):
+            if self._ledger.goes_on(stretch, own.text) or not reader.keeps(own, stretch, seat.lead, self._tools, mode):
                 continue
             lacks = "" if entry.closed else reader.lacks(own, stretch, seat.lead, self._tools, mode)
             return None if lacks is None else _Base(held, end, entry.tail + lacks)

@@ -2,10 +2,14 @@
 
 import hashlib
 
+from schemas.conversation import Conversation, Text, Turn
+from schemas.errors import Invalid
 from services.parser.detokenizer import Vocabulary
 from services.preprocessor.ledger import Ledger, LedgerModel
+from services.preprocessor.messages import adapt
 from services.preprocessor.model import ModelSetup
 
+_SAID = "zqsaid"
 FORM = b"1"
 """Changes when conversations become other messages: prompts made before have another text."""
 
@@ -18,7 +22,7 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
     hasher = hashlib.blake2b(FORM, digest_size=16)
     for text in (setup.template.source, backend.to_str(), setup.family.name):
         hasher.update(hashlib.blake2b(text.encode()).digest())
-    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops}
+    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops, *_end_in_history(setup)}
     model = LedgerModel(
         name=setup.card.name,
         digest=hasher.digest(),
@@ -28,3 +32,20 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
         ends=tuple(sorted(ends - {""})),
     )
     return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
+
+
+def _end_in_history(setup: ModelSetup) -> list[str]:
+    """The control token with which the template ends an answer that is not the last one; some have one of their own for
+    that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`)."""
+    turns = [Turn("user", [Text("Hi.")]), Turn("assistant", [Text(_SAID)]), Turn("user", [Text("Well.")])]
+    try:
+        adapted = adapt(Conversation("probe", turns), setup.traits, setup.template)
+        text = setup.template.render(adapted.messages)
+    except Invalid:
+        return []
+    behind = text.partition(_SAID)[2]
+    found = setup.encoder.cuts.find(behind)
+    if not found or behind[: found[0]].strip():
+        return []
+    rest = behind[found[0] :]
+    return [max((token for token in setup.encoder.cuts.tokens if rest.startswith(token)), key=len)]

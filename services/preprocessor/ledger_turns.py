@@ -20,6 +20,8 @@ from services.preprocessor.messages import Unseal
 
 Said = Text | Reasoning | Call
 _LEAD_CHARS = 256
+_TEXT, _REASONING = "\x00text", "\x00reasoning"
+"""What stands for them where a call has its name."""
 _JOINS = ("", "\n", "\n\n", " ")
 """How APIs and clients with one field for all of a turn's text, or reasoning, join it."""
 
@@ -40,7 +42,11 @@ class Mode(NamedTuple):
 class TurnReader:
     """Reads turns as the parser does. Thread-safe."""
 
-    def __init__(self, family: Family, vocabulary: Vocabulary) -> None:
+    def __init__(self, family: Family, vocabulary: Vocabulary, controls: Iterable[str] = ()) -> None:
+        """`controls`: the texts of the tokenizer's special tokens."""
+        unseen = sorted(set(controls) - set(family.markers), key=len, reverse=True)
+        self._unseen = re.compile("|".join(map(re.escape, unseen))) if unseen else None
+        """Tokens that a parser is not shown, though a template writes their text."""
         self._family = family
         self._vocabulary = vocabulary
         self._hidden = vocabulary.hidden(family.markers)
@@ -72,6 +78,17 @@ class TurnReader:
         """As `read`, of the stretch that a template gives to a turn, from where the prompt's `lead` began. The template
         may write that in its other form: reasoning open, closed at once, or not marked at all."""
         return self.read(*self._behind_lead(stretch, lead, tools, mode))
+
+    def keeps(self, own: OwnTurn, stretch: str, lead: str, tools: list[ToolSpec], mode: Mode) -> bool:
+        """Whether the stretch says what the turn said, read as it stands or as a parser gets it: without the control
+        tokens that are not shown to it."""
+        shown = self.shown(stretch, lead, tools, mode)
+        if shown is not None and same(own.parts, shown):
+            return True
+        if self._unseen is None or self._unseen.search(stretch) is None:
+            return False
+        shown = self.shown(self._unseen.sub("", stretch), self._unseen.sub("", lead), tools, mode)
+        return shown is not None and same(own.parts, shown)
 
     def lead(self, prompt: str, prefix: str) -> int:
         """Where the marks begin with which a prompt opens the turn's reasoning or leaves it out."""
@@ -130,9 +147,14 @@ class TurnReader:
         return None
 
 
-def same(own: Sequence[Said], other: Sequence[Said]) -> bool:
-    """Whether both say the same."""
-    return _essence(own) == _essence(other)
+def same(own: Sequence[Said], shown: Sequence[Said]) -> bool:
+    """Whether what a template shows is what was said, in the order in which it was said.
+
+    Also where text before a call is shown as reasoning, or as the end of it: templates that have no place for text
+    beside a call do so (gpt-oss), though the model may write both.
+    """
+    said, seen = _essence(own), _essence(shown)
+    return said == seen or _all_thought(said) == [(kind, squeeze(text)) for kind, text in seen]
 
 
 def recalled(sent: Sequence[Part], own: OwnTurn, unseal: Unseal | None, *, restore: bool) -> list[Part] | None:
@@ -201,8 +223,21 @@ def _essence(parts: Sequence[Said]) -> list[tuple[str, str]]:
         if isinstance(part, Call):
             essence.append((part.name, canonical_arguments(part.arguments)))
         elif (said := (part.text or "").strip()) != "":
-            essence.append(("\x00text" if isinstance(part, Text) else "\x00reasoning", said))
+            essence.append((_TEXT if isinstance(part, Text) else _REASONING, said))
     return essence
+
+
+def _all_thought(essence: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """As if text before a call were reasoning; without white space."""
+    told: list[tuple[str, str]] = []
+    for index, (kind, said) in enumerate(essence):
+        called = index + 1 < len(essence) and essence[index + 1][0] not in (_TEXT, _REASONING)
+        now = _REASONING if kind == _TEXT and called else kind
+        if now == _REASONING and told and told[-1][0] == _REASONING:
+            told[-1] = (_REASONING, told[-1][1] + squeeze(said))
+        else:
+            told.append((now, squeeze(said)))
+    return told
 
 
 def _marker(text: str) -> str:
