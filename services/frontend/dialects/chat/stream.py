@@ -30,11 +30,6 @@ THINK = ("<think>\n", "\n</think>\n\n")
 """Around reasoning that is told in the content."""
 
 _encode = msgspec.json.Encoder().encode
-_FIELDS = {
-    "reasoning_content": ((b'{"reasoning_content":',), b"}"),
-    "reasoning": ((b'{"reasoning":',), b"}"),
-    "both": ((b'{"reasoning_content":', b',"reasoning":'), b"}"),
-}
 _CONTENT = b'{"content":'
 
 
@@ -123,6 +118,9 @@ class _Choice:
         self._frame = head, tail
         self._head = head + b'{"index":%d,"delta":' % index
         self._tail = b',"logprobs":null,"finish_reason":null}' + tail
+        self._text = self._head + _CONTENT, b"}" + self._tail
+        first = "reasoning" if shape.reasoning == "reasoning" else "reasoning_content"
+        self._reasoning_text = self._head + b'{"%b":' % first.encode(), b"}" + self._tail
         self._block: BlockStart | None = None
         self._call: CallWriter | None = None
         self._calls = 0
@@ -165,7 +163,8 @@ class _Choice:
             if tokens and self._shape.logprobs:
                 out.append(self.chunk(_CONTENT + _encode(text) + b"}", logprobs=content_logprobs(tokens)))
             elif text:
-                out.append(self._head + _CONTENT + _encode(text) + b"}" + self._tail)
+                head, tail = self._text
+                out.append(head + _encode(text) + tail)
         elif block.kind == "tool_use":
             self._add(self._call.piece(text) if self._call is not None else b"", out)
         elif text:
@@ -192,12 +191,16 @@ class _Choice:
         opening, self._thinking = not self._thinking, True
         if self._reply.dispatch_reasoning:
             self._thought.append(text)
+        if place == "omitted":
+            return
+        head, tail = self._reasoning_text
         if place == "inline":
-            out.append(self.chunk(_CONTENT + _encode((THINK[0] if opening else "") + text) + b"}"))
-        elif place != "omitted":
-            heads, end = _FIELDS[place]
-            encoded = _encode(text)
-            out.append(self._head + b"".join(head + encoded for head in heads) + end + self._tail)
+            head, tail = self._text
+            text = THINK[0] + text if opening else text
+        encoded = _encode(text)
+        if place == "both":
+            tail = b',"reasoning":' + encoded + tail
+        out.append(head + encoded + tail)
 
     def _stop_reasoning(self, event: BlockStop, out: list[bytes]) -> None:
         if self._shape.reasoning == "inline":
