@@ -54,6 +54,7 @@ class SseWriter:
         self._backlog: list[bytes] = []
         self._backlog_bytes = 0
         self._closed = False
+        self._given_up = False
         self._last = self._loop.time()
         self._stalled_since: float | None = None
         self._unread = 0
@@ -91,7 +92,9 @@ class SseWriter:
             try:
                 await self._response.write_eof()
             except ConnectionError:
-                pass  # all is sent: Codex closes at its last event, without waiting for the end
+                if self._given_up:
+                    raise
+                # All is sent: Codex closes at its last event, without waiting for the end.
         finally:
             self._closed = True
             if self._timer is not None:
@@ -147,6 +150,7 @@ class SseWriter:
         self._look_later()
 
     def _give_up(self) -> None:
+        self._given_up = True
         self._backlog.clear()
         self.close()
         self._on_slow()

@@ -252,7 +252,8 @@ async def test_hanging_up_cancels_every_turn(served: Served, http: ClientSession
     ids=["much", "long"],
 )
 async def test_a_client_that_does_not_read_is_given_up(http: ClientSession, limits: dict[str, Any]) -> None:
-    flood: list[Step] = [[*text(0, "x" * 16_000_000, pieces=1600)], asyncio.Event()]
+    pieces = text(0, "x" * 16_000_000, pieces=1600)[:-1]
+    flood: list[Step] = [*([piece] for piece in pieces), asyncio.Event()]
     async with (
         serving(FakeGateway(lambda: list(flood)), FrontendConfig(**limits)) as served,
         http.ws_connect(served.url + "/v1/responses", max_msg_size=0) as ws,
