@@ -61,6 +61,9 @@ class Beat(Struct, frozen=True, omit_defaults=True):
     sent: dict[str, int] = {}
     """Last `seq` sent to each receiver: shows a receiver that the end of a stream was lost. One that is not named has
     nothing under way: it is new, or was taken for dead and its streams are elsewhere."""
+    owed: dict[str, int] = {}
+    """Last `seq` acknowledged by each receiver that has not acknowledged everything: shows it that a `Credit` was
+    lost."""
     replays: dict[str, int] = {}
     """`number` of the last `Replay` heeded, by receiver: shows a receiver that its request was lost."""
     version: str = ""
@@ -111,4 +114,15 @@ class Cancel(Struct, frozen=True, omit_defaults=True):
 
     turn: str
     attempt: int
-    reason: Literal["hangup", "slow_reader", "stop_string", "calls", "superseded", "timeout", "frontend_gone", "failed"]
+    reason: Literal[
+        "hangup",
+        "slow_reader",
+        "stop_string",
+        "calls",
+        "superseded",
+        "timeout",
+        "frontend_gone",
+        "failed",
+        "unreadable",
+    ]
+    """`unreadable`: a shard could not read whose turn it is; the worker knows, and tells the frontend."""

@@ -38,6 +38,9 @@ class ErrorKind(StrEnum):
 
 ENGINE_DIED = "engine_died"
 """`ErrorInfo.code` of a failure that another worker may make good."""
+STREAM_GONE = "stream_gone"
+"""`ErrorInfo.code` of a worker's answer to a shard that asks for a stream which it has no more: the turn goes on
+elsewhere, if anybody still waits for it."""
 
 
 class ErrorInfo(Struct, frozen=True, omit_defaults=True):

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict, deque
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from tokenizers import Tokenizer
@@ -59,6 +59,8 @@ class Parser:
         """turn → newest attempt that needs no more attention."""
         self._told: OrderedDict[str, float] = OrderedDict()
         """turn → when the workers were last told that it is over."""
+        self._untold: OrderedDict[str, None] = OrderedDict()
+        """Turns of which only their worker can tell the frontend that they have failed."""
         self._empty = asyncio.Event()
         self._empty.set()
         process.models = [ModelCard(name=model)]
@@ -89,7 +91,7 @@ class Parser:
                 taken = self._shard.take(entry, frame.sender)
             except Exception as error:
                 # One turn's failure (an unknown family in its context, a defect) must not touch its neighbours.
-                self._fail(entry, error)
+                self._fail(entry, frame.sender, error)
                 continue
             if isinstance(taken, Standing):
                 self._receiver.gap(frame.sender, taken)
@@ -165,7 +167,7 @@ class Parser:
 
     def _cancel(self, message: Message) -> None:
         cancel = _decode_cancel(message.data)
-        if cancel.reason in ("stop_string", "calls", "failed"):
+        if cancel.reason in ("stop_string", "calls", "failed", "unreadable"):
             return  # this side's own word to the worker: what it says of the turn is yet to arrive
         self._note_told(cancel.turn)
         parse = self._shard.turns.get(cancel.turn)
@@ -179,18 +181,24 @@ class Parser:
         if asyncio.get_running_loop().time() - self._told.get(turn, -TELL_AGAIN_S) < TELL_AGAIN_S:
             return
         self._note_told(turn)
-        self._process.publish(subjects.cancel(self._model), Cancel(turn, self._done[turn], "superseded"))
+        reason: Literal["unreadable", "superseded"] = "unreadable" if turn in self._untold else "superseded"
+        self._process.publish(subjects.cancel(self._model), Cancel(turn, self._done[turn], reason))
 
     def _note_told(self, turn: str) -> None:
         self._told[turn] = asyncio.get_running_loop().time()
         _cap(self._told, MAX_DONE)
 
-    def _fail(self, entry: TokenEntry, error: Exception) -> None:
+    def _fail(self, entry: TokenEntry, worker: str, error: Exception) -> None:
         self._log.error("parser.turn_failed", turn=entry.turn, exc_info=error)
-        self._process.publish(subjects.cancel(self._model), Cancel(entry.turn, entry.attempt, "failed"))
         parse = self._shard.turns.get(entry.turn)
-        if parse is None or parse.attempt != entry.attempt:  # not even its context can be read
+        if parse is None or parse.attempt != entry.attempt:
+            parse = self._shard.unreadable(entry, worker)
+        reason: Literal["unreadable", "failed"] = "unreadable" if parse is None else "failed"
+        self._process.publish(subjects.cancel(self._model), Cancel(entry.turn, entry.attempt, reason))
+        if parse is None:  # not even the frontend can be read: the worker knows it, and tells it
             self._remember(entry.turn, entry.attempt)
+            self._untold[entry.turn] = None
+            _cap(self._untold, MAX_DONE)
         elif not parse.ended:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
             self._mark(parse)

@@ -12,7 +12,7 @@ from itertools import zip_longest
 import msgspec
 
 from schemas.control import Standing
-from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo
+from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
 from schemas.events import (
     BlockEvent,
     BlockStart,
@@ -37,6 +37,15 @@ from services.parser.verbatim import VERBATIM
 from services.runtime.turnlog import Cursor, TurnLog
 
 _decode_context = msgspec.json.Decoder(ParseContext).decode
+
+
+class _Addressed(msgspec.Struct):
+    """What must be readable of a parse context, so that somebody hears that the rest is not."""
+
+    frontend: str
+
+
+_decode_addressed = msgspec.json.Decoder(_Addressed).decode
 
 
 class TurnParse:
@@ -165,7 +174,7 @@ class TurnParse:
         """The engine ended the stream."""
         if finish.reason is FinishReason.ERROR or finish.reason is FinishReason.CANCELLED:
             error = finish.error or EngineFailed("the worker stopped before the turn was done").info
-            if finish.error is None or finish.error.code == ENGINE_DIED:
+            if finish.error is None or finish.error.code in (ENGINE_DIED, STREAM_GONE):
                 self.interrupt(error)
             else:
                 self.log.append(Failed(error))
@@ -313,13 +322,14 @@ class Shard:
         opened = parse is None or entry.attempt > parse.attempt
         if parse is None or opened:
             if entry.context == ABSENT:
-                return Standing(entry.turn, entry.attempt)
+                # Asked for again, a stream that is gone would only be told to be gone again.
+                return None if _is_gone(entry) else Standing(entry.turn, entry.attempt)
             parse = self.turns[entry.turn] = TurnParse(entry, worker)
             parse.start(self._vocabulary, self._sealer)
         elif entry.attempt < parse.attempt or parse.ended:
             return None
         have = len(parse.ids)
-        if entry.at > have:
+        if entry.at > have and not _is_gone(entry):
             return Standing(entry.turn, entry.attempt, have)
         before = parse.log.size
         if entry.cached is not None:
@@ -334,6 +344,18 @@ class Shard:
             parse.finish(entry.finish)
         return parse if opened or parse.log.size != before else None
 
+    def unreadable(self, entry: TokenEntry, worker: str) -> TurnParse | None:
+        """A turn that can be nothing but failed, for an entry whose context is no parse context. None where not even
+        the frontend is told in it."""
+        try:
+            frontend = _decode_addressed(entry.context).frontend
+        except msgspec.DecodeError:
+            return None
+        context = ParseContext(model="", family=VERBATIM.name, frontend=frontend, prompt_tokens=0)
+        stub = msgspec.structs.replace(entry, context=msgspec.Raw(msgspec.json.encode(context)))
+        parse = self.turns[entry.turn] = TurnParse(stub, worker)
+        return parse
+
     def standings(self, worker: str) -> list[Standing]:
         """Where this shard stands in every stream of a worker."""
         return [
@@ -341,3 +363,8 @@ class Shard:
             for parse in self.turns.values()
             if parse.worker == worker and not parse.ended
         ]
+
+
+def _is_gone(entry: TokenEntry) -> bool:
+    """The worker has this stream no more."""
+    return entry.finish is not None and entry.finish.error is not None and entry.finish.error.code == STREAM_GONE

@@ -4,7 +4,8 @@ A sender numbers its frames to each receiver 1, 2, 3 … and may have `window` b
 acknowledges by number: a quarter of a window at a time when busy, and with every beat when idle, so that credit costs a
 few messages a second. A number that is skipped is a lost (or late) frame: the receiver asks for a replay of its streams
 from where it stands. A frame that is lost at the end shows in the sender's beats, which tell the last number sent; a
-request for a replay that is lost shows in them, too, for they tell the last one heeded.
+request for a replay that is lost shows in them, too, for they tell the last one heeded, and so does lost credit, for
+they tell what is owed.
 
 A sender that took a receiver for dead has given its streams to others. Should the receiver be alive after all, the
 sender begins a new link, with numbers of the next generation (their upper bits): the receiver then knows that all it
@@ -65,6 +66,16 @@ class SendLink:
         skipped = number != self.heeded + 1
         self.heeded = number
         return skipped
+
+    @property
+    def credited(self) -> int:
+        """The last number that the receiver acknowledged."""
+        return self._claim[0]
+
+    @property
+    def owed(self) -> bool:
+        """Something was sent that the receiver has not acknowledged."""
+        return bool(self._sizes)
 
     @property
     def delivered(self) -> int:
@@ -135,6 +146,12 @@ class ReceiveLink:
         """The sender's beat names no number of this link. True where that means that it has given the link up."""
         self._absences += 1
         return self._absences >= ABSENCES
+
+    def owed(self, credited: int | None) -> None:
+        """The sender's beat says up to which number it has credit, if not for all that it sent. What this side has
+        granted beyond that is lost, or on its way: it is granted again, which does no harm."""
+        if credited is not None:
+            self._credited = min(self._credited, credited)
 
     def take_credit(self) -> int | None:
         """The number to acknowledge now, or None where all that came is acknowledged."""

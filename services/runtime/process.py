@@ -57,6 +57,7 @@ class Process:
         self.models: list[ModelCard] = []
         self.load: Callable[[], Load] = Load
         self.sent: Callable[[], dict[str, int]] = dict
+        self.owed: Callable[[], dict[str, int]] = dict
         self.replays: Callable[[], dict[str, int]] = dict
         self.on_reconnect: list[Callable[[], None]] = []
         self.on_tick: list[Callable[[float], None]] = []
@@ -158,6 +159,7 @@ class Process:
             load=self.load(),
             window=self.config.bus.window_bytes,
             sent=self.sent(),
+            owed=self.owed(),
             replays=self.replays(),
             version=VERSION,
             host=socket.gethostname(),

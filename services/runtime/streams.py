@@ -76,6 +76,7 @@ class FrameSender:
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
         process.sent = lambda: {receiver: link.seq for receiver, link in self._links.items()}
+        process.owed = lambda: {receiver: link.credited for receiver, link in self._links.items() if link.owed}
         process.replays = lambda: {receiver: link.heeded for receiver, link in self._links.items() if link.heeded}
         process.on_reconnect.append(self.schedule)
         counters = {"turnwire_stream_replays_total": ("Replays asked of this process.", lambda: self.replays)}
@@ -270,6 +271,7 @@ class FrameReceiver:
         lost = link.announced(seq)
         if link.heeded(beat.replays.get(self._process.id, 0)) or lost:
             self._replay_all(beat.id)
+        link.owed(beat.owed.get(self._process.id))
         self._grant(beat.id, link)
 
     def _left(self, beat: Beat) -> None:

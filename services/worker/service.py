@@ -17,8 +17,8 @@ from schemas import subjects
 from schemas.control import Beat, Cancel, ModelCard, Replay
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo, Invalid, Overloaded, TurnwireError, Unavailable
-from schemas.events import FinishReason
-from schemas.frames import GenerateReply, GenerateRequest, TokenFinish, unpack_ids
+from schemas.events import Failed, FinishReason
+from schemas.frames import EventEntry, EventFrame, GenerateReply, GenerateRequest, TokenFinish, unpack_ids
 from services.runtime.bus import Message
 from services.runtime.config import WorkerConfig
 from services.runtime.process import Process
@@ -239,6 +239,8 @@ class Worker:
         self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.pop(cancel.turn, 0))
         while len(self._cancelled) > MAX_CANCELS:
             self._cancelled.popitem(last=False)
+        if cancel.reason == "unreadable":
+            self._tell_failed(cancel)
         if cancel.turn not in self._turns:
             return
         stream, task = self._turns[cancel.turn]
@@ -248,6 +250,14 @@ class Worker:
             task.add_done_callback(lambda _: self._abort_seconds.observe(loop.time() - arrived))
             task.cancel()
             self._log.info("worker.cancelled", turn=cancel.turn, reason=cancel.reason, tokens=len(stream.ids))
+
+    def _tell_failed(self, cancel: Cancel) -> None:
+        """Tells the frontend in the shard's place, which does not know it."""
+        stream = self._outbox.find(cancel.turn, cancel.attempt)
+        if stream is not None:
+            error = EngineFailed("the output could not be parsed").info
+            frame = EventFrame(self._process.id, 0, [EventEntry(cancel.turn, cancel.attempt, [Failed(error)])])
+            self._process.publish(subjects.events(stream.frontend), frame)
 
     def _peer_left(self, beat: Beat) -> None:
         if beat.stage == "parser":

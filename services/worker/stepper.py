@@ -12,6 +12,8 @@ from math import isfinite
 from msgspec import Raw
 
 from schemas.control import Replay
+from schemas.errors import STREAM_GONE, ErrorInfo, ErrorKind
+from schemas.events import FinishReason
 from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
 from services.worker.engine import Delta
 
@@ -23,6 +25,11 @@ UNDELIVERED = 8
 
 LOWEST = -9999.0
 """What stands for the log probability of what cannot be: JSON has no infinity. OpenAI's value (apis.md C.2)."""
+
+GONE = TokenFinish(
+    FinishReason.CANCELLED,
+    error=ErrorInfo(ErrorKind.ENGINE, "the worker has lost the turn", code=STREAM_GONE),
+)
 
 Logprobs = list[list[tuple[int, float]]]
 Key = tuple[str, int]
@@ -154,10 +161,17 @@ class Outbox:
         self._lingering: OrderedDict[Key, TokenStream] = OrderedDict()
         self._dirty: dict[str, dict[Key, TokenStream]] = {}
         self._ends: dict[str, deque[tuple[int, TokenStream]]] = {}
+        self._gone: dict[str, dict[Key, TokenEntry]] = {}
+        """For each shard: what ends the streams that it asked for and that are here no more."""
 
     def open(self, stream: TokenStream) -> None:
         """An attempt at a turn begins. A former one goes on to its own end, for its shard must hear of it."""
         self._live[stream.key] = stream
+
+    def find(self, turn: str, attempt: int) -> TokenStream | None:
+        """The stream of an attempt, decoding or over."""
+        key = (turn, attempt)
+        return self._live.get(key) or self._lingering.get(key)
 
     def mark(self, stream: TokenStream) -> None:
         """The stream has something to send."""
@@ -185,7 +199,8 @@ class Outbox:
         """The next frame for a shard: everything of all its streams, up to the frame limit."""
         dirty = self._dirty.get(parser)
         if not dirty:
-            return None
+            gone = list(self._gone.pop(parser, {}).values())
+            return TokenFrame(self._worker, seq, gone) if gone else None
         entries: list[TokenEntry] = []
         room = self._frame_bytes
         for key, stream in list(dirty.items()):
@@ -211,8 +226,11 @@ class Outbox:
                 stream.delivered = True
 
     def replay(self, request: Replay) -> None:
-        """Rewinds what the shard asks for, and with `all` every other stream of which it may not have the end."""
+        """Rewinds what the shard asks for, and with `all` every other stream of which it may not have the end. What is
+        not here any more is ended: nobody else would tell the shard."""
         named = {(standing.turn, standing.attempt): standing for standing in request.streams}
+        for key in named.keys() - self._live.keys() - self._lingering.keys():
+            self._gone.setdefault(request.receiver, {})[key] = TokenEntry(*key, named[key].offset, finish=GONE)
         for stream in list(self._all()):
             if stream.parser != request.receiver:
                 continue
@@ -229,6 +247,7 @@ class Outbox:
         """Sends every stream of a shard that is gone to another one, from its start. Returns how many."""
         self._dirty.pop(gone, None)
         self._ends.pop(gone, None)
+        self._gone.pop(gone, None)
         moved = [stream for stream in self._all() if stream.parser == gone]
         for stream in moved:
             stream.parser = to

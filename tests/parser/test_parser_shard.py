@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from test_parser_detokenizer import byte_level
 
 from schemas.conversation import ToolSpec
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TokenLogprob
-from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish
+from schemas.control import Standing
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, TokenLogprob
+from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, unpack_ids
 from services.parser.detokenizer import Vocabulary
 from services.parser.seal import Sealer
 from services.parser.shard import Shard, TurnParse
 from services.runtime.turnlog import Cursor, Verdict
+from services.worker.stepper import GONE
 
 TOKENIZER = byte_level()
 VOCABULARY = Vocabulary(TOKENIZER)
@@ -233,3 +235,26 @@ def test_an_unreadable_family_fails_its_own_turn() -> None:
     with pytest.raises(ValueError, match="no parser"):
         shard.take(entry(0, [], told=False, family="nonesuch"), "w")
     assert not isinstance(shard.turns.get("t"), Failed)
+
+
+def test_a_stream_that_its_worker_has_lost_is_interrupted_where_it_stands() -> None:
+    shard = Shard(VOCABULARY, SEALER)
+    ids = ids_of("Hello there")
+    shard.take(entry(0, ids, told=False), "w")
+    # The worker answers what was asked: a place that the shard may have passed since, or not have reached.
+    for at in (0, len(ids) + 3):
+        parse = shard.take(TokenEntry("t", 1, at, finish=GONE), "w")
+        if at == 0:
+            assert isinstance(parse, TurnParse)
+            last = parse.log.terminal
+            assert isinstance(last, Interrupted)
+            assert unpack_ids(last.token_ids) == ids
+        else:
+            assert parse is None
+
+
+def test_a_stream_that_is_gone_is_not_asked_for_again() -> None:
+    shard = Shard(VOCABULARY, SEALER)
+    assert shard.take(TokenEntry("unknown", 1, 0, finish=GONE), "w") is None
+    assert isinstance(shard.take(TokenEntry("unknown", 1, 0, [1]), "w"), Standing)
+    assert shard.turns == {}

@@ -3,9 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from schemas.errors import ErrorKind
+from schemas.errors import EngineFailed, ErrorKind
 from schemas.events import Failed, FinishReason
 from tests.conftest import eventually
 from tests.pipeline.local import Local, Model, Plan, Service
@@ -262,7 +263,7 @@ async def test_a_turn_for_a_parser_that_is_gone_goes_to_another(local: Local) ->
     beat = preprocessor.process.registry.get("parser", gone.id)
     await gone.kill()
     await eventually(lambda: worker.process.registry.get("parser", gone.id) is None)
-    preprocessor.core._router.parser = lambda _beats, late: beat.id
+    preprocessor.core._placement.shard = lambda: beat.id
     turn = local.turn(Plan(length=5))
     await turn.whole(5)
     assert not stays.cut
@@ -451,3 +452,63 @@ async def test_many_processes_may_join_at_once(local: Local) -> None:
     more = [local.turn(Plan(length=20)) for _ in range(40)]
     for turn, words in [(t, 200) for t in turns] + [(t, 20) for t in more]:
         await turn.whole(words)
+
+
+async def test_the_last_credit_that_is_lost_holds_up_nothing(local: Local) -> None:
+    await local.start()
+    (frontend,), (parser,), (worker,) = (local.of(stage) for stage in ("frontend", "parser", "worker"))
+    lost = [frontend.lose(".credit.", 3), parser.lose(".credit.", 3)]
+    await local.turn(Plan(length=20)).whole(20)
+    await eventually(lambda: all(lost))
+    await eventually(lambda: not parser.core._shard.turns)
+    await eventually(lambda: not list(worker.core._outbox.undelivered()))
+
+
+async def test_a_stream_that_its_worker_has_lost_goes_on_elsewhere(local: Local) -> None:
+    """The end is lost on the way, and let go before the shard misses it."""
+    await local.start(2, 1)
+    plan = held(60, length=58)
+    turn = local.turn(plan)
+    await turn.sink.words_at_least(50)
+    worker, (parser,) = local.server_of(turn.id, "worker"), local.of("parser")
+    lost = worker.lose(f".tok.{parser.id}", 1)
+    original = worker.core._outbox.ended
+
+    def ended(stream, now):  # type: ignore[no-untyped-def]
+        original(stream, now)
+        asyncio.get_running_loop().call_soon(worker.core._outbox.expire, float("inf"))
+
+    worker.core._outbox.ended = ended
+    # Nothing more is sent before the stream is gone: the end is in the frame that is lost.
+    plan.go.set()
+    end = await turn.whole(58, switches=1)
+    assert end.reason is FinishReason.STOP
+    assert lost
+    await eventually(lambda: not parser.core._shard.turns)
+
+
+@pytest.mark.parametrize("context", ['{"frontend": "FRONTEND"}', '{"frontend": 7}', "[]", '"x"'])
+async def test_an_unreadable_parse_context_is_one_error_at_once(local: Local, context: str) -> None:
+    await local.start(1, 1, 1)
+    (frontend,), (preprocessor,), (worker,), (parser,) = (
+        local.of(stage) for stage in ("frontend", "preprocessor", "worker", "parser")
+    )
+    original = preprocessor.core._generate
+
+    def spoiled(*arguments):  # type: ignore[no-untyped-def]
+        raw = msgspec.Raw(context.replace("FRONTEND", frontend.id).encode())
+        return msgspec.structs.replace(original(*arguments), context=raw)
+
+    preprocessor.core._generate = spoiled
+    plan = held(5)
+    turn = local.turn(plan)
+    if "FRONTEND" in context:
+        end = await turn.finished(3)
+        assert isinstance(end, Failed)
+        assert "could not be parsed" in end.error.message
+    else:
+        with pytest.raises(EngineFailed, match="could not be parsed"):
+            await asyncio.wait_for(turn.task, 3)
+    await eventually(lambda: not worker.engine.open and not parser.core._shard.turns and not local.gateway._turns)
+    preprocessor.core._generate = original
+    await local.turn(Plan(length=10)).whole(10)

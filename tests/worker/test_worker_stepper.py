@@ -7,7 +7,7 @@ from schemas.control import Replay, Standing
 from schemas.events import FinishReason
 from schemas.frames import ABSENT, TokenEntry, TokenFinish
 from services.worker.engine import Delta
-from services.worker.stepper import LOWEST, TOKEN_BYTES, Outbox, TokenStream
+from services.worker.stepper import GONE, LOWEST, TOKEN_BYTES, Outbox, TokenStream
 
 CONTEXT = Raw(b'{"model":"m"}')
 FRAME_TOKENS = 1000
@@ -255,3 +255,27 @@ def test_what_is_no_number_in_json_is_told_as_the_lowest() -> None:
     s = TokenStream("t", 1, parser="p", frontend="f", context=Raw(b"{}"), resume=[])
     s.add(Delta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]]))
     assert s.logprobs == [[(1, LOWEST), (2, LOWEST), (3, LOWEST), (4, -0.5)]]
+
+
+def test_a_stream_that_is_here_no_more_is_ended_where_it_is_asked_for() -> None:
+    """Whoever asks for it still waits for its end."""
+    box = outbox()
+    box.replay(Replay("p1", [Standing("gone", 2, 7)], all=True))
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    (entry,) = frame.entries
+    assert (entry.turn, entry.attempt, entry.at, entry.ids) == ("gone", 2, 7, [])
+    assert entry.finish == GONE
+    assert box.fill("p1", 2) is None
+    assert box.fill("p2", 1) is None
+
+
+def test_what_is_here_goes_out_before_the_word_of_what_is_not() -> None:
+    box = outbox()
+    live = stream()
+    box.open(live)
+    live.add(Delta([1, 2]))
+    box.mark(live)
+    box.replay(Replay(live.parser, [Standing("gone", 1, 0), Standing(live.turn, live.attempt, 0)]))
+    frames = [box.fill(live.parser, seq) for seq in (1, 2, 3)]
+    assert [[entry.turn for entry in frame.entries] for frame in frames if frame] == [[live.turn], ["gone"]]
