@@ -175,6 +175,14 @@ def test_a_call_that_was_cut_off_never_looks_complete(name: str) -> None:
     assert [item["status"] for item in seen[-1]["response"]["output"]] == ["incomplete"]
 
 
+@pytest.mark.parametrize("name", ["shell", "exec_command"])
+def test_a_complete_call_without_arguments_has_an_empty_object(name: str) -> None:
+    call = [BlockStart(0, "tool_use", name, "c"), BlockStop(0), Finish(FinishReason.STOP, 1, Usage(1, 0, 1))]
+    case = Case(call, load(TURNS / "parallel.json").request)
+    (delta,) = [data for data in frames(case.stream([call])) if data["type"].endswith(".delta")]
+    assert delta["delta"] == case.document()["output"][0]["arguments"] == "{}"
+
+
 def test_a_built_in_call_that_was_cut_off_is_not_told_at_all() -> None:
     case = load(TURNS / "built_in_cut.json")
     assert [item["type"] for item in case.document()["output"]] == ["message"]

@@ -119,7 +119,7 @@ class Item:
         text = ""
         if complete and self._reader is not None:
             text = self._reader.end()
-        elif complete and self.kind == "function" and not self._pieces:
+        elif complete and self.is_call and not self._pieces:
             text = "{}"
         if text:
             self._pieces.append(text)
@@ -148,7 +148,7 @@ class Item:
         if self.named is not None and self.named.kind in BUFFERED:
             if not complete:
                 return None
-            made = built_in_call(self.named.kind, self.id, self.call_id, self.text or "{}")
+            made = built_in_call(self.named.kind, self.id, self.call_id, self.text)
             if made is not None:
                 return Closed(_made(made), runs=True)
             self.kind, self.id = "function", _id("function", self._turn, self.index)
