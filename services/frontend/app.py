@@ -10,6 +10,7 @@ from structlog.typing import FilteringBoundLogger
 from services.frontend.auth import Callers
 from services.frontend.connection import EdgeRunner
 from services.frontend.cors import Cors
+from services.frontend.dialects.base import Dialect
 from services.frontend.dialects.chat.dialect import Chat
 from services.frontend.dialects.chat.shape import Settings
 from services.frontend.dialects.completions.dialect import Completions
@@ -71,12 +72,15 @@ def make_app(
     metrics = FrontendMetrics(registry)
     server = TurnServer(gateway, config, metrics, log)
     if config.enable_anthropic_api:
-        app.router.add_post("/v1/messages", TurnRoute(messages, server, config.max_body_bytes).create)
-    _add_openai(app, config, server)
+        _add_turns(app, "/v1/messages", messages, server, config)
+    fingerprint = f"fp_turnwire_{VERSION}"
+    chat = Chat(Settings(config.reasoning_field, config.reasoning_details, fingerprint))
+    _add_turns(app, "/v1/chat/completions", chat, server, config)
+    _add_turns(app, "/v1/completions", Completions(fingerprint), server, config)
     responses = app[RESPONSES] = ResponsesServer(config, gateway, server, metrics, log, sharing=sharing)
     app.on_shutdown.append(responses.close)
     ResponseRoutes(responses).add_to(app.router)
-    _add_text(app, TextRoutes(messages, gateway, config.max_body_bytes), anthropic=config.enable_anthropic_api)
+    _add_text(app, TextRoutes(messages, chat, gateway, config.max_body_bytes), anthropic=config.enable_anthropic_api)
     _add_models(app, ModelRoutes.of(config, gateway))
     _add_health(app, HealthRoutes(gateway, registry))
     return app
@@ -117,12 +121,8 @@ def _edge(config: FrontendConfig, callers: Callers) -> Edge:
     )
 
 
-def _add_openai(app: web.Application, config: FrontendConfig, server: TurnServer) -> None:
-    fingerprint = f"fp_turnwire_{VERSION}"
-    chat = Chat(Settings(config.reasoning_field, config.reasoning_details, fingerprint))
-    app.router.add_post("/v1/chat/completions", TurnRoute(chat, server, config.max_body_bytes).create)
-    completions = TurnRoute(Completions(fingerprint), server, config.max_body_bytes)
-    app.router.add_post("/v1/completions", completions.create)
+def _add_turns(app: web.Application, path: str, dialect: Dialect, server: TurnServer, config: FrontendConfig) -> None:
+    app.router.add_post(path, TurnRoute(dialect, server, config.max_body_bytes).create)
 
 
 def _add_text(app: web.Application, text: TextRoutes, *, anthropic: bool) -> None:

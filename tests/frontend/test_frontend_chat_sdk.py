@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from test_frontend_chat_stream import CASES, Case, load
 
-from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
+from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Invalid, Overloaded
 from schemas.events import Failed, TurnEvent
 from services.preprocessor.limits import limit_output
 
@@ -165,6 +165,10 @@ async def test_errors_are_the_sdks_own_classes() -> None:
         with pytest.raises(openai.BadRequestError, match="temperature") as wrong:
             await sdk.chat.completions.create(model=MODEL, messages=HI, temperature=3)
         assert (wrong.value.param, wrong.value.code) == ("temperature", "decimal_above_max_value")
+        gateway.refusal = Invalid("too many", param="stop_sequences")
+        with pytest.raises(openai.BadRequestError, match="too many") as stops:
+            await sdk.chat.completions.create(model=MODEL, messages=HI)
+        assert stops.value.param == "stop"
         gateway.refusal = Overloaded("every worker is busy", retry_after_s=2.0)
         with pytest.raises(openai.InternalServerError) as busy:
             await sdk.chat.completions.create(model=MODEL, messages=HI)

@@ -75,3 +75,35 @@ async def test_count_answers_context_management() -> None:
     assert plain == {"input_tokens": 4321}
     assert managed == {"input_tokens": 4321, "context_management": {"original_input_tokens": 4321}}
     assert served.lines[-1]["prompt_tokens"] == 4321
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [*HI, {"role": "assistant", "tool_calls": [CALL]}]},
+        {"messages": [{"role": "developer", "content": "be brief"}, *HI]},
+        {"messages": HI, "tools": [{"type": "function", "function": {"name": "look"}}]},
+        {"messages": HI, "add_generation_prompt": True},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+        {"messages": [{"role": "tool", "tool_call_id": "call_9", "content": "alone"}]},
+    ],
+)
+async def test_tokenize_a_conversation_of_chat_completions(body: dict[str, Any]) -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        assert (await http.post("/tokenize", json={"model": MODEL, **body})).status == 200
+    ((_, _, conversation, _),) = served.gateway.tokenized
+    assert conversation is not None
+    assert not conversation.prefill
+
+
+async def test_what_both_apis_know_is_read_as_messages() -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        assert (await http.post("/tokenize", json={"model": MODEL, "messages": HI})).status == 200
+        refused = await http.post("/tokenize", json={"model": MODEL, "messages": 5})
+        assert refused.status == 400
+    ((_, _, conversation, _),) = served.gateway.tokenized
+    assert conversation is not None
+    assert conversation.prefill

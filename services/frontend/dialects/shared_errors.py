@@ -25,6 +25,8 @@ OPENAI_KINDS: dict[ErrorKind, tuple[int, str, str | None]] = {
 """Status, type and code of every kind of error in both OpenAI APIs."""
 
 
+_PARAMS = {"stop_sequences": "stop"}
+"""Fields that the pipeline knows by their name in Messages."""
 _MODEL = "model: "
 _REQUIRED = ": Field required"
 
@@ -33,7 +35,8 @@ def openai_error(info: ErrorInfo) -> dict[str, Any]:
     """The members of an error object of both OpenAI APIs (apis.md B.6, C.5), in a response or in a stream."""
     info = _in_openais_words(info)
     _, kind, code = OPENAI_KINDS[info.kind]
-    return {"message": info.message, "type": kind, "param": info.param, "code": info.code or code}
+    param = _PARAMS.get(info.param or "", info.param)
+    return {"message": info.message, "type": kind, "param": param, "code": info.code or code}
 
 
 def openai_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:

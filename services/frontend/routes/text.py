@@ -1,7 +1,8 @@
 """Tokens of text and text of tokens, as the model's own tokenizer has them.
 
     POST /v1/messages/count_tokens   a Messages request without max_tokens → {"input_tokens"}
-    POST /v1/tokenize                {"model", "prompt"}, or a Messages request → {"count", "max_model_len", "tokens"}
+    POST /v1/tokenize                {"model", "prompt"}, or a request with `messages` of Chat Completions or of the
+                                     Messages API → {"count", "max_model_len", "tokens"}
     POST /v1/detokenize              {"model", "tokens"} → {"prompt"}
 
 The last two have vLLM's field names, and are also there without /v1 as in vLLM.
@@ -14,6 +15,8 @@ from msgspec import Struct
 from schemas.conversation import Conversation
 from schemas.errors import Invalid, NotFound, raised
 from schemas.frames import TextReply, unpack_ids
+from services.frontend.dialects.chat.dialect import Chat
+from services.frontend.dialects.chat.sniff import looks_like_chat
 from services.frontend.dialects.decode import decode_body
 from services.frontend.dialects.messages.dialect import Messages
 from services.frontend.dialects.messages.wording import explain
@@ -44,8 +47,9 @@ _detokenize = msgspec.json.Decoder(_Detokenize)
 class TextRoutes:
     """Counts, ids and text."""
 
-    def __init__(self, dialect: Messages, gateway: TurnGateway, max_body_bytes: int) -> None:
+    def __init__(self, dialect: Messages, chat: Chat, gateway: TurnGateway, max_body_bytes: int) -> None:
         self._dialect = dialect
+        self._chat = chat
         self._gateway = gateway
         self._max_body_bytes = max_body_bytes
 
@@ -65,7 +69,8 @@ class TextRoutes:
         if text is None:
             if bytes(asked.messages) == b"null":
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
-            conversation = self._admit(self._dialect.parse_count(body, request.headers).conversation)
+            parse = self._chat.parse_prompt if looks_like_chat(body) else self._dialect.parse_count
+            conversation = self._admit(parse(body, request.headers).conversation)
         model = self._model(asked.model)
         reply = _checked(await self._gateway.tokenize(model, text, conversation, asked.add_special_tokens))
         ids = unpack_ids(reply.token_ids)
