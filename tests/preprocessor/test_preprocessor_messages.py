@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from schemas.conversation import (
     Call,
+    Conversation,
     Media,
     Reasoning,
     Result,
@@ -14,8 +15,9 @@ from schemas.conversation import (
     ToolSpec,
     Turn,
 )
+from services.preprocessor.messages import adapt
 from services.preprocessor.traits import TemplateTraits
-from tests.preprocessor.adapting import adapted, call, messages, result, said, user
+from tests.preprocessor.adapting import NoTemplate, adapted, call, messages, result, said, user
 
 
 def test_a_tool_loop_in_the_classical_fields() -> None:
@@ -261,6 +263,11 @@ def test_vision_templates_get_text_parts() -> None:
 )
 def test_a_last_turn_that_ends_in_text_is_continued(last: Turn, continues: bool) -> None:
     assert adapted(user("hi"), last).continues is continues
+
+
+def test_a_last_turn_that_is_over_is_not_continued() -> None:
+    conversation = Conversation("m", [user("hi"), said(Text("The answer is"))], prefill=False)
+    assert not adapt(conversation, TemplateTraits(), NoTemplate()).continues
 
 
 PARTS = st.one_of(
