@@ -27,7 +27,7 @@ def free_port() -> int:
 class NatsServer:
     """A nats-server that a test may kill and bring back on the same port."""
 
-    def __init__(self, binary: str, directory: str, *, jetstream: str = "max_file_store: 256MB") -> None:
+    def __init__(self, binary: str, directory: str, *, jetstream: str = "max_file_store: 2GB") -> None:
         """`jetstream`: its limits; "": the server has none."""
         self._binary = binary
         self._directory = directory
