@@ -25,6 +25,7 @@ from services.frontend.metrics import FrontendMetrics
 from services.frontend.responses.server import RESPONSES, ResponsesServer, Sharing
 from services.frontend.routes.health import HealthRoutes
 from services.frontend.routes.models import CODEX_PATH, ModelRoutes
+from services.frontend.routes.openapi import OpenApiRoute
 from services.frontend.routes.responses import ResponseRoutes
 from services.frontend.routes.text import TextRoutes
 from services.frontend.routes.turns import TurnRoute
@@ -148,3 +149,4 @@ def _add_health(app: web.Application, health: HealthRoutes) -> None:
     app.router.add_get("/version", health.version)
     app.router.add_get("/", health.hello)
     app.router.add_get("/api/hello", health.hello)
+    app.router.add_get("/openapi.json", OpenApiRoute(app.router).get)

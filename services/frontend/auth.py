@@ -18,7 +18,7 @@ from schemas.errors import Forbidden, Unauthorized
 from services.frontend.allowance import Allowance, Rate
 from services.frontend.keys import Key, Limits, parse_keys
 
-OPEN_PATHS = frozenset({"/", "/live", "/ready", "/health", "/metrics", "/api/hello"})
+OPEN_PATHS = frozenset({"/", "/live", "/ready", "/health", "/metrics", "/api/hello", "/openapi.json"})
 """What probes, scrapers and a client's first look ask for without a key."""
 
 

@@ -130,7 +130,7 @@ class FakeGateway:
         return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=131072)
 
     async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
-        return TextReply(text=" ".join("x" * i for i in unpack_ids(pack_ids(token_ids))))
+        return TextReply(text=" ".join("x" * min(i, 9) for i in unpack_ids(pack_ids(token_ids))))
 
     def models(self) -> list[ModelCard]:
         return self.cards

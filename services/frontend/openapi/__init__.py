@@ -1,0 +1,1 @@
+"""Our own OpenAPI document, from the types of the wire. Pure."""
