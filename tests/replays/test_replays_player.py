@@ -162,6 +162,11 @@ def test_what_is_no_replay(text: str, why: str) -> None:
         read("x", text)
 
 
+def test_only_line_ends_end_a_line() -> None:
+    replay = read("x", '{"user": "a"}\n"\u2028\u0085"\r\n')
+    assert replay.turns[0].steps == [Say(["\u2028\u0085"])]
+
+
 def test_differences() -> None:
     assert differences([("text", "a")], [("text", "a")]) == []
     assert differences([("text", "a"), ("call", "x {}")], [("text", "b")]) == [

@@ -124,6 +124,14 @@ class ReplayGateway:
     async def _play(
         self, turn: Turn, gates: Gates | None, conversation: Conversation, sink: TurnSink, opened: ReplayTurn
     ) -> None:
+        try:
+            await self._perform(turn, gates, conversation, sink, opened)
+        except Exception as error:  # else the client would wait for ever
+            sink.push([Failed(EngineFailed(f"this cannot be played: {error}").info)])
+
+    async def _perform(
+        self, turn: Turn, gates: Gates | None, conversation: Conversation, sink: TurnSink, opened: ReplayTurn
+    ) -> None:
         voice = self._voice(turn, conversation, opened)
         started = asyncio.get_running_loop().time()
         for step in turn.steps:
@@ -138,9 +146,11 @@ class ReplayGateway:
                 case Tokens() if voice is not None and self._recorded is not None:
                     await self._until(started, step.at)
                     events = voice.say(step.ids)
-                case Events() if self._recorded is None:
+                case Events():
                     await self._until(started, step.at)
                     events = [event for event in step.events if not isinstance(event, Prepared)]
+                    if voice is not None and events:
+                        events = _again(voice, events[-1])
                 case Fail():
                     events = [Failed(EngineFailed(step.message).info)]
             if events:
@@ -198,6 +208,15 @@ class ReplayGateway:
     def live(self) -> bool:
         """See `TurnGateway.live`."""
         return True
+
+
+def _again(voice: "_Voice", last: TurnEvent) -> Sequence[TurnEvent]:
+    """How the engine ended a turn whose tokens are parsed again: it said so to the parser, not in tokens."""
+    if isinstance(last, Failed):
+        return [last]
+    if not isinstance(last, Finish) or last.reason is FinishReason.STOP_STRING:
+        return []
+    return voice.finish(FinishReason.LENGTH if last.reason is FinishReason.CONTEXT else last.reason)
 
 
 class _Voice:

@@ -76,13 +76,8 @@ def _block(part: Part | ToolReference) -> dict[str, Any]:
         case Reasoning():
             return {"type": "thinking", "thinking": part.text, "signature": part.seal or ""}
         case Call():
-            arguments = Raw((part.arguments or "{}").encode())
-            return {
-                "type": "tool_use",
-                "id": part.call_id,
-                "name": told(part.name, part.namespace),
-                "input": arguments,
-            }
+            name = told(part.name, part.namespace)
+            return {"type": "tool_use", "id": part.call_id, "name": name, "input": _input(part.arguments)}
         case Result():
             result: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call_id}
             result["content"] = [_block(inner) for inner in part.parts]
@@ -92,6 +87,15 @@ def _block(part: Part | ToolReference) -> dict[str, Any]:
         case Media():
             return _media(part)
     raise AssertionError(part)
+
+
+def _input(arguments: str) -> Raw | dict[str, Any]:
+    """The object as it was spelled; what is none goes as Claude Code sends it."""
+    try:
+        msgspec.json.decode(arguments or "{}", type=dict[str, Raw])
+    except msgspec.DecodeError:
+        return {"__unparsedToolInput": {"raw": arguments}}
+    return Raw((arguments or "{}").encode())
 
 
 def _media(media: Media) -> dict[str, Any]:

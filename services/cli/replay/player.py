@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct, field
 
-from schemas.conversation import Call, Conversation, Part, Result, Text
+from schemas.conversation import Call, Conversation, Part, Result, Text, Thinking
 from schemas.conversation import Turn as Said
 from services.cli.replay import chat, messages, responses
 from services.cli.replay.answer import Answer, Events, Reader
@@ -68,6 +68,9 @@ class Session:
         self._on_event = on_event
         self._gate_timeout_s = gate_timeout_s
         self.conversation = Conversation(model, [], tools=replay.tools)
+        if gateway is None and not replay.in_reasoning:
+            # The file's output begins outside of a thought, so the server's prompt must not open one.
+            self.conversation = msgspec.structs.replace(self.conversation, thinking=Thinking("disabled"))
         if replay.system:
             self.conversation = msgspec.structs.replace(self.conversation, system=[Text(replay.system)])
 
@@ -148,7 +151,8 @@ class Session:
 def problems(turn: Turn, answer: Answer, *, streamed: bool = True) -> list[str]:
     """What is wrong with an answer: against the file, and in itself."""
     found = differences(turn.expect, answer.story) if turn.expect is not None else []
-    if turn.end is not None and answer.end != turn.end:
+    early = turn.end == "error" and answer.end == "refused" and not turn.expect  # a status, where nothing was said yet
+    if turn.end is not None and answer.end != turn.end and not early:
         why = f" ({answer.problem})" if answer.problem else ""
         found.append(f"want the end {turn.end}, got {answer.end}{why}")
     elif turn.end is None and answer.end in ("error", "refused"):

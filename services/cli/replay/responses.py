@@ -27,8 +27,11 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
         "input": [item for turn in conversation.turns for item in _items(turn, kinds)],
         "parallel_tool_calls": choice.parallel,
     }
-    if conversation.system:
-        body["instructions"] = "\n\n".join(text.text for text in conversation.system)
+    if len(conversation.system) == 1:
+        body["instructions"] = conversation.system[0].text
+    elif conversation.system:  # the field holds one text: several are messages
+        texts = [Turn("system", [text]) for text in conversation.system]
+        body["input"] = [*(item for turn in texts for item in _items(turn, kinds)), *body["input"]]
     if conversation.tools:
         body["tools"] = _tools(conversation.tools)
         if choice.mode != "auto":

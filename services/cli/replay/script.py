@@ -128,7 +128,7 @@ class BadReplay(ValueError):
 def read(name: str, text: str) -> Replay:
     """The replay in a file. Raises BadReplay."""
     replay = Replay(name=name)
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON may hold U+2028
         bare = line.strip()
         if not bare or bare.startswith("#"):
             continue

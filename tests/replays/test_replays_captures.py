@@ -1,0 +1,174 @@
+"""Requests of real agents become conversations, and conversations become requests again, over every API, without loss.
+
+Three programs that know nothing of each other agree here: the dialects (request → Conversation), the replay's clients
+(Conversation → request), and this file, which flattens a request's own JSON. The captures lie beside the repository;
+the written requests in `requests/` have the same shapes.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import pytest
+
+from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
+from schemas.errors import Invalid
+from services.cli.replay import chat, messages, responses
+from services.cli.replay.script import APIS, Api
+from services.frontend.dialects.chat.request import parse as parse_chat
+from services.frontend.dialects.chat.shape import Settings
+from services.frontend.dialects.messages.request import parse as parse_messages
+from services.frontend.dialects.responses.ask import understand
+from services.frontend.dialects.responses.request import decode
+
+HERE = Path(__file__).parent
+CAPTURES = HERE.parents[2] / "shared" / "captures"
+_PATHS: Mapping[str, Api] = {"v1-messages": "messages", "v1-responses": "responses", "v1-chat-completions": "chat"}
+Story: TypeAlias = list[tuple[Any, ...]]
+
+
+def found(folder: Path, pattern: str) -> list[tuple[Api, Path]]:
+    requests = []
+    for word, api in _PATHS.items():
+        for path in sorted(folder.glob(pattern.format(word))):
+            if ".response." not in path.name and "compact" not in path.name:
+                requests.append((api, path))
+    return requests
+
+
+WRITTEN = found(HERE / "requests", "*-POST-{}*.json")
+CAPTURED = found(CAPTURES, "*/*/*-POST-{}*.json")
+PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
+    "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
+    "responses": lambda body, counting: understand(decode(body, counting=True), {}, counting=True).conversation,
+    "chat": lambda body, counting: parse_chat(body, {}, Settings(), counting=True).conversation,
+}
+REQUESTS: Mapping[Api, Callable[[Conversation], bytes]] = {
+    "messages": messages.request,
+    "responses": responses.request,
+    "chat": chat.request,
+}
+
+
+def load(path: Path, api: Api) -> Conversation:
+    captured = json.loads(path.read_text())
+    body = captured["body"] if "body" in captured else captured
+    return PARSERS[api](json.dumps(body, ensure_ascii=False).encode(), "count_tokens" in path.name)
+
+
+def told(conversation: Conversation) -> Story:
+    """All that is said, in order, and by whom; turns that follow each other are one."""
+    story: Story = [("system", text.text) for text in conversation.system]
+    for turn in conversation.turns:
+        for part in turn.parts:
+            match part:
+                case Text(text):
+                    story.append((turn.role, text))
+                case Reasoning():
+                    story.append(("reasoning", part.text, part.seal))
+                case Call():
+                    name = messages.told(part.name, part.namespace)
+                    story.append(("call", part.call_id, name, _arguments(part.arguments)))
+                case Result():
+                    story.append(("result", part.call_id, part.is_error, [_inner(inner) for inner in part.parts]))
+                case _:
+                    story.append((turn.role, part))
+    return story
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        return text
+
+
+def _inner(part: Any) -> Any:
+    if isinstance(part, ToolReference):
+        return ("tool", part.name)
+    return part.text if isinstance(part, Text) else part
+
+
+def tools(conversation: Conversation) -> Story:
+    return [
+        (messages.told(tool.name, tool.namespace), tool.description, tool.schema, tool.kind, tool.deferred)
+        for tool in conversation.tools
+    ]
+
+
+def without(story: Story, api: Api) -> Story:
+    """A story as far as the API can say it (apis.md F.3)."""
+    done: Story = []
+    for block in story:
+        kind = block[0]
+        if kind == "result" and api != "messages":
+            # Only Messages knows errors and references.
+            inner = [f"Tool {part[1]} was loaded." if isinstance(part, tuple) else part for part in block[3]]
+            done.append((*block[:2], None, inner))
+        elif kind == "call" and isinstance(block[3], str) and api == "messages":
+            done.append((*block[:3], {"__unparsedToolInput": {"raw": block[3]}}))
+        elif kind == "developer" and api == "messages":
+            done.append(("system", *block[1:]))
+        else:
+            done.append(block)
+    return done
+
+
+@pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
+@pytest.mark.parametrize("over", APIS)
+def test_written_requests(api: Api, path: Path, over: Api) -> None:
+    check(load(path, api), over)
+
+
+@pytest.mark.skipif(not CAPTURED, reason="../shared/captures is not there")
+@pytest.mark.parametrize(
+    ("api", "path"), CAPTURED, ids=lambda value: "/".join(value.parts[-3:]) if isinstance(value, Path) else value
+)
+def test_captured_requests(api: Api, path: Path) -> None:
+    items = json.loads(path.read_text())["body"].get("input") or []
+    if any(isinstance(item, dict) and item.get("type") == "compaction" for item in items):
+        with pytest.raises(Invalid, match="could not be verified"):  # sealed by another server
+            load(path, api)
+        return
+    conversation = load(path, api)
+    for over in APIS:
+        check(conversation, over)
+
+
+def check(conversation: Conversation, over: Api) -> None:
+    again = PARSERS[over](REQUESTS[over](conversation), True)
+    assert told(again) == without(told(conversation), over)
+    if over == "responses":
+        assert [tool[:3] for tool in tools(again)] == [tool[:3] for tool in tools(conversation)]
+    # Responses has one word for both: an effort of none.
+    off = over == "responses" and conversation.thinking.mode == "disabled"
+    assert again.thinking.effort == ("none" if off else conversation.thinking.effort)
+    for name in ("temperature", "top_p", "stop"):
+        assert getattr(again.sampling, name) == getattr(conversation.sampling, name)
+
+
+@pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
+def test_the_conversation_says_all_that_the_json_says(api: Api, path: Path) -> None:
+    """Every longer string of the written requests is in the conversation, byte for byte."""
+    body = json.loads(path.read_text())
+    text = msgspec.json.encode(load(path, api)).decode()
+    said = [word for key in ("messages", "input", "system") for word in words(body.get(key))]
+    assert len(said) > 15
+    for word in said:
+        once = _quoted(word)
+        assert once in text or _quoted(once) in text, word
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def words(value: Any, key: str = "") -> list[str]:
+    if isinstance(value, dict):
+        return [word for name, held in value.items() for word in words(held, name)]
+    if isinstance(value, list):
+        return [word for one in value for word in words(one, key)]
+    plain = key in ("type", "role", "id", "status", "phase")
+    return [value] if isinstance(value, str) and not plain and len(value) >= 8 else []
