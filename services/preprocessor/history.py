@@ -37,6 +37,7 @@ TAIL = 14
 """So many messages behind the place are rendered anew before it moves on."""
 SHORT = 6
 """Conversations of so few messages are rendered whole."""
+_OTHER = "\ue000"
 BRANCHES = 8
 """Conversations that begin alike and are kept side by side."""
 
@@ -212,16 +213,37 @@ class History:
             shown = window([*known.view.window, *since], len(known.view.window) + len(since))
         else:
             shown = window(adapted.messages, end)
-        opening = self._try(shown, adapted, variables, generation=False)
         found = self._try([*shown, *adapted.messages[end:]], adapted, variables)
-        if opening is None or found is None:
+        if found is None:
             return None
-        before = common_prefix(found, opening)
+        before = self._before(shown, adapted, variables, adapted.messages[end:], found)
         rest = len(found) - len(before)
         if rest > len(text) or not text.endswith(found[len(before) :]):
             return None
         stable = Stable(text[: len(text) - rest], former.stable if former is not None else None)
         return View(stable, shown, before)
+
+    def _before(
+        self,
+        shown: list[Message],
+        adapted: Adapted,
+        variables: Mapping[str, Any],
+        tail: list[Message],
+        found: str,
+    ) -> str:
+        """How much of the window's text stands before the tail, a little more or less.
+
+        It is what the text has in common with that of other windows which begin alike: one without the tail, or, where
+        what follows changes what stands before, one in which the tail's first message says something else.
+        """
+        alone = self._try(shown, adapted, variables, generation=False) or ""
+        before = common_prefix(found, alone)
+        if before == alone and alone:
+            return before
+        first = {key: value for key, value in tail[0].items() if key in ("role", "content", "tool_calls")}
+        first["content"] = [{"type": "text", "text": _OTHER}] if isinstance(first["content"], list) else _OTHER
+        other = self._try([*shown, first, *tail[1:]], adapted, variables) or ""
+        return max(before, common_prefix(found, other), key=len)
 
     def _try(
         self, messages: list[Message], adapted: Adapted, variables: Mapping[str, Any], *, generation: bool = True

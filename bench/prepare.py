@@ -1,0 +1,248 @@
+"""`python -m bench.prepare`: what the preprocessor adds to a prompt, beside rendering and tokenizing all of it.
+
+One process, one thread, no bus: from the bytes of a `TurnRequest` to those of a `GenerateRequest`, as
+`services/preprocessor` does it, three ways in turn: in parts with fastokens, in parts with tokenizers, and whole. All
+three give the same ids, or the run fails. `--write` puts the table into README.md and the figures into `results/`.
+"""
+
+import argparse
+import gc
+import statistics
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from bench.apis import APIS
+from bench.prompts import make_body, make_prompt
+from bench.report import RESULTS, Machine, now, this_machine
+from bench.stats import Spread, spread
+from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.frames import GenerateRequest, ParseContext, TurnRequest, pack_ids
+from services.cli.demo_model import build_demo_model
+from services.frontend.dialects.messages.request import parse
+from services.preprocessor.encoding import Encoder
+from services.preprocessor.history import History
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.request_decoder import RequestDecoder
+from services.preprocessor.segments import Cuts, TokenIds
+from services.runtime.config import PreprocessorConfig
+
+README: Final = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- bench.prepare -->", "<!-- /bench.prepare -->"
+WINDOW: Final = 10
+"""Turns on either side of the one for which a figure is given."""
+TURNS: Final = (20, 50, 100, 150, 190)
+_encode = msgspec.json.Encoder().encode
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """One request, in ms of CPU: of all threads, though there is one."""
+
+    decode: float
+    assemble: float
+    """Strip, adapt, render, tokenize, check."""
+    send: float
+    """Pack the ids and encode the messages."""
+
+    @property
+    def total(self) -> float:
+        return self.decode + self.assemble + self.send
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A case, done in one way: ms. The three parts are medians."""
+
+    case: str
+    way: str
+    requests: int
+    tokens: int
+    total: Spread
+    decode: float
+    assemble: float
+    send: float
+
+
+class Run(msgspec.Struct, frozen=True):
+    started: str
+    machine: Machine
+    rows: list[Row]
+
+
+class Way(NamedTuple):
+    setup: ModelSetup
+    decode: Callable[[bytes], TurnRequest]
+
+
+def open_ways(model: Path) -> dict[str, Way]:
+    """The ways to prepare, each with empty caches of its own. The last one is the plain one."""
+    setup = ModelSetup.load(PreprocessorConfig(model=str(model)))
+    tokenizer = setup.tokenizer
+
+    def encode(texts: list[str]) -> list[TokenIds]:
+        return [array("I", tokenizer.encode(text)) for text in texts]
+
+    whole = History(setup.template, setup.traits, max_bytes=0)
+    whole.turn_off("for comparison")
+    ours = History(setup.template, setup.traits, max_bytes=256 << 20)
+    return {
+        f"in parts, {setup.encoder.name}": _in_parts(setup),
+        "in parts, tokenizers": _in_parts(replace(setup, encoder=tokenizer.encoder("tokenizers"), history=ours)),
+        "whole, tokenizers": Way(
+            replace(setup, encoder=Encoder(encode, cuts=Cuts(()), cache_bytes=0), history=whole),
+            msgspec.json.Decoder(TurnRequest).decode,
+        ),
+    }
+
+
+def _in_parts(setup: ModelSetup) -> Way:
+    decoder = RequestDecoder(256 << 20)
+    return Way(setup, lambda data: decoder.decode(data, TurnRequest))
+
+
+def prepare(data: bytes, way: Way) -> tuple[Cost, Prompt]:
+    """One request."""
+    began = time.process_time()
+    request = way.decode(data)
+    decoded = time.process_time()
+    prompt = assemble(request.conversation, way.setup)
+    assembled = time.process_time()
+    packed = pack_ids(prompt.ids)
+    context = ParseContext("demo", way.setup.family.name, "frontend", len(prompt.ids), prompt.max_tokens, prompt.tools)
+    _encode(
+        GenerateRequest(
+            turn=request.turn,
+            attempt=1,
+            model="demo",
+            prompt=packed,
+            parser="parser",
+            frontend="frontend",
+            sampling=prompt.sampling,
+            stop_ids=prompt.stop_ids,
+            context=msgspec.Raw(_encode(context)),
+        )
+    )
+    done = time.process_time()
+    return Cost((decoded - began) * 1e3, (assembled - decoded) * 1e3, (done - assembled) * 1e3), prompt
+
+
+def large(kind: str, count: int) -> Iterator[bytes]:
+    """Requests of 52,000 tokens, by Claude Code's body. `tail`: a known prefix, a new end; `fresh`: nothing known."""
+    body = make_body(APIS["messages"], "demo", size="large", kind=kind, play="text n=16")  # type: ignore[arg-type]
+    for number in range(count):
+        (conversation,) = parse(body(number), {}).conversations
+        yield _encode(TurnRequest(f"turn{number}", "frontend", conversation))
+
+
+def session(turns: int) -> Iterator[bytes]:
+    """An agent's loop: each turn of the model thinks, says something and reads a file, and adds as much text as any."""
+    prompt = make_prompt("large", "same", "")
+    system, tools = (
+        [Text(prompt.system[:20_000])],
+        [ToolSpec(t.name, t.description, t.schema) for t in prompt.tools[:5]],
+    )
+    pieces = [prompt.system[at : at + 700] for at in range(20_000, len(prompt.system) - 700, 700)]
+    said = [Turn("user", [Text("Please mend the tests.")])]
+    for number in range(turns):
+        call = Call(f"toolu_{number:06}", "read_file", f'{{"path": "src/module_{number}.py"}}')
+        thought = Reasoning(pieces[(3 * number) % len(pieces)][:300])
+        result = Result(call.call_id, [Text(pieces[(3 * number + 1) % len(pieces)])])
+        said += [Turn("assistant", [thought, Text("I will look at it."), call]), Turn("tool", [result])]
+        conversation = Conversation("demo", list(said), system=system, tools=tools)
+        yield _encode(TurnRequest(f"turn{number}", "frontend", conversation))
+
+
+def measure(model: Path, requests: int) -> list[Row]:
+    """All cases, every way. Raises SystemExit where two ways differ in an id."""
+    found: list[Row] = []
+    for case, kind in (("52,000 tokens, known prefix, new tail", "tail"), ("52,000 tokens, first seen", "fresh")):
+        ways, bodies = open_ways(model), list(large(kind, requests + 1))
+        costs = run(bodies, ways, set(range(len(bodies))))
+        found += [row(case, way, costs[way][1:]) for way in ways]
+    ways, bodies = open_ways(model), list(session(TURNS[-1] + WINDOW))
+    costs = run(bodies, ways, {turn + step for turn in TURNS for step in (-1, 0, 1)})
+    for turn in TURNS:
+        around = slice(turn - WINDOW, turn + WINDOW)
+        found += [row(f"turn {turn} of a session", way, costs[way][around]) for way in ways]
+    return found
+
+
+def run(
+    bodies: Sequence[bytes], ways: Mapping[str, Way], plain_at: Collection[int]
+) -> dict[str, list[tuple[Cost, int] | None]]:
+    """Cost and size of every prompt; in the last, plain way only of those in `plain_at`."""
+    *_, plain = ways
+    found: dict[str, list[tuple[Cost, int] | None]] = {way: [] for way in ways}
+    gc.collect()
+    for at, body in enumerate(bodies):
+        seen: set[bytes] = set()
+        for way, how in ways.items():
+            if way == plain and at not in plain_at:
+                found[way].append(None)
+                continue
+            cost, prompt = prepare(body, how)
+            found[way].append((cost, len(prompt.ids)))
+            seen.add(pack_ids(prompt.ids))
+        if len(seen) != 1:
+            raise SystemExit(f"two ways differ in the ids of request {at}")
+    return found
+
+
+def row(case: str, way: str, measured: Sequence[tuple[Cost, int] | None]) -> Row:
+    known = [one for one in measured if one is not None]
+    total = spread((cost.total for cost, _ in known), digits=3)
+    assert total is not None
+    decode, assembled, send = (
+        statistics.median(getattr(cost, part) for cost, _ in known) for part in ("decode", "assemble", "send")
+    )
+    return Row(case, way, len(known), known[len(known) // 2][1], total, decode, assembled, send)
+
+
+def table(found: Run) -> str:
+    """The rows as Markdown."""
+    lines = [
+        f"ms of CPU per request (on a free core: the time). {found.started}, Python {found.machine.python}, "
+        f"{found.machine.processor}, {found.machine.cores} cores (load {found.machine.load_before} at the start).",
+        "",
+        "| case | way | tokens | p50 | p95 | decode | assemble | send |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in found.rows:
+        parts = " | ".join(f"{figure:.2f}" for figure in (one.decode, one.assemble, one.send))
+        lines.append(
+            f"| {one.case} | {one.way} | {one.tokens:,} | **{one.total.p50:.2f}** | {one.total.p95:.2f} | {parts} |"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs all cases and prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.prepare", description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, help="model directory; default: the demo model")
+    parser.add_argument("--requests", type=int, default=40, help="large prompts of each kind")
+    parser.add_argument("--write", action="store_true", help="write the table and the figures")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or build_demo_model(Path(folder) / "turnwire-demo")
+        found = Run(now(), this_machine(), measure(model, options.requests))
+    print(table(found))
+    if options.write:
+        name = found.started.replace(":", "").replace("-", "")
+        (RESULTS / f"{name}-prepare.json").write_bytes(
+            msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+        )
+        text = README.read_text(encoding="utf-8")
+        start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
+        README.write_text(f"{text[:start]}\n\n{table(found)}\n{text[stop:]}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
