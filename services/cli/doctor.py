@@ -13,7 +13,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from services.cli import doctor_bus, doctor_machine, doctor_model
+from services.cli import doctor_bus, doctor_machine
 from services.cli.finding import Finding, Status
 from services.runtime.config import (
     STAGES,
@@ -65,6 +65,10 @@ def findings(given: dict[str, Given], file: str | None, listen_s: float) -> Iter
     if worker.model == _NO_MODEL:
         yield Finding("note", "model", "none configured: turnwire up serves the demo model")
     else:
+        # Read when it is imported; what torch is wanted for is told by the findings.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        from services.cli import doctor_model
+
         yield from doctor_model.check(worker, preprocessor)
 
 

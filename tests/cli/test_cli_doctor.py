@@ -26,12 +26,13 @@ def by_name(findings: Iterator[Finding] | list[Finding]) -> dict[str, Finding]:
     return {finding.about: finding for finding in findings}
 
 
-async def test_a_bus_with_somebody_on_it(nats: NatsServer, make_process: MakeProcess) -> None:
-    worker = await make_process("worker", "w")
+async def test_a_bus_with_somebody_on_it(own_nats: NatsServer, make_process: MakeProcess) -> None:
+    """On a server of its own: on the one that tests share, others may be, too."""
+    worker = await make_process("worker", "w", url=own_nats.url)
     worker.models = [ModelCard("m", max_model_len=4096)]
     worker.load = lambda: Load(running=1, slots=8)
     worker.spawn(worker._beat_until_stopped(), "beat")
-    found = by_name(await doctor_bus.check(BusConfig(nats_url=nats.url), True, 1.2))
+    found = by_name(await doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
     assert found["bus"].status == "ok"
     assert "8,388,608 bytes a message" in found["bus"].text
     assert (found["worker"].status, found["worker"].text) == ("ok", f"{worker.id} m (4096), 1 running of 8")
@@ -107,6 +108,17 @@ def test_a_taken_port(nats: NatsServer) -> None:
 def test_wrong_settings_end_the_examination() -> None:
     found = list(doctor.findings({"slots": Given("x", "flag", "--slots")}, None, 0))
     assert found[-1] == Finding("fail", "settings", "--slots: 'x' is not a whole number from 1")
+
+
+def test_a_machine_without_torch_is_told_so_by_the_findings_alone(demo: str) -> None:
+    """transformers prints a notice of its own."""
+    find = "lambda name, *more: None if name == 'torch' else found(name, *more)"
+    without = f"import importlib.util; found = importlib.util.find_spec; importlib.util.find_spec = {find}"
+    command = f"{without}; import sys; from services.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    options = ["doctor", "--model", demo, "--listen-s", "0"]
+    done = subprocess.run([sys.executable, "-c", command, *options], capture_output=True, text=True, check=False)
+    assert "ok   tokenizer" in done.stdout
+    assert done.stderr == ""
 
 
 def test_the_report_can_be_pasted_and_tells_no_secret(demo: str) -> None:
