@@ -81,6 +81,8 @@ def make_plan(given: Mapping[str, Given], file: str | None, env: Mapping[str, st
     up: Loaded[UpConfig] = _load_all(given, file, env, {"model": "-"})["up"]
     state_dir = Path(up.config.state_dir).expanduser() if up.config.state_dir else default_state_dir(env)
     ours: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
+    if up.config.frontends > 1:
+        ours["response_store"] = "shared"
     stages = _load_all(given, file, env, ours)
     worker: Loaded[WorkerConfig] = stages["worker"]
     demo = worker.origins["model"] == "default"

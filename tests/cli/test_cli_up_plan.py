@@ -91,6 +91,17 @@ def test_counts_and_order() -> None:
     assert second.port == 82
 
 
+def test_several_frontends_share_their_responses() -> None:
+    def store(*argv: str) -> str:
+        frontend = child(plan(*argv), "frontend", FrontendConfig)
+        assert isinstance(frontend, FrontendConfig)
+        return frontend.response_store
+
+    assert store() == "memory"
+    assert store("--frontends", "2") == "shared"
+    assert store("--frontends", "2", "--response-store", "memory") == "memory"
+
+
 def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(plan(), None, [81], {})} == {"1"}
     monkeypatch.setattr(up_plan, "engine_problem", lambda engine: None)

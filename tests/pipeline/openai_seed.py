@@ -14,7 +14,6 @@ import json
 import os
 import re
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def real_ids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def real_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a response of its own, made in the background, so that it can be cancelled, too."""
     build: Any = BaseClient._build_request
     made: list[str] = []
@@ -55,7 +54,6 @@ def real_ids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return build(self, options, **others)
 
     monkeypatch.setattr(BaseClient, "_build_request", build_request)
-    yield
 
 
 def make() -> str:
