@@ -1,0 +1,70 @@
+"""Written turns over real processes: what the in-memory player shows is what the pipeline does; and what a tap records
+of the pipeline plays like the turn that it was."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from services.cli.replay.command import directives, not_for_a_server
+from services.cli.replay.gateway import ReplayGateway
+from services.cli.replay.player import Session
+from services.cli.replay.script import APIS, Api, Gate, Replay, Turn, read
+from services.cli.replay.server import serving
+from tests.conftest import NatsServer, eventually
+from tests.pipeline.stack import MODEL, Stack
+
+FILES = sorted((Path(__file__).parents[1] / "replays" / "files").glob("*.jsonl"))
+REPLAYS = [
+    replay
+    for replay in (read(path.name, path.read_text()) for path in FILES)
+    if replay.family == "qwen3_coder" and not_for_a_server(replay) is None
+]
+
+
+def label(value: Any) -> str:
+    return value.name.removesuffix(".jsonl") if isinstance(value, Replay) else str(value)
+
+
+def session(replay: Replay, api: Api, http: aiohttp.ClientSession, url: str) -> Session:
+    def ask(turn: Turn, text: str) -> str:
+        return text + directives(replay, turn)
+
+    return Session(replay, api, http, url, model=MODEL, ask=ask)
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("replay", REPLAYS, ids=label)
+async def test_the_pipeline_says_what_was_written(stack: Stack, replay: Replay, api: Api) -> None:
+    async with aiohttp.ClientSession() as http:
+        for played in await session(replay, api, http, stack.url).play():
+            assert (played.line, played.problems) == (played.line, [])
+
+
+async def test_a_tap_records_what_can_be_played(stack: Stack, nats: NatsServer, tmp_path: Path) -> None:
+    file = tmp_path / "turns.jsonl"
+    command = ["-m", "services.cli.main", "tap", "--nats-url", nats.url, "--record", str(file), "--json"]
+    tap = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)
+    assert tap.stderr is not None
+    assert tap.stdout is not None
+    assert b"listening" in await tap.stderr.readline()
+    drain = asyncio.create_task(tap.stdout.read())
+    written = next(replay for replay in REPLAYS if replay.name == "interleaved.jsonl")
+    async with aiohttp.ClientSession() as http:
+        await session(written, "responses", http, stack.url).play()
+        await eventually(lambda: file.read_text().count('"expect"') >= len(written.turns))
+        tap.send_signal(signal.SIGINT)
+        await asyncio.gather(tap.wait(), drain)
+        recording = read("recording", file.read_text())
+        assert [turn.expect for turn in recording.turns] == [turn.expect for turn in written.turns]
+        assert not any(isinstance(step, Gate) for turn in recording.turns for step in turn.steps)
+        for api in APIS:
+            gateway = ReplayGateway(recording)
+            async with serving(gateway) as url:
+                again = await Session(recording, api, http, url, gateway=gateway).play()
+            assert [played.problems for played in again] == [[] for _ in recording.turns]
