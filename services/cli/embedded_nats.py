@@ -13,7 +13,7 @@ from services.cli.supervisor import Spec
 NAME = "nats"
 MAX_PAYLOAD = "8MB"
 """The most that the NATS documentation advises; as base64 a million token ids take 5.3 MB."""
-MAX_STORE = "1GB"
+MAX_STORE = "8GB"
 """For all buckets together; each has a limit of its own below it."""
 _POLL_S = 0.02
 

@@ -10,12 +10,12 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.responses.history import MAX_CHAIN, Histories, items_of
 from services.frontend.responses.listing import Page, listed, page_of
 from services.frontend.responses.record import (
+    EventPacker,
     StoredResponse,
     decode,
     encode,
     failed_view,
     item_id,
-    pack_events,
     response_of_item,
     unpack_events,
 )
@@ -172,17 +172,28 @@ async def test_the_first_store_that_has_it_counts() -> None:
 
 
 def test_records_and_streams_come_back_as_they_were() -> None:
-    full = record(
-        "a", "b", tenant="t", events=pack_events([b"event: x\n", b"data: {}\n\n"]), background=True, owner="o"
-    )
+    packer = EventPacker()
+    for piece in (b"event: x\n", b"data: {}\n\n"):
+        packer.add(piece)
+    full = record("a", "b", tenant="t", events=packer.packed(), background=True, owner="o")
     back = decode(encode(full))
     assert back == full
     assert back is not None
     assert unpack_events(back.events) == b"event: x\ndata: {}\n\n"
     assert decode(b"{}") is None
     assert decode(b"no json") is None
-    events = [b'event: response.output_text.delta\ndata: {"delta":"abc","n":%d}\n\n' % n for n in range(1000)]
-    assert len(pack_events(events)) < sum(map(len, events)) / 8
+
+
+def test_a_long_stream_is_kept_small_and_whole() -> None:
+    events = [b'event: response.output_text.delta\ndata: {"delta":"abc","n":%d}\n\n' % n for n in range(5000)]
+    packer = EventPacker()
+    for event in events:
+        packer.add(event)
+        assert packer._pending_bytes < 64 * 1024
+    assert unpack_events(packer.packed()) == b"".join(events)
+    assert unpack_events(packer.packed()) == b"".join(events)
+    assert len(packer.packed()) < sum(map(len, events)) / 8
+    assert EventPacker().packed() == b""
 
 
 def test_a_response_whose_process_is_gone_is_shown_as_failed() -> None:

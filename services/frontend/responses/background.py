@@ -14,7 +14,7 @@ from services.frontend.dialects.responses.stream import ResponsesStream, frame, 
 from services.frontend.exchange import Exchange
 from services.frontend.record import TurnRecord
 from services.frontend.responses.intake import Asked
-from services.frontend.responses.record import ENDED, StoredResponse
+from services.frontend.responses.record import ENDED, EventPacker, StoredResponse
 from services.frontend.responses.runner import NOTHING, Runner
 from services.frontend.responses.store import ResponseStore
 
@@ -181,10 +181,12 @@ class Background:
         job.emit(job.renderer.error(info))
 
     def _keep(self, job: Job, *, status: Status | None = None, owner: str = "") -> StoredResponse:
-        rendered = [] if owner else [frame(payload) for payload in job.payloads]
+        events = EventPacker()
+        for payload in () if owner else job.payloads:
+            events.add(frame(payload))
         if job.payloads:
             record = job.asked.record(
-                job.renderer, created=job.reply.created, rendered=rendered, status=status, owner=owner
+                job.renderer, created=job.reply.created, events=events.packed(), status=status, owner=owner
             )
         else:
             document = job.document() if status is None else job.asked.ask.document(job.reply, "cancelled")

@@ -1,6 +1,6 @@
 """From a request to a conversation: what the dialect cannot know by itself is fetched here and handed to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Raw, Struct
@@ -12,7 +12,7 @@ from services.frontend.dialects.responses.listing import stored_items
 from services.frontend.dialects.responses.request import ResponsesRequest
 from services.frontend.exchange import Exchange
 from services.frontend.responses.history import Histories, items_of
-from services.frontend.responses.record import StoredResponse, pack_events
+from services.frontend.responses.record import StoredResponse
 from services.frontend.responses.recording import Answer
 from services.frontend.responses.vaults import Vaults
 
@@ -37,14 +37,14 @@ class Asked(Struct, frozen=True):
         answer: Answer,
         *,
         created: float,
-        rendered: Sequence[bytes] = (),
+        events: bytes = b"",
         status: Status | None = None,
         owner: str = "",
     ) -> StoredResponse:
-        """The response as it stands, to be kept. `rendered`: its stream, if that may be replayed; `owner`: where it
-        still runs; `status` overrides the answer's."""
+        """The response as it stands, to be kept. `events`: its stream, packed, if that may be replayed; `owner`: where
+        it still runs; `status` overrides the answer's."""
         return self.of_document(
-            answer.response(status), answer.output_items(), created=created, rendered=rendered, owner=owner
+            answer.response(status), answer.output_items(), created=created, events=events, owner=owner
         )
 
     def of_document(
@@ -53,7 +53,7 @@ class Asked(Struct, frozen=True):
         output: list[Raw],
         *,
         created: float,
-        rendered: Sequence[bytes] = (),
+        events: bytes = b"",
         owner: str = "",
     ) -> StoredResponse:
         """The same from a Response object."""
@@ -67,7 +67,7 @@ class Asked(Struct, frozen=True):
             previous=request.previous_response_id,
             input=self.items(),
             output=output,
-            events=pack_events(rendered) if rendered else b"",
+            events=events,
             background=request.background,
             replaces=self.ask.compacting,
             owner=owner,

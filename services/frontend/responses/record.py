@@ -1,7 +1,7 @@
 """A response as it is kept: enough to show it again, to replay its stream, and to go on from it."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import zstandard
@@ -10,6 +10,8 @@ from msgspec import Raw, Struct
 ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """The states in which a response stays."""
 _OVERHEAD_BYTES = 512
+_PIECE_BYTES = 64 * 1024
+"""What a stream that goes on holds unpacked."""
 _PER_VALUE_BYTES = 120
 """What Python and its containers take for an entry and for each value in it."""
 
@@ -31,7 +33,7 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     """The items of its own request, each with an id; what came before is in `previous`."""
     output: list[Raw] = []
     events: bytes = b""
-    """Its stream as it was sent, packed (`pack_events`); empty if it had none."""
+    """Its stream as it was sent, packed (`EventPacker`); empty if it had none."""
     background: bool = False
     replaces: bool = False
     """Its output stands for all that came before: a chain does not go on behind it."""
@@ -91,14 +93,39 @@ def failed_view(record: StoredResponse) -> StoredResponse:
     return msgspec.structs.replace(record, status="failed", response=response, owner="")
 
 
-def pack_events(rendered: Iterable[bytes]) -> bytes:
-    """What a stream was made of, small: events repeat themselves, and take a tenth or less."""
-    return zstandard.ZstdCompressor(level=1).compress(b"".join(rendered))
+class EventPacker:
+    """Takes a stream as it is sent and keeps it small: events repeat themselves, and take a tenth or less."""
+
+    __slots__ = ("_packed", "_pending", "_pending_bytes")
+
+    def __init__(self) -> None:
+        self._packed: list[bytes] = []
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """The next bytes of the stream."""
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= _PIECE_BYTES:
+            self._pack()
+
+    def packed(self) -> bytes:
+        """All of it so far, for `unpack_events`."""
+        if self._pending:
+            self._pack()
+        return b"".join(self._packed)
+
+    def _pack(self) -> None:
+        self._packed.append(zstandard.ZstdCompressor(level=1).compress(b"".join(self._pending)))
+        self._pending.clear()
+        self._pending_bytes = 0
 
 
 def unpack_events(packed: bytes) -> bytes:
-    """The inverse of `pack_events`."""
-    return zstandard.ZstdDecompressor().decompress(packed)
+    """The stream that an `EventPacker` took."""
+    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+        return reader.read()
 
 
 def response_of_item(id: str) -> str | None:

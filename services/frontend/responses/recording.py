@@ -13,6 +13,7 @@ from services.frontend.dialects.responses.ask import ResponsesAsk
 from services.frontend.dialects.responses.document import Status
 from services.frontend.dialects.responses.response import ResponsesCollector
 from services.frontend.dialects.responses.stream import ResponsesStream
+from services.frontend.responses.record import EventPacker
 
 
 class Answer(Protocol):
@@ -32,7 +33,7 @@ class RecordingStream:
 
     def __init__(self, stream: ResponsesStream) -> None:
         self._stream = stream
-        self.rendered: list[bytes] = []
+        self._packer = EventPacker()
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """See `Renderer.start`."""
@@ -54,8 +55,12 @@ class RecordingStream:
         """See `Answer.output_items`."""
         return self._stream.output_items()
 
+    def events_packed(self) -> bytes:
+        """What it rendered so far, packed."""
+        return self._packer.packed()
+
     def _noted(self, data: bytes) -> bytes:
-        self.rendered.append(data)
+        self._packer.add(data)
         return data
 
 

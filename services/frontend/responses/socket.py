@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
 from aiohttp import WSMsgType, web
 from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
@@ -24,7 +25,6 @@ from services.frontend.dialects.responses.stream import payloads
 from services.frontend.exchange import EXCHANGE
 from services.frontend.responses import socket_frames as frames
 from services.frontend.responses.intake import Intake
-from services.frontend.responses.record import without_events
 from services.frontend.responses.recording import RecordingStream
 from services.frontend.responses.runner import NOTHING, Runner
 from services.frontend.responses.store import MemoryStore, ResponseStore
@@ -189,15 +189,16 @@ class Socket:
         try:
             asked = await self._intake.asked(request, self._request.headers, exchange)
             reply = runner.reply(exchange, request.model)
-            renderer = RecordingStream(asked.ask.renderer(reply))
+            stream = asked.ask.renderer(reply)
+            renderer = RecordingStream(stream) if request.store else stream
 
             def on_end() -> None:
                 # Found before the client hears that the response has ended, and may go on from it.
-                rendered = renderer.rendered if request.store else ()
-                record = asked.record(renderer, created=reply.created, rendered=rendered)
-                self._memory.put(without_events(record))
-                if request.store:
-                    self._services.store.put(record)
+                record = asked.record(renderer, created=reply.created)
+                self._memory.put(record)
+                if isinstance(renderer, RecordingStream):
+                    events = renderer.events_packed()
+                    self._services.store.put(msgspec.structs.replace(record, events=events))
 
             cost = runner.record()
             try:

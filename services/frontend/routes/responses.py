@@ -181,9 +181,9 @@ class ResponseRoutes:
         return _json(msgspec.json.encode(job.document()))
 
     def _keep(self, asked: Asked, answer: RecordingStream | ResponsesCollector) -> None:
-        rendered = answer.rendered if isinstance(answer, RecordingStream) else ()
+        events = answer.events_packed() if isinstance(answer, RecordingStream) else b""
         created = answer.response()["created_at"]
-        self._responses.store.put(asked.record(answer, created=created, rendered=rendered))
+        self._responses.store.put(asked.record(answer, created=created, events=events))
 
     async def _fitting(self, ask: ResponsesAsk, overflow: ContextOverflow) -> ResponsesAsk:
         conversation = await shortened(ask.conversation, overflow, self._responses.gateway.count)
