@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from schemas.conversation import (
     Call,
     Conversation,
+    Grammar,
     OutputFormat,
     Part,
+    RawPrompt,
     Reasoning,
     Result,
     Sampling,
@@ -23,10 +25,11 @@ from schemas.conversation import (
     Turn,
 )
 from schemas.errors import ContextOverflow, Invalid
+from schemas.frames import pack_ids
 from services.frontend.dialects.messages.request import parse
 from services.parser import open_parser
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, Rendered, assemble
+from services.preprocessor.prompt import Prompt, Rendered, allowed_tools, assemble
 
 BASH = ToolSpec("Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}})
 CALL = Call("c1", "Bash", '{"command": "ls"}')
@@ -316,3 +319,128 @@ def test_each_prompt_begins_with_the_last_one_and_its_answer(
         if instructed:
             turns.append(Turn("system", [Text("The date has changed.")]))
     assert assemble(conversation(*turns, system=[Text("Be brief.")], tools=[BASH]), setup).text.startswith(expected)
+
+
+class TestRaw:
+    """A prompt of /v1/completions."""
+
+    def test_text_goes_in_as_it_is(self, setup: ModelSetup) -> None:
+        text = HEADER + "\n  Once <|im_start|> upon\n"
+        prompt = assemble(raw(RawPrompt(text)), setup)
+        assert prompt.ids == setup.tokenizer.encode(text, True)
+        assert (prompt.stripped_lines, prompt.in_reasoning, prompt.prefix, prompt.tools) == (0, False, "", [])
+        assert set(setup.stop_ids) <= set(prompt.stop_ids)
+
+    def test_ids_are_taken_as_they_are(self, setup: ModelSetup) -> None:
+        ids = [5, 1, 0, setup.tokenizer.vocab_size - 1]
+        prompt = assemble(raw(RawPrompt(token_ids=pack_ids(ids))), setup)
+        assert prompt.ids == ids
+
+    @pytest.mark.parametrize(
+        "prompt", [RawPrompt(""), RawPrompt(), RawPrompt(token_ids=b"abc"), RawPrompt(token_ids=pack_ids([10**6]))]
+    )
+    def test_what_is_no_prompt_is_refused(self, setup: ModelSetup, prompt: RawPrompt) -> None:
+        for limit in (True, False):
+            with pytest.raises(Invalid) as refused:
+                assemble(raw(prompt), setup, limit=limit)
+            assert refused.value.info.param == "prompt"
+
+    def test_the_window_holds(self, setup: ModelSetup) -> None:
+        prompt = RawPrompt(token_ids=pack_ids([7] * 100))
+        assert assemble(raw(prompt, max_tokens=1000), setup, window=500).max_tokens == 400
+        with pytest.raises(ContextOverflow):
+            assemble(raw(prompt), setup, window=99)
+
+    def test_an_encoder_of_rendered_prompts_is_not_asked(self, setup: ModelSetup) -> None:
+        prompt = assemble(raw(RawPrompt("Hello")), setup, encode=lambda _: [1])
+        assert prompt.ids == setup.tokenizer.encode("Hello", True)
+
+
+def raw(prompt: RawPrompt, **sampling: Any) -> Conversation:
+    return Conversation("m", [], prompt=prompt, sampling=Sampling(**sampling))
+
+
+class TestStopIds:
+    def test_the_clients_come_to_the_models(self, setup: ModelSetup) -> None:
+        own = list(setup.stop_ids)
+        assert assemble(conversation(sampling=Sampling(stop_token_ids=[5, own[0]])), setup).stop_ids == [*own, 5]
+
+    def test_alone_where_the_models_are_ignored(self, setup: ModelSetup) -> None:
+        sampling = Sampling(stop_token_ids=[5], ignore_eos=True)
+        assert assemble(conversation(sampling=sampling), setup).stop_ids == [5]
+
+    @pytest.mark.parametrize("sampling", [Sampling(stop_token_ids=[10**6]), Sampling(logit_bias={10**6: 1.0})])
+    def test_ids_outside_the_vocabulary_are_refused(self, setup: ModelSetup, sampling: Sampling) -> None:
+        with pytest.raises(Invalid, match="vocabulary"):
+            assemble(conversation(sampling=sampling), setup)
+
+
+OWN = ToolSpec("read", namespace="files")
+OTHER = ToolSpec("read", namespace="mail")
+BARE = ToolSpec("read")
+
+
+class TestChoice:
+    """Which call is forced, and which are allowed."""
+
+    def forced(self, setup: ModelSetup, choice: ToolChoice, *tools: ToolSpec) -> str:
+        prefix = assemble(conversation(tools=list(tools), tool_choice=choice), setup).prefix
+        return prefix.removeprefix("<tool_call>\n<function=").removesuffix(">\n")
+
+    def test_a_namespaced_tool(self, setup: ModelSetup) -> None:
+        tools = (OWN, OTHER, BARE)
+        assert self.forced(setup, ToolChoice("tool", "read", namespace="mail"), *tools) == "mail__read"
+        assert self.forced(setup, ToolChoice("tool", "read"), *tools) == "read"
+        assert self.forced(setup, ToolChoice("tool", "files__read"), *tools) == "files__read"
+        assert self.forced(setup, ToolChoice("tool", "read"), OWN) == "files__read"
+        with pytest.raises(Invalid, match="calendar__read"):
+            self.forced(setup, ToolChoice("tool", "read", namespace="calendar"), *tools)
+
+    def test_the_only_one_that_is_allowed(self, setup: ModelSetup) -> None:
+        assert self.forced(setup, ToolChoice("any", allowed=["Bash"]), BASH, OWN) == "Bash"
+        assert self.forced(setup, ToolChoice("any", allowed=["files__read"]), BASH, OWN) == "files__read"
+        assert self.forced(setup, ToolChoice("any", allowed=["Bash", "read"]), BASH, OWN) == ""
+
+    def test_a_mask_leaves_the_prompt_alone(self, setup: ModelSetup) -> None:
+        free = assemble(conversation(tools=[BASH, OWN]), setup)
+        masked = assemble(conversation(tools=[BASH, OWN], tool_choice=ToolChoice(allowed=["Bash"])), setup)
+        assert masked.ids == free.ids
+
+    def test_what_is_not_offered_cannot_be_allowed(self, setup: ModelSetup) -> None:
+        with pytest.raises(Invalid, match="wipe"):
+            assemble(conversation(tools=[BASH], tool_choice=ToolChoice(allowed=["wipe"])), setup)
+
+    def test_a_name_stands_for_every_tool_of_that_name(self) -> None:
+        tools = [OWN, OTHER, BASH]
+        assert allowed_tools(conversation(tools=tools, tool_choice=ToolChoice(allowed=["read"]))) == [
+            "files__read",
+            "mail__read",
+        ]
+
+
+@pytest.mark.parametrize(("syntax", "kind"), [("lark", "Lark grammar"), ("regex", "regular expression")])
+def test_the_model_is_told_the_grammar_of_a_freeform_tool(setup: ModelSetup, syntax: str, kind: str) -> None:
+    patch = ToolSpec("apply_patch", "Edits files.", kind="custom", grammar=Grammar(syntax, "start: /a+/\n"))
+    text = assemble(conversation(tools=[patch]), setup).text
+    told = f"Edits files.\n\n`input` must match this {kind}:\nstart: /a+/\n"
+    assert json.dumps(told) in text
+
+
+def test_reasoning_that_the_client_wants_dropped_is_not_in_the_prompt(setup: ModelSetup) -> None:
+    """The reasoning of the present tool loop stays: it explains its calls."""
+    turns = [
+        user("one"),
+        said(Reasoning("FIRST"), CALL),
+        Turn("tool", [Result("c1", [Text("r")])]),
+        said(Reasoning("SECOND"), Text("t")),
+        user("two"),
+        said(Reasoning("THIRD"), replace(CALL, call_id="c2")),
+        Turn("tool", [Result("c2", [Text("r")])]),
+    ]
+    texts = {
+        history: assemble(conversation(*turns, tools=[BASH], thinking=Thinking(history=history)), setup).text
+        for history in ("default", "keep", "drop")
+    }
+    assert [mark in texts["drop"] for mark in ("FIRST", "SECOND", "THIRD")] == [False, False, True]
+    assert all(mark in texts["keep"] for mark in ("FIRST", "SECOND", "THIRD"))
+    assert texts["keep"] == texts["default"]

@@ -130,3 +130,20 @@ def test_who_wins() -> None:
 
 def test_nothing_is_written_that_the_template_does_not_read() -> None:
     assert variables(Thinking("disabled", effort="low", budget_tokens=1), traits=TemplateTraits(), tools=True) == {}
+
+
+@pytest.mark.parametrize("tools", [True, False])
+def test_the_clients_word_on_old_reasoning_goes_before_the_operators(tools: bool) -> None:
+    kept = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
+    dropped = {name: not value for name, value in kept.items()}
+    assert variables(Thinking(history="keep"), tools=tools, defaults=dropped) == kept
+    assert variables(Thinking(history="drop"), tools=tools, defaults=kept) == dropped
+    assert variables(Thinking(history="drop"), tools=tools, own={"clear_thinking": False})["clear_thinking"] is False
+
+
+def test_verbosity_is_written_where_the_template_reads_it() -> None:
+    decision = decide(Conversation("m", [], verbosity="low"))
+    reads = TemplateTraits(variables=frozenset({"verbosity"}))
+    assert template_variables(decision, reads, defaults={"verbosity": "high"}, own={}) == {"verbosity": "low"}
+    assert template_variables(decision, TemplateTraits(), defaults={}, own={}) == {}
+    assert template_variables(decide(Conversation("m", [])), reads, defaults={}, own={}) == {}

@@ -387,3 +387,15 @@ def test_other_templates_are_read(prompt: str) -> None:
 def test_text_in_no_known_form_is_a_request() -> None:
     assert read_prompt("just text").request == "just text"
     assert act("", family("qwen3_coder")) != ""
+
+
+@pytest.mark.parametrize("prompt", ["Once upon a time", "", " \n", "def add(a, b):\n    return"])
+def test_a_prompt_that_is_no_chat_is_gone_on_with_in_plain_text(prompt: str) -> None:
+    output = act(prompt, family("qwen3_coder"))
+    assert output
+    assert "<think>" not in output
+
+
+def test_a_prompt_that_is_no_chat_gets_the_word_or_the_form_that_it_asks_for() -> None:
+    assert act("Answer with the single word DONE.", family("qwen3_coder")) == "DONE"
+    assert json.loads(act("Give me an object.", family("qwen3_coder"), OutputFormat("json_object")))

@@ -87,7 +87,9 @@ def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
 
 def compose(reply: Reply, view: Prompt, family: Family) -> str:
     """The reply in the family's form, from where the prompt's end stands: before, inside or behind the reasoning, or
-    behind the opening of a call that must be made."""
+    behind the opening of a call that must be made. Where the prompt is no chat, the bare text."""
+    if not view.chat:  # a raw completion: reasoning and calls are a chat's
+        return reply.text
     calls = [family.write_call(call.name, call.arguments) for call in reply.calls]
     body = "\n".join(calls) or reply.text
     reasoning = family.write_reasoning(reply.thought) if family.style.reasoning else ""

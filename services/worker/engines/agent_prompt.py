@@ -55,6 +55,8 @@ class Prompt(Struct, frozen=True):
     """How many messages the assistant has written since then."""
     directory: str | None
     """Where the harness works, if it says so."""
+    chat: bool = True
+    """Written by a chat template; else it is one text that is to be gone on with."""
 
 
 _HEADERS = (
@@ -65,6 +67,8 @@ _HEADERS = (
     re.compile(r"<｜(System|User|Assistant)｜>"),
     re.compile(r"\[(INST|/INST)\] ?"),
 )
+_MARKED = re.compile(r"<[|｜]|[|｜]>|<\w+_of_turn>|<s>|<bos>|\[/?INST\]|^(?:system|user|assistant)\n", re.MULTILINE)
+"""Control tokens of any chat template, also of those whose messages are not told apart here."""
 _ENDS = re.compile(
     r"\s*(?:<\|im_end\|>|<\|eot_id\|>|<\|eom_id\|>|<end_of_turn>|<\|end\|>|</s>|<｜end▁of▁sentence｜>)\s*$"
 )
@@ -118,6 +122,7 @@ def read_prompt(text: str) -> Prompt:
         results=[without_additions(message.text) for message in messages[since:] if message.role == "tool"],
         answers=sum(message.role == "assistant" for message in messages[since:]),
         directory=found[1] if (found := _DIRECTORY.search(text)) else None,
+        chat=_MARKED.search(text) is not None,
     )
 
 
