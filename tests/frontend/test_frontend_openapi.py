@@ -151,6 +151,15 @@ async def test_answers_are_of_their_types(method: str, path: str, body: Any, kin
         msgspec.json.decode(await response.read(), type=kind)
 
 
+async def test_a_compaction_decodes_whatever_its_request_says_of_decoding() -> None:
+    """Found by schemathesis on a running stack: `generate: false` left no summary, which was a 500."""
+    ask = {"model": MODEL, "input": "hi", "generate": False, "stop": ["a"], "stop_token_ids": [1]}
+    async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:
+        assert (await http.post("/v1/responses/compact", json=ask)).status == 200
+    sampling = served.gateway.turns[0].conversation.sampling
+    assert (sampling.max_tokens, sampling.stop, sampling.stop_token_ids) == (None, [], [])
+
+
 def operations() -> list[Any]:
     schema = schemathesis.openapi.from_dict(EVERYTHING)
     return [found.ok() for found in schema.get_all_operations()]

@@ -249,6 +249,10 @@ def _to_summarize(conversation: Conversation) -> Conversation:
         turns=[*conversation.turns, Turn("user", [Text(SUMMARIZE)])],
         tool_choice=ToolChoice("none"),
         format=None,
+        # What would leave no summary is not for it: a prompt to be prefilled only, and where an answer is to stop.
+        sampling=msgspec.structs.replace(
+            conversation.sampling, max_tokens=conversation.sampling.max_tokens or None, stop=[], stop_token_ids=[]
+        ),
     )
 
 
