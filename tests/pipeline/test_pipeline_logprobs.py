@@ -1,0 +1,148 @@
+"""Log probabilities and raw prompts through all four services, whatever happens on the way."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.conversation import Conversation, RawPrompt, Sampling
+from schemas.errors import Invalid
+from schemas.events import Delta, Finish, FinishReason, TokenLogprob
+from schemas.frames import CountRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
+from tests.pipeline.local import Local, Plan, Running
+
+
+def told(turn: Running) -> list[list[TokenLogprob]]:
+    """The tokens of each block, as the client saw them."""
+    blocks: list[list[TokenLogprob]] = [[] for _ in turn.sink.texts]
+    for event in turn.sink.events:
+        if isinstance(event, Delta):
+            for token in event.logprobs or []:
+                assert event.offset <= token.at < event.offset + len(event.text)
+            blocks[event.block] += event.logprobs or []
+    return blocks
+
+
+def check(turn: Running) -> None:
+    """Each character is told once, by the token that wrote it."""
+    for text, tokens in zip(turn.sink.texts, told(turn), strict=True):
+        ends = [token.at for token in tokens[1:]] + [len(text)]
+        assert tokens[0].at == 0
+        for token, end in zip(tokens, ends, strict=True):
+            assert text[token.at : end] in token.token
+            assert token.logprob == -0.5
+
+
+@pytest.mark.parametrize("what", ["nothing", "parser", "frames", "events"])
+async def test_each_character_is_told_once(local: Local, what: str) -> None:
+    await local.start(1, 2)
+    plan = Plan(length=80, hold_at=40, go=asyncio.Event())
+    turn = local.turn(plan, logprobs=0)
+    await turn.sink.words_at_least(30)
+    parser = local.server_of(turn.id, "parser")
+    if what == "parser":
+        await parser.kill()
+    elif what == "frames":
+        local.of("worker")[0].lose(f".tok.{parser.id}", 2)
+    elif what == "events":
+        parser.lose(".evt.", 2)
+    plan.go.set()
+    await turn.whole(80)
+    check(turn)
+
+
+async def test_a_worker_that_goes_on_tells_what_it_writes(local: Local) -> None:
+    """What was decoded before the death and not shown yet has none: the new worker did not choose it."""
+    await local.start(2, 1)
+    plan = Plan(length=80, hold_at=40, go=asyncio.Event())
+    turn = local.turn(plan, logprobs=0)
+    await turn.sink.words_at_least(30)
+    await local.server_of(turn.id, "worker").kill()
+    plan.go.set()
+    await turn.whole(80, switches=1)
+    places = [token.at for token in told(turn)[-1]]
+    assert places == sorted(set(places))
+    assert len(places) > 60
+
+
+async def test_who_does_not_ask_is_not_told(local: Local) -> None:
+    await local.start()
+    turn = local.turn(Plan(length=20))
+    await turn.whole(20)
+    assert all(event.logprobs is None for event in turn.sink.events if isinstance(event, Delta))
+
+
+def raw(local: Local, prompt: RawPrompt, **sampling: Any) -> Conversation:
+    return Conversation(local.model.name, [], prompt=prompt, sampling=Sampling(**{"max_tokens": 50, **sampling}))
+
+
+def play(local: Local, conversation: Conversation, plan: Plan) -> Running:
+    local.plans["raw1"] = plan
+    return Running(local, local.gateway, "raw1", conversation)
+
+
+async def test_a_raw_prompt_reaches_the_engine_and_all_that_it_says_is_text(local: Local) -> None:
+    await local.start()
+    ids = [7, 0, 11]
+    turn = play(local, raw(local, RawPrompt(token_ids=pack_ids(ids)), logprobs=0), Plan(length=10))
+    end = await turn.finished()
+    assert isinstance(end, Finish)
+    (worker,) = local.of("worker")
+    assert worker.engine is not None
+    assert worker.engine.seen[-1].token_ids == ids
+    assert turn.sink.kinds == ["text"]
+    spelled = b"".join(token.data for token in told(turn)[0])
+    assert spelled == turn.sink.texts[0].encode()
+    assert turn.sink.texts[0].startswith(" "), "no blank is taken off"
+    assert len(turn.sink.texts[0].split()) == 12
+    assert end.usage.prompt == 3
+
+
+async def test_a_stop_token_of_the_client_ends_the_turn(local: Local) -> None:
+    await local.start()
+    (worker,) = local.of("worker")
+    assert worker.engine is not None
+    turn = local.turn(Plan(length=5), stop_token_ids=[9, 10], logit_bias={})
+    await turn.whole(5)
+    assert {9, 10} <= set(worker.engine.seen[-1].stop_ids)
+
+
+async def test_what_the_engine_cannot_do_is_refused_before_anything_is_said(local: Local) -> None:
+    await local.start()
+    turn = local.turn(logit_bias={3: 1.0})
+    with pytest.raises(Invalid, match="logit_bias is not supported"):
+        await turn.task
+
+
+async def test_raw_prompts_are_counted_and_tokenized(local: Local) -> None:
+    await local.start()
+    (preprocessor,), (frontend,) = local.of("preprocessor"), local.of("frontend")
+    conversation = raw(local, RawPrompt("Once upon a time"))
+    ids = local.model.setup.tokenizer.encode("Once upon a time", True)
+
+    async def ask(subject: str, question: msgspec.Struct) -> TextReply:
+        answer = await frontend.process.bus.request(subject, msgspec.json.encode(question), 5)
+        return msgspec.json.decode(answer, type=TextReply)
+
+    name = local.model.name
+    counted = await ask(subjects.count(name, preprocessor.id), CountRequest(conversation))
+    assert counted.count == len(ids)
+    shown = await ask(subjects.tokenize(name, preprocessor.id), TokenizeRequest(conversation=conversation))
+    assert unpack_ids(shown.token_ids) == ids
+    refused = await ask(subjects.count(name, preprocessor.id), CountRequest(raw(local, RawPrompt(""))))
+    assert refused.error is not None
+    assert refused.error.param == "prompt"
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_a_stop_string_ends_the_turn_with_or_without_itself(local: Local, stays: bool) -> None:
+    await local.start()
+    word = local.model.words[7 * 20][1]  # the 21st word of the first worker, two of which are thought
+    turn = local.turn(Plan(length=60, pace_s=0.001), stop=[word], include_stop=stays, logprobs=0)
+    end = await turn.finished()
+    assert isinstance(end, Finish)
+    assert (end.reason, end.stop_string) == (FinishReason.STOP_STRING, word)
+    assert turn.sink.texts[-1].endswith(word) is stays
+    check(turn)
