@@ -2,8 +2,9 @@
 
 import gzip
 import json
+import threading
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import brotli
 import pytest
@@ -12,6 +13,8 @@ from aiohttp import ClientSession
 from frontend_fakes import MODEL, serving
 
 from schemas.errors import Invalid, TooLarge
+from services.frontend.dialects.messages.dialect import Messages
+from services.frontend.dialects.messages.request import MessagesAsk
 from services.frontend.limits import THREAD_FROM_BYTES, decode
 from services.runtime.config import FrontendConfig
 
@@ -112,3 +115,22 @@ async def test_a_decoded_body_over_the_limit_is_a_413() -> None:
         assert response.status == 413
         details = (await response.json())["error"]["details"]
         assert details == {"error_code": "request_body_too_large_after_decoding"}
+
+
+async def test_a_large_body_is_understood_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 messages keep the frontend's other streams waiting for no time."""
+    threads: list[bool] = []
+    parse = Messages.parse
+
+    def watched(self: Messages, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return parse(self, body, headers)
+
+    monkeypatch.setattr(Messages, "parse", watched)
+    long = {**ASK, "messages": [{"role": "user", "content": "x" * 100}] * 6000}
+    async with serving() as served, ClientSession(served.url) as http:
+        for body in (ASK, long):
+            assert (await http.post("/v1/messages", json=body)).status == 200
+        refused = await http.post("/v1/messages", json={**long, "max_tokens": -1})
+        assert (await refused.json())["error"]["message"] == "max_tokens: Input should be greater than or equal to 0"
+    assert threads == [True, False, False]

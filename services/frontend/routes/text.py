@@ -21,7 +21,7 @@ from services.frontend.dialects.decode import decode_body
 from services.frontend.dialects.messages.dialect import Messages
 from services.frontend.dialects.messages.wording import explain
 from services.frontend.exchange import EXCHANGE
-from services.frontend.limits import read_body
+from services.frontend.limits import read_body, understand
 from services.frontend.turns import TurnGateway
 
 _MAX_ID = 2**32 - 1
@@ -55,7 +55,8 @@ class TextRoutes:
 
     async def count(self, request: web.Request) -> web.Response:
         """Exact prompt tokens of a Messages request."""
-        ask = self._dialect.parse_count(await read_body(request, self._max_body_bytes), request.headers)
+        body = await read_body(request, self._max_body_bytes)
+        ask = await understand(self._dialect.parse_count, body, request.headers)
         tokens = await self._gateway.count(self._admit(ask.conversation))
         request[EXCHANGE].fields |= {"model": ask.conversation.model, "prompt_tokens": tokens}
         return web.Response(body=self._dialect.count_body(ask, tokens), content_type="application/json")

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from services.frontend.dialects.base import Ask, Dialect
-from services.frontend.limits import read_body
+from services.frontend.limits import read_body, understand
 from services.frontend.turn_server import TurnServer
 
 
@@ -19,6 +19,7 @@ class TurnRoute:
         """Handler: one request."""
 
         async def read() -> Ask:
-            return self._dialect.parse(await read_body(request, self._max_body_bytes), request.headers)
+            body = await read_body(request, self._max_body_bytes)
+            return await understand(self._dialect.parse, body, request.headers)
 
         return await self._server.serve(request, self._dialect, read)
