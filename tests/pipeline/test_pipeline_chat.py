@@ -1,0 +1,138 @@
+"""Chat Completions and Completions through real processes, with OpenAI's SDK."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from openai import AsyncOpenAI
+
+from tests.pipeline.client import TOOLS, call, say
+from tests.pipeline.stack import MODEL, Stack
+
+CHAT_TOOLS: Any = [
+    {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}} for tool in TOOLS
+]
+TWICE = f"First thought.\n</think>\n\n{call('one')}\n<think>\nSecond thought.\n</think>\n\n{call('two')}"
+LONG = "Hm.\n</think>\n\nIt begins.[[delay 20]][[fill 400]]"
+
+
+@pytest.fixture
+async def sdk(stack: Stack) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="k", max_retries=0) as client:
+        yield client
+
+
+def user(*outputs: str) -> Any:
+    return [{"role": "user", "content": say(*outputs)}]
+
+
+async def test_a_call_is_told_while_the_model_goes_on(sdk: AsyncOpenAI) -> None:
+    story = f"Hm.\n</think>\n\n{call('ls', timeout_s=2)}[[delay 20]][[fill 50]]"
+    told, inline = [], ""
+    stream = await sdk.chat.completions.create(
+        model=MODEL,
+        messages=user(story),
+        tools=CHAT_TOOLS,
+        stream=True,
+        extra_headers={"x-turnwire-tool-dispatch": "1"},
+    )
+    async for chunk in stream:
+        extra = chunk.model_extra or {}
+        if "tool_call_dispatch" in extra:
+            told.append((time.monotonic(), extra["tool_call_dispatch"], inline))
+        for choice in chunk.choices:
+            for piece in choice.delta.tool_calls or []:
+                inline += (piece.function.arguments if piece.function else None) or ""
+    ((at, dispatched, before),) = told
+    assert time.monotonic() - at > 0.5
+    assert json.loads(before) == {"cmd": "ls", "timeout_s": 2}
+    assert dispatched["tool_call"]["function"]["arguments"] == before
+
+
+async def test_sealed_reasoning_goes_back_to_its_place(stack: Stack, sdk: AsyncOpenAI) -> None:
+    messages = user(TWICE, "So.\n</think>\n\nAll done.")
+    details = {"x-turnwire-reasoning-details": "1"}
+    async with sdk.chat.completions.stream(
+        model=MODEL, messages=messages, tools=CHAT_TOOLS, extra_headers=details
+    ) as stream:
+        message = (await stream.get_final_completion()).choices[0].message.to_dict()
+    assert message["reasoning_content"] == "First thought.Second thought."
+    calls: Any = message["tool_calls"]
+    replayed: dict[str, Any] = {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": message["reasoning_content"],
+        "reasoning_details": message["reasoning_details"],
+        "tool_calls": [{key: made[key] for key in ("id", "type", "function")} for made in calls],
+    }
+    for made in replayed["tool_calls"]:
+        made["function"].pop("parsed_arguments", None)
+    messages += [replayed, *({"role": "tool", "tool_call_id": made["id"], "content": "ok"} for made in calls)]
+    prompt = await _prompt(stack, {"model": MODEL, "messages": messages, "tools": CHAT_TOOLS})
+    shown = prompt.partition("<|im_start|>assistant")[2]
+    places = [shown.find(said) for said in ("First thought.", "one", "Second thought.", "two")]
+    assert -1 < places[0] < places[1] < places[2] < places[3]
+    assert shown.count("thought.") == 2
+    last = await sdk.chat.completions.create(model=MODEL, messages=messages, tools=CHAT_TOOLS)
+    assert last.choices[0].message.content == "All done."
+
+
+async def _prompt(stack: Stack, body: dict[str, Any]) -> str:
+    async with aiohttp.ClientSession(stack.url) as http:
+        tokenized = await (await http.post("/v1/tokenize", json=body)).json()
+        text = await (await http.post("/v1/detokenize", json={"model": MODEL, "tokens": tokenized["tokens"]})).json()
+    prompt: str = text["prompt"]
+    return prompt
+
+
+async def test_several_choices_come_side_by_side(sdk: AsyncOpenAI) -> None:
+    story = "Hm.\n</think>\n\nHello there."
+    async with sdk.chat.completions.stream(
+        model=MODEL, messages=user(story), n=3, seed=1, logprobs=True, top_logprobs=2,
+        stream_options={"include_usage": True},
+    ) as stream:  # fmt: skip
+        whole = await stream.get_final_completion()
+    assert [(each.index, each.message.content) for each in whole.choices] == [(at, "Hello there.") for at in range(3)]
+    assert whole.usage
+    assert whole.usage.completion_tokens % 3 == 0
+    for each in whole.choices:
+        assert each.logprobs
+        assert each.logprobs.content
+        assert b"".join(bytes(token.bytes or []) for token in each.logprobs.content).decode() == "Hello there."
+        assert all(1 <= len(token.top_logprobs) <= 2 for token in each.logprobs.content)
+
+
+async def test_a_hang_up_ends_every_choice(stack: Stack, sdk: AsyncOpenAI) -> None:
+    stream = await sdk.chat.completions.create(model=MODEL, messages=user(LONG), n=3, stream=True)
+    begun: set[int] = set()
+    async for chunk in stream:
+        begun |= {choice.index for choice in chunk.choices if choice.delta.content}
+        if len(begun) == 3:
+            break
+    await stream.close()
+    async with asyncio.timeout(4):  # the turns themselves would go on for eight seconds
+        while await _running(stack):
+            await asyncio.sleep(0.02)
+
+
+async def _running(stack: Stack) -> int:
+    stages = (await asyncio.to_thread(stack.health))["stages"]
+    return sum(process["running"] for process in stages["worker"])
+
+
+async def test_raw_prompts(sdk: AsyncOpenAI) -> None:
+    prompts = [say("one two three four five"), say("two three one four five")]
+    whole = await sdk.completions.create(model=MODEL, prompt=prompts, n=2, max_tokens=3, echo=True)
+    told = [choice.text for choice in whole.choices]
+    assert told[0] == told[1] == prompts[0] + "one two three"
+    assert told[2] == told[3] == prompts[1] + "two three one"
+    assert [choice.finish_reason for choice in whole.choices] == ["length"] * 4
+    scored = await sdk.completions.create(model=MODEL, prompt=prompts[0], max_tokens=3, logprobs=1)
+    logprobs = scored.choices[0].logprobs
+    assert logprobs
+    assert "".join(logprobs.tokens or []) == scored.choices[0].text
+    assert logprobs.text_offset == [0, 3, 7]
