@@ -50,6 +50,8 @@ class LedgerModel(Struct, frozen=True):
     vocabulary: Vocabulary
     ends: tuple[str, ...]
     """Texts of the tokens that end a turn."""
+    header: str = ""
+    """What stands before a turn of the model, reasoning not counted and without white space around it."""
 
 
 class Found(Struct, frozen=True):
@@ -83,6 +85,9 @@ class Ledger:
         self._end = (
             re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
         )
+        joint = model.family.style.joint
+        opens = (joint, model.header) if joint else (model.header, *model.family.markers)
+        self._goes_on = tuple(text for text in opens if text and text not in model.ends)
         self._guard = _guard(model.encoder)
 
     def add(self, entry: LedgerEntry) -> bool:
@@ -111,17 +116,24 @@ class Ledger:
                 return
             yield match.start()
 
-    def goes_on(self, stretch: str, own: str) -> bool:
-        """Whether a stretch holds an end token that is neither quoted in the turn itself nor followed by a further
-        message of the model: what a parser passes over between messages may be somebody else's."""
-        joint, quoted = self.model.family.style.joint, Counter(self._end.findall(own) if self._end else ())
-        for match in self._end.finditer(stretch) if self._end else ():
-            if joint and stretch[match.end() :].lstrip().startswith(joint):
-                continue
-            quoted[match[0]] -= 1
-            if quoted[match[0]] < 0:
-                return True
+    def strays(self, stretch: str, own: str) -> bool:
+        """Whether a stretch holds an end token that is neither quoted in the turn itself nor followed by more of the
+        model's: what a parser passes over between messages may be somebody else's."""
+        if self._end is None:
+            return False
+        quoted = Counter(self._end.findall(own))
+        for match in self._end.finditer(stretch):
+            if not stretch[match.end() :].lstrip().startswith(self._goes_on):
+                quoted[match[0]] -= 1
+                if quoted[match[0]] < 0:
+                    return True
         return False
+
+    def bare(self, stretch: str) -> str:
+        """A stretch without the header of the model's messages. It has one where a template writes none when the model
+        is to go on behind a result, but one when all is history (some Gemma 4)."""
+        header, rest = self.model.header, stretch.lstrip()
+        return rest[len(header) :] if header and rest.startswith(header) else stretch
 
 
 class Recall:
@@ -211,8 +223,8 @@ class Recall:
         for end in self._ledger.ends(text, seat.front):
             if end - seat.front < size:
                 continue
-            stretch = text[seat.front : end]
-            if self._ledger.goes_on(stretch, own.text) or not reader.keeps(own, stretch, seat.lead, self._tools, mode):
+            stretch = self._ledger.bare(text[seat.front : end])
+            if self._ledger.strays(stretch, own.text) or not reader.keeps(own, stretch, seat.lead, self._tools, mode):
                 continue
             lacks = "" if entry.closed else reader.lacks(own, stretch, seat.lead, self._tools, mode)
             return None if lacks is None else _Base(held, end, entry.tail + lacks)

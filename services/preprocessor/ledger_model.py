@@ -6,6 +6,7 @@ from schemas.conversation import Conversation, Text, Turn
 from schemas.errors import Invalid
 from services.parser.detokenizer import Vocabulary
 from services.preprocessor.ledger import Ledger, LedgerModel
+from services.preprocessor.ledger_turns import LeadOf, lead_of
 from services.preprocessor.messages import adapt
 from services.preprocessor.model import ModelSetup
 
@@ -30,6 +31,7 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
         encoder=setup.encoder,
         vocabulary=Vocabulary(backend),
         ends=tuple(sorted(ends - {""})),
+        header=_header(setup, lead_of(setup.family)),
     )
     return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
 
@@ -49,3 +51,14 @@ def _end_in_history(setup: ModelSetup) -> list[str]:
         return []
     rest = behind[found[0] :]
     return [max((token for token in setup.encoder.cuts.tokens if rest.startswith(token)), key=len)]
+
+
+def _header(setup: ModelSetup, lead: LeadOf) -> str:
+    """What the template writes for the model to go on from, without what opens its reasoning."""
+    asked = adapt(Conversation("probe", [Turn("user", [Text("Hi.")])]), setup.traits, setup.template).messages
+    try:
+        whole, without = setup.template.render(asked), setup.template.render(asked, generation=False)
+    except Invalid:
+        return ""
+    header = whole.removeprefix(without) if whole.startswith(without) else ""
+    return header[: lead(header, "")].strip()

@@ -6,8 +6,8 @@ arguments (`turn_keys.canonical_arguments`).
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
@@ -19,6 +19,7 @@ from services.preprocessor.ledger_store import OwnTurn
 from services.preprocessor.messages import Unseal
 
 Said = Text | Reasoning | Call
+LeadOf: TypeAlias = Callable[[str, str], int]
 _LEAD_CHARS = 256
 _TEXT, _REASONING = "\x00text", "\x00reasoning"
 """What stands for them where a call has its name."""
@@ -39,6 +40,23 @@ class Mode(NamedTuple):
         return cls(entry.in_reasoning, entry.prefix, entry.calls_as_text)
 
 
+def lead_of(family: Family) -> LeadOf:
+    """Tells where the marks begin, at a prompt's end and before a forced call's opening, with which it opens the turn's
+    reasoning, opens and closes it, or only closes it."""
+    if family.think is None:
+        return lambda prompt, prefix: len(prompt) - len(prefix)
+    opener, closer = map(_marker, family.think)
+    marks = re.compile(rf"\s*(?:{opener}\s*(?:{closer}\s*)?|{closer}\s*)\Z")
+
+    def lead(prompt: str, prefix: str) -> int:
+        end = len(prompt) - len(prefix)
+        start = max(end - _LEAD_CHARS, 0)
+        found = marks.search(prompt[start:end])
+        return start + found.start() if found else end
+
+    return lead
+
+
 class TurnReader:
     """Reads turns as the parser does. Thread-safe."""
 
@@ -50,7 +68,7 @@ class TurnReader:
         self._family = family
         self._vocabulary = vocabulary
         self._hidden = vocabulary.hidden(family.markers)
-        self._lead = _lead_pattern(family)
+        self.lead = lead_of(family)
         self._empty_thought = _empty_thought_pattern(family)
 
     def text_of(self, ids: Iterable[int]) -> str:
@@ -89,15 +107,6 @@ class TurnReader:
             return False
         shown = self.shown(self._unseen.sub("", stretch), self._unseen.sub("", lead), tools, mode)
         return shown is not None and same(own.parts, shown)
-
-    def lead(self, prompt: str, prefix: str) -> int:
-        """Where the marks begin with which a prompt opens the turn's reasoning or leaves it out."""
-        end = len(prompt) - len(prefix)
-        if self._lead is None:
-            return end
-        start = max(end - _LEAD_CHARS, 0)
-        found = self._lead.search(prompt[start:end])
-        return start + found.start() if found else end
 
     def lacks(self, own: OwnTurn, stretch: str, lead: str, tools: list[ToolSpec], mode: Mode) -> str | None:
         """What a turn that was cut off lacks to be closed, as the template writes it in the stretch that it gives to
@@ -244,14 +253,6 @@ def _marker(text: str) -> str:
     """A marker as a pattern; a tokenizer may add to its name (`<think:opensource>`)."""
     text = text.strip()
     return re.escape(text.removesuffix(">")) + r"[\w:]*>" if text.endswith(">") else re.escape(text)
-
-
-def _lead_pattern(family: Family) -> "re.Pattern[str] | None":
-    """Reasoning opened, opened and closed, or only closed, at the end of a prompt."""
-    if family.think is None:
-        return None
-    opener, closer = map(_marker, family.think)
-    return re.compile(rf"\s*(?:{opener}\s*(?:{closer}\s*)?|{closer}\s*)\Z")
 
 
 def _empty_thought_pattern(family: Family) -> "re.Pattern[str] | None":

@@ -1,0 +1,76 @@
+"""A loaded model for any chat template: the demo model's tokenizer with the template's own control tokens."""
+
+import importlib.util
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from services.cli.demo_model import build_demo_model
+from services.parser import families
+from services.preprocessor.model import ModelSetup
+from services.runtime.config import PreprocessorConfig
+
+_CONTROL = re.compile(
+    r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>|<\|[a-z_]+>|<[a-z_]+\|>|<(?:start|end)_of_(?:turn|utterance)>|<turn\|>|\[/?[A-Z_]{3,}\]"
+)
+_END_TOKENS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eot|>", "<|return|>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<turn|>"),
+    *("<|end|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
+)
+"""Tokens that end a turn, most telling first; a model's generation_config would name them."""
+_ALSO_ENDS = ("<|call|>", "<|eom_id|>", "<|tool_response>")
+_BOS, _EOS = "<s>", "</s>"
+
+
+def published() -> dict[str, Path]:
+    """Templates of the `trl` package, which without its own dependencies is data; none where it is not installed."""
+    spec = importlib.util.find_spec("trl")
+    if spec is None or not spec.submodule_search_locations:
+        return {}
+    folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
+    return {file.stem: file for file in sorted(folder.glob("*.jinja")) if not file.stem.endswith("_training")}
+
+
+def build(template: str, directory: Path, *, family: str = "auto") -> ModelSetup:
+    """A model whose template is this text. Raises ValueError where no family reads its calls."""
+    base = build_demo_model(Path(tempfile.gettempdir()) / "turnwire-bench-demo")
+    directory.mkdir(parents=True, exist_ok=True)
+    controls = set(_CONTROL.findall(template))
+    ends = [token for token in _END_TOKENS if token in controls]
+    eos = ends[0] if ends and "eos_token" not in template else _EOS
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    markers = {marker for known in families().values() for marker in known.markers if marker in template}
+    special = sorted(
+        controls | {_BOS, _EOS} | {stop for f in families().values() for stop in f.stops if stop in template}
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_tokens(
+        [AddedToken(token, special=False, normalized=False) for token in sorted(markers - set(special))]
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "chat_template.jinja").write_text(template)
+    also = [tokenizer.token_to_id(token) for token in (eos, *_ALSO_ENDS) if token in controls or token == eos]
+    documents = {
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": _BOS,
+            "eos_token": eos,
+            "clean_up_tokenization_spaces": False,
+        },
+        "config.json": {"model_type": "bert", "max_position_embeddings": 1_000_000},
+        "generation_config.json": {"eos_token_id": also},
+    }
+    for name, document in documents.items():
+        (directory / name).write_text(json.dumps(document))
+    return ModelSetup.load(
+        PreprocessorConfig(model=str(directory), served_model_name="m", family=family, tokenizer="tokenizers")
+    )
+
+
+def forget(directory: Path) -> None:
+    """Removes a model that `build` made."""
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,247 @@
+"""Random agent sessions: what a model of a family writes, tokens and all, and what its client does next.
+
+Every word of a session is its own, so that whether a template shows a turn whole and in order is seen in its text,
+without a parser.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from bench.ledger.clients import Block, Dialogue
+from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from schemas.frames import ParseContext, TokenEntry, TokenFinish
+from schemas.ledger import LedgerEntry
+from services.parser.commit import Notary, entry_of
+from services.parser.seal import Sealer
+from services.parser.shard import TurnParse
+from services.parser.writing import as_json
+from services.preprocessor.ledger import Ledger
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt
+from services.runtime.turnlog import Cursor
+
+WORD = re.compile(r"w\d+x")
+TOOLS: list[dict[str, Any]] = [
+    {
+        "name": "run_shell",
+        "schema": {
+            "type": "object",
+            "properties": {
+                "cmd": {"type": "string"},
+                "timeout_s": {"type": "number"},
+                "dry": {"type": "boolean"},
+                "lines": {"type": "array", "items": {"type": "string"}},
+                "count": {"type": "integer"},
+            },
+            "required": ["cmd"],
+        },
+    },
+    {"name": "look", "schema": {"type": "object", "properties": {"where": {"type": "string"}}}},
+]
+_BLANKS = ("", "", "", " ", "\n", "\n\n", "  \n")
+_CALLS = (1, 1, 1, 2, 3, 4)
+
+
+class Choices(Protocol):
+    """Where chance comes from: bytes (`fuzz.stories.Choices`), or a generator."""
+
+    def below(self, count: int) -> int: ...
+    def of(self, options: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model wrote in one turn."""
+
+    ids: list[int]
+    text: str
+    blocks: list[Block]
+    entry: LedgerEntry | None
+
+    @property
+    def words(self) -> list[str]:
+        return WORD.findall(self.text)
+
+    @property
+    def calls(self) -> list[Block]:
+        return [block for block in self.blocks if block.kind == "tool_use"]
+
+
+class Model:
+    """A model that writes what `Choices` say, in its family's form and in tokens of its own choosing."""
+
+    def __init__(self, setup: ModelSetup, ledger: Ledger, choose: Choices) -> None:
+        self.setup = setup
+        self.ledger = ledger
+        self.choose = choose
+        self._words = self._counting()
+        self._turns = 0
+        self._notary, self._sealer = Notary(b"bench"), Sealer(b"bench")
+        tokens = setup.tokenizer.backend.get_added_tokens_decoder().values()  # type: ignore[union-attr]
+        contents = sorted((token.content for token in tokens), key=len, reverse=True)
+        self._added = re.compile("(" + "|".join(map(re.escape, contents)) + ")")
+
+    def word(self) -> str:
+        return next(self._words)
+
+    def answer(self, prompt: Prompt, *, reason: FinishReason = FinishReason.STOP, keep: float = 1.0) -> Output:
+        """One turn. `keep`: the share of its tokens after which it is cut off, with another reason than STOP."""
+        raw = self._text(prompt)
+        ids = self._tokens(raw)
+        ids = ids[: max(int(len(ids) * keep), 1)]
+        parse = self._parsed(prompt, ids, reason)
+        hidden = self.ledger.model.vocabulary.hidden(self.setup.family.markers)
+        entry = entry_of(parse, self.ledger.model.vocabulary.open(hidden))
+        signed = None if entry is None else self._notary.sign(entry)
+        return Output(list(parse.ids), self.ledger.reader.text_of(parse.ids), _blocks(parse), signed)
+
+    def say(self) -> str:
+        """Some words with the punctuation of prose and code."""
+        words = [self.word() for _ in range(1 + self.choose.below(4))]
+        forms = ("{} and {}.", "{},\n{}", "{}\n\n- {}", "`{}` < {}", "{} {{{}}}", "{}: é船 {}")
+        text = words[0]
+        for word in words[1:]:
+            text = str(self.choose.of(forms)).format(text, word)
+        return text
+
+    def _text(self, prompt: Prompt) -> str:
+        style, pieces = self.setup.family.style, []
+        closed = not prompt.in_reasoning and bool(prompt.found and prompt.found.seat and prompt.found.seat.lead)
+        thinks = bool(style.reasoning) and not closed
+        opened = prompt.in_reasoning
+        for kind in self._plan(thinks):
+            if opened and kind != "reasoning":
+                pieces.append(self._unopened("") + self.choose.of(("", "\n")))
+            if kind == "reasoning":
+                said = self.say()
+                pieces.append(self._unopened(said) if opened else style.write_reasoning(said))
+            elif kind == "text":
+                pieces.append(style.write_text(self._blank() + self.say() + self._blank()))
+            else:
+                pieces.append(self._call())
+            opened = False
+        text = style.joint.join(pieces)
+        if style.joint:  # the token that ends the turn stands where others end a message
+            text = text.removesuffix(style.text.partition("{text}")[2])
+        stops = [stop for stop in self.setup.tokenizer.token_strings(self.setup.stop_ids) if stop]
+        while (end := next((stop for stop in stops if stop in text), None)) is not None:
+            text = text[: text.index(end)]  # there the engine stops
+        return text
+
+    def _plan(self, thinks: bool) -> list[str]:
+        able = bool(self.setup.family.style.call)
+        plans: list[list[str]] = [["text"], ["reasoning", "text"]]
+        if able:
+            calls = ["call"] * int(self.choose.of(_CALLS))
+            plans += [
+                *([*calls], ["reasoning", *calls], ["reasoning", "text", *calls], ["text", *calls]),
+                *(["reasoning", "call", "reasoning", "call"], ["reasoning", "call", "text", "call"]),
+                ["call", "text"],
+            ]
+        plan: list[str] = self.choose.of(plans)
+        return [kind for kind in plan if kind != "reasoning" or thinks] or ["text"]
+
+    def _unopened(self, said: str) -> str:
+        """Reasoning that the prompt has opened."""
+        written = self.setup.family.write_reasoning("\x00")
+        return said + written.partition("\x00")[2]
+
+    def _call(self) -> str:
+        style = self.setup.family.style
+        if self.choose.below(4) == 0:
+            return style.write_call("look", {"where": self.say()}) + self.choose.of(("", "\n"))
+        arguments: dict[str, Any] = {"cmd": self.say()}
+        extra = {
+            "timeout_s": (2.5, 1.0, 30),
+            "dry": (True, False),
+            "count": (3, 10**17 + 1),
+            "lines": ([], ["a", "b c"]),
+        }
+        for name, values in extra.items():
+            if self.choose.below(3) == 0:
+                arguments[name] = self.choose.of(values)
+        if style.arguments is as_json and self.choose.below(2):
+            compact = json.dumps(arguments, separators=(",", ":"), ensure_ascii=bool(self.choose.below(2)))
+            return style.write_call("run_shell", {}).replace("{}", compact) + self.choose.of(("", "\n"))
+        return style.write_call("run_shell", arguments) + self.choose.of(("", "\n"))
+
+    def _blank(self) -> str:
+        return str(self.choose.of(_BLANKS))
+
+    def _tokens(self, text: str) -> list[int]:
+        """Tokens as a model may choose them: not those that a tokenizer would."""
+        ids: list[int] = []
+        for piece in self._added.split(text):
+            if self._added.fullmatch(piece):
+                ids += self.setup.tokenizer.encode(piece)
+                continue
+            at = 0
+            while at < len(piece):
+                size = 1 + self.choose.below(12)
+                ids += self.setup.tokenizer.encode(piece[at : at + size])
+                at += size
+        return ids
+
+    def _parsed(self, prompt: Prompt, ids: list[int], reason: FinishReason) -> TurnParse:
+        self._turns += 1
+        assert prompt.found is not None
+        context = ParseContext(
+            model=self.setup.card.name,
+            family=self.setup.family.name,
+            frontend="f",
+            prompt_tokens=len(prompt.ids),
+            tools=prompt.tools,
+            in_reasoning=prompt.in_reasoning,
+            prefix=prompt.prefix,
+            ledger=prompt.found.seat,
+        )
+        raw = msgspec.Raw(msgspec.json.encode(context))
+        parse = TurnParse(TokenEntry(f"t{self._turns}", 1, 0, context=raw), "w")
+        parse.start(self.ledger.model.vocabulary, self._sealer)
+        parse.feed(ids)
+        parse.finish(TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None))
+        return parse
+
+    @staticmethod
+    def _counting() -> Iterator[str]:
+        number = 0
+        while True:
+            number += 1
+            yield f"w{number}x"
+
+
+def start(model: Model) -> Dialogue:
+    """A session's first request."""
+    return Dialogue(f"You are {model.word()}.", TOOLS, [("user", model.say())])
+
+
+def go_on(dialogue: Dialogue, output: Output, model: Model) -> None:
+    """What the client does with an answer: runs its calls, or lets the user speak; now and then an instruction."""
+    dialogue.entries.append(("said", output.blocks))
+    if output.calls:
+        dialogue.entries.append(("results", [(call.call_id, model.say()) for call in output.calls]))
+        if model.choose.below(6) == 0:
+            dialogue.entries.append(("system", model.say()))
+        elif model.choose.below(6) == 0:
+            dialogue.entries.append(("user", model.say()))
+    else:
+        dialogue.entries.append(("user", model.say()))
+
+
+def _blocks(parse: TurnParse) -> list[Block]:
+    blocks: list[Block] = []
+    events, _ = parse.log.read(Cursor())
+    begun, said = BlockStart(0, "text"), ""
+    for event in events:
+        if isinstance(event, BlockStart):
+            begun, said = event, ""
+        elif isinstance(event, Delta):
+            said += event.text
+        elif isinstance(event, BlockStop) and (begun.kind != "tool_use" or event.complete):
+            blocks.append(Block(begun.kind, said, begun.name or "", begun.call_id or "", event.seal or ""))
+    return blocks

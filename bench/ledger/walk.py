@@ -1,0 +1,120 @@
+"""A session through the ledger, step by step, with what must be true of each step told by words alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from bench.ledger.clients import Client
+from bench.ledger.models import build
+from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
+from services.parser.seal import Sealer
+from services.preprocessor.ledger import Ledger
+from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt, assemble
+
+ROOM = 1 << 28
+FAMILIES: Mapping[str, str] = {"gptoss": "gpt_oss", "muse_glimmer": "muse_glimmer"}
+"""Where no parser reads the small conversation with which a family is told."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """A prompt, and what was decoded behind it."""
+
+    prompt: Prompt
+    output: Output
+
+    @property
+    def ids(self) -> list[int]:
+        """What an engine has in its cache after the turn."""
+        return [*self.prompt.ids, *self.output.ids]
+
+    @property
+    def front(self) -> str:
+        """The prompt's text up to where the turn's reasoning is opened or left out."""
+        seat = self.prompt.found.seat if self.prompt.found else None
+        return self.prompt.text[: seat.front] if seat else self.prompt.text
+
+    def kept_in(self, text: str) -> bool:
+        """Whether a prompt's text shows the turn behind the same text, every word of it once and in order."""
+        front, words = self.front, self.output.words
+        return text.startswith(front) and WORD.findall(text[len(front) :])[: len(words)] == words
+
+
+@dataclass
+class Step:
+    """A prompt with a history."""
+
+    prompt: Prompt
+    others: list[Prompt]
+    """The same, as other clients send it."""
+    before: list[Before]
+    """All turns of the session so far, oldest first."""
+    plain: list[int]
+    """The ids of the text as the tokenizer gives them."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the template keeps the newest turn."""
+        return self.before[-1].kept_in(self.prompt.text)
+
+    @property
+    def newest_kept(self) -> Before | None:
+        """The newest turn that the template keeps."""
+        return next((turn for turn in reversed(self.before) if turn.kept_in(self.prompt.text)), None)
+
+
+@dataclass
+class Walk:
+    """One session of one model; iterating it plays it."""
+
+    setup: ModelSetup
+    choose: Choices
+    clients: Sequence[Client]
+    """The first one is served; what the others would have sent is prepared beside it."""
+    turns: int = 5
+    lossy: bool = False
+    """Entries get lost, one in three."""
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        ledger = open_ledger(self.setup, entry_bytes=ROOM, prompt_bytes=ROOM)
+        assert ledger is not None
+        self.ledger = ledger
+
+    def __iter__(self) -> Iterator[Step]:
+        model = Model(self.setup, self.ledger, self.choose)
+        dialogue = start(model)
+        before: list[Before] = []
+        for _ in range(self.turns):
+            prompts = [self._prompt(client, dialogue) for client in self.clients]
+            if before:
+                plain = [*self.setup.encoder.encode(prompts[0].text)]
+                yield Step(prompts[0], prompts[1:], list(before), plain)
+            output = model.answer(prompts[0])
+            before.append(Before(prompts[0], output))
+            if output.entry is not None and not (self.lossy and self.choose.below(3) == 0):
+                self.ledger.add(output.entry)
+            go_on(dialogue, output, model)
+
+    def _prompt(self, client: Client, dialogue: object) -> Prompt:
+        unseal = Sealer(b"bench").open
+        recall = partial(self.ledger.recall, unseal=unseal)
+        return assemble(client(dialogue), self.setup, unseal=unseal, remember=recall)  # type: ignore[arg-type]
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    count = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count
+
+
+def model_of(name: str, template: str, directory: Path) -> ModelSetup:
+    """A model for a published template."""
+    return build(template, directory, family=FAMILIES.get(name, "auto"))

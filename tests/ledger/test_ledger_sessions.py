@@ -1,0 +1,88 @@
+"""Random agent sessions through published templates: what an engine has is what the next prompt begins with, wherever
+the template keeps the turn; where it does not, the prompt is the template's own text."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.ledger.clients import CLIENTS
+from bench.ledger.models import published
+from bench.ledger.sessions import WORD
+from bench.ledger.walk import Step, Walk, model_of
+from fuzz.stories import Choices
+from services.preprocessor.model import ModelSetup
+
+OWN = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
+"""Forms that the published ones lack."""
+TEMPLATES = {**published(), **OWN}
+CHANCE = st.binary(min_size=150, max_size=400)
+quick = settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> "Models":
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+class Models:
+    def __init__(self, directory: Path) -> None:
+        self.of = cache(lambda name: model_of(name, TEMPLATES[name].read_text(), directory / name))
+
+
+def said(setup: ModelSetup, ids: list[int]) -> list[str]:
+    return WORD.findall(setup.tokenizer.decode(ids))
+
+
+def check(step: Step, setup: ModelSetup) -> None:
+    ids, text = [*step.prompt.ids], step.prompt.text
+    assert said(setup, ids) == WORD.findall(text)
+    kept = step.newest_kept
+    if kept is None:
+        assert ids == step.plain
+        return
+    assert ids[: len(kept.ids)] == kept.ids, (kept.output.text, text[len(kept.front) :])
+    rest = ids[len(kept.ids) :]
+    end = text[len(text) - len(setup.tokenizer.decode(rest)) :]
+    assert rest == [*setup.encoder.encode(end)], "the text behind it has other tokens than its own"
+    assert WORD.findall(text)[: -len(WORD.findall(end)) or None] == WORD.findall(kept.front) + kept.output.words
+
+
+@pytest.mark.skipif(not published(), reason="trl is not installed: only our own templates are walked")
+def test_there_are_templates() -> None:
+    assert len(published()) >= 40
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@quick
+@given(chance=CHANCE)
+def test_a_session_is_its_own_prefix(models: Models, name: str, chance: bytes) -> None:
+    setup, choose = models.of(name), Choices(chance)
+    client = choose.of(list(CLIENTS.values()))
+    for step in Walk(setup, choose, [client]):
+        check(step, setup)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in TEMPLATES if name in ("qwen3", "qwen3_8", "glm4moe", "gptoss", *OWN)]
+)
+@quick
+@given(chance=CHANCE)
+def test_every_client_gets_the_same_prompt(models: Models, name: str, chance: bytes) -> None:
+    for step in Walk(models.of(name), Choices(chance), list(CLIENTS.values()), turns=4):
+        for other in step.others:
+            assert [*other.ids] == [*step.prompt.ids]
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name in ("qwen3", "nemotron_3_nano", "gemma4", *OWN)])
+@quick
+@given(chance=CHANCE)
+def test_lost_entries_cost_tokens_and_nothing_else(models: Models, name: str, chance: bytes) -> None:
+    setup, choose = models.of(name), Choices(chance)
+    client = choose.of(list(CLIENTS.values()))
+    for step in Walk(setup, choose, [client], lossy=True):
+        assert said(setup, [*step.prompt.ids]) == WORD.findall(step.prompt.text)
