@@ -8,6 +8,8 @@ SHELL := /bin/sh
 VENV ?= .venv
 ARGS ?=
 TORCH := torch==2.13.0
+# Published chat templates. Without its own dependencies the package is data.
+TEMPLATES := trl==1.16.0
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -17,7 +19,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 RECIPE := $(shell cksum < pyproject.toml | tr ' ' '-')
 TORCH_TOO := $(findstring transformers,$(ARGS))
 RUN_ENV := $(VENV)/.run-$(RECIPE)$(if $(TORCH_TOO),-torch)
-TEST_ENV := $(VENV)/.test-$(RECIPE)
+TEST_ENV := $(VENV)/.test-$(RECIPE)-$(TEMPLATES)
 BIN := $(VENV)/bin
 COMMA := ,
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -58,4 +60,5 @@ $(RUN_ENV): | $(BIN)/python
 $(TEST_ENV): | $(BIN)/python
 	@echo "installing Turnwire and its tests into $(VENV)"
 	@$(PIP) -e '.[embedded,torch,test]' '$(TORCH)'
+	@$(PIP) --no-deps '$(TEMPLATES)'
 	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $(VENV)/.run-$(RECIPE) $(VENV)/.run-$(RECIPE)-torch $@
