@@ -47,6 +47,8 @@ CODEX = [
     tool("exec_command", ("cmd",), cmd="string", workdir="string", yield_time_ms="number"),
     tool("write_stdin", ("session_id",), session_id="number", chars="string"),
 ]
+PATCHING = [*CODEX, tool("apply_patch", ("input",), input="string")]
+"""Codex with a profile: the tool is freeform, and the model is told of one string."""
 OPENCODE = [
     tool("bash", ("command",), command="string", description="string", workdir="string"),
     tool("edit", ("filePath", "oldString", "newString"), filePath="string", oldString="string", newString="string"),
@@ -229,6 +231,29 @@ def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
     other = Session(template, OPENCLAW).user("change 'a' to 'b' in /w/x.py")
     other.turn()
     assert other.results("a").turn()[2] == [("edit", {"path": "/w/x.py", "edits": [{"oldText": "a", "newText": "b"}]})]
+
+
+def test_a_patch_is_made_of_the_lines_that_were_read(template: Any) -> None:
+    session = Session(template, PATCHING).user('Replace "one" with "two" in /w/a/x.py and answer with the word OK')
+    session.messages[0]["content"] += "\n<cwd>/w</cwd>"
+    assert session.turn()[2] == [("exec_command", {"cmd": "cat /w/a/x.py"})]
+    read = "Chunk ID: 3\nProcess exited with code 0\nOutput:\nzero\n  Output: one, one\none\n"
+    patch = "*** Begin Patch\n*** Update File: a/x.py\n@@\n-  Output: one, one\n+  Output: two, two\n*** End Patch"
+    assert session.results(read).turn()[2] == [("apply_patch", {"input": patch})]
+    assert session.results(read, "Success.").turn()[1] == "OK"
+
+
+def test_a_file_is_added_by_a_patch(template: Any) -> None:
+    call = Session(template, PATCHING).user("Write `print(1)` to b/c.py").turn()[2]
+    patch = "*** Begin Patch\n*** Add File: b/c.py\n+print(1)\n*** End Patch"
+    assert call == [("apply_patch", {"input": patch})]
+
+
+def test_an_empty_output_is_none(template: Any) -> None:
+    session = Session(template, CODEX).user("Run `true`")
+    session.turn()
+    said = session.results("Chunk ID: 3\nProcess exited with code 0\nOutput:\n").turn()[1]
+    assert said == "Done; the tool answered: (no output)"
 
 
 def test_required_arguments_without_a_word_get_the_least_value(template: Any) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from schemas.conversation import OutputFormat
 from services.parser import Family
-from services.worker.engines.agent_prompt import Prompt, read_prompt, without_additions
+from services.worker.engines.agent_prompt import Prompt, output_of, read_prompt, without_additions
 from services.worker.engines.agent_schema import instance
 from services.worker.engines.agent_steps import ToolCall, find_steps, make_calls, together
 
@@ -47,8 +47,6 @@ _TOLD = re.compile(r"^\[User\]: (.*)$", re.MULTILINE)
 """opencode has a conversation told as one text when it wants a summary of it."""
 _TITLE = re.compile(r"\btitle\b", re.IGNORECASE)
 _SESSION = re.compile(r"<session>\s*(.*?)\s*</session>", re.DOTALL)
-_OUTPUT = re.compile(r"^Output:\n", re.MULTILINE)
-"""Codex puts the exit code and timing of a command before this line."""
 _LINE_CHARS = 200
 _OVERLAP_CHARS = 8
 
@@ -70,7 +68,9 @@ def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
         return Reply("I am asked for a title.", _title(view))
     said, span = _asked_word(view.request)
     steps = find_steps(view.request, span)
-    calls = [call for step in steps for call in make_calls(step, view.tools, view.directory)]
+    calls: list[ToolCall] = []
+    for step in steps:
+        calls += make_calls(step, view.tools, view.directory, view.results[len(calls) :])
     todo = calls[len(view.results) :]
     if todo:
         at_once = together(view.request) and all(step.kind != "edit" for step in steps)
@@ -130,8 +130,7 @@ def _report(results: list[str]) -> str:
 
 
 def _first_line(result: str) -> str:
-    output = _OUTPUT.split(result)[-1]
-    line = next((text for line in output.splitlines() if (text := line.strip())), "(no output)")
+    line = next((text for line in output_of(result).splitlines() if (text := line.strip())), "(no output)")
     return line[:_LINE_CHARS]
 
 

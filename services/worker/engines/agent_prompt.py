@@ -101,6 +101,8 @@ _CONTINUED = re.compile(
     r"|(?:please )?continue\b[^`]{0,60}$)",
     re.IGNORECASE,
 )
+_OUTPUT = re.compile(r"^Output:(?:\n|$)", re.MULTILINE)
+"""Codex puts the exit code and timing of a command before this line."""
 _DIRECTORY = re.compile(r"(?:working directory|<cwd>|\bcwd)\W{0,4}(?:is )?(/[^\s<>\"'`,;]*)", re.IGNORECASE)
 _XML_TOOL = re.compile(r"<function>\s*<name>(.*?)</name>(.*?)</function>", re.DOTALL)
 _XML_PARAMETER = re.compile(r"<parameter>\s*<name>(.*?)</name>(.*?)</parameter>", re.DOTALL)
@@ -160,6 +162,11 @@ def _split(role: Role, body: str) -> list[Message]:
 def without_additions(text: str) -> str:
     """What the user or the tool said, without what the harness put beside it."""
     return _ADDED.sub("", text).strip()
+
+
+def output_of(result: str) -> str:
+    """What a command has printed, without what the harness says of its run."""
+    return _OUTPUT.split(result, maxsplit=1)[-1]
 
 
 def _request(messages: list[Message]) -> tuple[str, int]:

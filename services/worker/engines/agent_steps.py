@@ -2,15 +2,18 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from services.worker.engines.agent_prompt import Tool
+from services.worker.engines.agent_patch import add_file, relative, replace_in_file
+from services.worker.engines.agent_prompt import Tool, output_of
 from services.worker.engines.agent_schema import instance
 
 Kind: TypeAlias = Literal["shell", "read", "write", "edit"]
+ToolKind: TypeAlias = Literal["shell", "read", "write", "edit", "patch"]
 
 
 class Step(Struct, frozen=True):
@@ -69,7 +72,7 @@ _TOGETHER = re.compile(
     r"\b(?:parallel|simultaneous(?:ly)?|at once|in (?:one|a|1)(?: single)? (?:response|turn|message|go))\b", re.I
 )
 
-_NAMES: dict[Kind, tuple[str, ...]] = {
+_NAMES: dict[ToolKind, tuple[str, ...]] = {
     "shell": (
         "bash",
         "exec_command",
@@ -87,6 +90,7 @@ _NAMES: dict[Kind, tuple[str, ...]] = {
     "read": ("read", "read_file", "view_file", "view", "open_file", "cat"),
     "write": ("write", "write_file", "create_file"),
     "edit": ("edit", "edit_file", "replace", "str_replace"),
+    "patch": ("apply_patch",),
 }
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "command": ("command", "cmd", "script", "commandline"),
@@ -94,6 +98,7 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "text": ("content", "contents", "text", "file_text"),
     "old": ("old_string", "oldstring", "oldtext", "old_str", "old"),
     "new": ("new_string", "newstring", "newtext", "new_str", "new"),
+    "patch": ("input", "patch", "patchtext"),
 }
 
 
@@ -119,11 +124,14 @@ def together(request: str) -> bool:
     return _TOGETHER.search(request) is not None or _IN_TURN.search(request) is None
 
 
-def make_calls(step: Step, tools: list[Tool], directory: str | None) -> list[ToolCall]:
-    """The calls that do `step` with the tools there are, one after the other; none if no tool can do it."""
+def make_calls(step: Step, tools: list[Tool], directory: str | None, results: Sequence[str] = ()) -> list[ToolCall]:
+    """The calls that do `step` with the tools there are, one after the other; none if no tool can do it. `results`:
+    what the first of them have brought already."""
     tool = _find_tool(step.kind, tools)
     if tool is None:
-        shell = _find_tool("shell", tools)
+        shell, patcher = _find_tool("shell", tools), _find_tool("patch", tools)
+        if patcher is not None and (step.kind == "write" or (step.kind == "edit" and shell is not None)):
+            return _patch_calls(step, patcher, shell, directory, results)
         return [_shell_call(shell, _as_command(step))] if shell is not None else []
     if step.kind == "shell":
         return [_shell_call(tool, step.command)]
@@ -131,6 +139,25 @@ def make_calls(step: Step, tools: list[Tool], directory: str | None) -> list[Too
     reader = _find_tool("read", tools) if step.kind == "edit" else None
     # Claude Code and opencode refuse to edit a file that was not read in the conversation.
     return [call] if reader is None else [ToolCall(reader.name, _file_arguments(step, reader, directory)), call]
+
+
+def _patch_calls(
+    step: Step, patcher: Tool, shell: Tool | None, directory: str | None, results: Sequence[str]
+) -> list[ToolCall]:
+    """A patch holds whole lines: what is changed must be read first."""
+    path = relative(step.path, directory)
+    if step.kind == "write" or shell is None:
+        return [_patch_call(patcher, add_file(path, step.text))]
+    content = output_of(results[0]) if results else ""
+    return [
+        _shell_call(shell, f"cat {shlex.quote(step.path)}"),
+        _patch_call(patcher, replace_in_file(path, step.old, step.text, content)),
+    ]
+
+
+def _patch_call(tool: Tool, patch: str) -> ToolCall:
+    name = next((name for name in tool.properties if _same(name, "patch")), "input")
+    return ToolCall(tool.name, _complete({name: patch}, tool))
 
 
 def _free(span: tuple[int, int], taken: list[tuple[int, int]]) -> bool:
@@ -161,7 +188,7 @@ def _as_command(step: Step) -> str:
     return step.command
 
 
-def _find_tool(kind: Kind, tools: list[Tool]) -> Tool | None:
+def _find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
     by_name = {tool.name.lower().rpartition(".")[2]: tool for tool in reversed(tools)}
     for name in _NAMES[kind]:
         if name in by_name:
