@@ -2,6 +2,7 @@
 # make test   the test suite                                        make test ARGS="tests/cli -x"
 # make lint   style, types, import contracts
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
+# make fuzz-api URL=http://127.0.0.1:8000   a running server against its own OpenAPI document
 # Needs Python 3.11 or newer and make. Another Python: make PYTHON=/path/to/python3.12 …
 
 SHELL := /bin/sh
@@ -24,7 +25,7 @@ BIN := $(VENV)/bin
 COMMA := ,
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up test lint bench clean
+.PHONY: help up test lint bench fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -43,6 +44,13 @@ lint: $(TEST_ENV)
 
 bench: $(RUN_ENV)
 	@$(BIN)/python -m bench.load $(ARGS)
+
+URL ?= http://127.0.0.1:8000
+CHECKS := not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance
+fuzz-api: $(TEST_ENV)
+	@$(BIN)/schemathesis run $(URL)/openapi.json --checks $(CHECKS),response_schema_conformance \
+		--phases examples,coverage,fuzzing --request-timeout 60 --seed 1 --continue-on-failure \
+		--suppress-health-check all --warnings off $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

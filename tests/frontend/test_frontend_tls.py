@@ -1,68 +1,22 @@
 """TLS: HTTPS, certificates that change, clients that must have one."""
 
+import asyncio
 import ssl
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from frontend_fakes import MODEL, serving
 
+from services.cli import health
 from services.frontend.tls import Tls
 from services.runtime.config import FrontendConfig
+from tests.certificates import Authority, pem
 
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-
-
-class Authority:
-    """Signs certificates for 127.0.0.1."""
-
-    def __init__(self, name: str) -> None:
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.certificate = self.sign(self.name, self.key, ca=True)
-
-    def sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool = False) -> x509.Certificate:
-        now = datetime.now(UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self.name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=1))
-            .not_valid_after(now + timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        )
-        return builder.sign(self.key, hashes.SHA256())
-
-    def write(self, directory: Path, name: str) -> tuple[str, str]:
-        """A certificate and its key, in files."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        cert_file, key_file = directory / f"{name}.pem", directory / f"{name}.key"
-        cert_file.write_bytes(pem(self.sign(subject, key)))
-        key_file.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
-        return str(cert_file), str(key_file)
-
-    def write_self(self, path: Path) -> str:
-        path.write_bytes(pem(self.certificate))
-        return str(path)
-
-
-def pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 class Client:
@@ -154,6 +108,17 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path: Path) -> N
     Path(key_file).write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
     with pytest.raises(ValueError, match="TLS files"):
         Tls(cert_file, key_file, None)
+
+
+async def test_the_health_command_asks_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cert_file, key_file = Authority("one").write(tmp_path, "server")
+    async with serving(tls=Tls(cert_file, key_file, None)) as served:
+        argv = ["frontend", "--ready", f"--port={served.port}"]
+        assert await asyncio.to_thread(health.main, [*argv, f"--tls-cert-file={cert_file}"]) == 0
+        assert await asyncio.to_thread(health.main, argv) == 1
+        served.gateway.ready = False
+        assert await asyncio.to_thread(health.main, [*argv, f"--tls-cert-file={cert_file}"]) == 1
+    assert "https://127.0.0.1" in capsys.readouterr().err
 
 
 def test_what_the_configuration_asks_for(tmp_path: Path) -> None:
