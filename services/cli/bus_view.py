@@ -20,6 +20,8 @@ from schemas.frames import (
     TurnRequest,
     unpack_ids,
 )
+from schemas.kv import KvUpdate
+from schemas.ledger import LedgerEntry
 
 TYPES: Mapping[str, type[Struct]] = {
     "turn": TurnRequest,
@@ -33,9 +35,11 @@ TYPES: Mapping[str, type[Struct]] = {
     "replay": Replay,
     "credit": Credit,
     "beat": Beat,
+    "kv": KvUpdate,
+    "ledger": LedgerEntry,
 }
 """What travels on `tw.v1.<word>.…`."""
-UPKEEP = frozenset({"beat", "credit"})
+UPKEEP = frozenset({"beat", "credit", "kv", "kvall", "resp"})
 """Kinds that say nothing of a turn."""
 MANY = 12
 """A longer list of token ids is shown by its ends."""
@@ -117,6 +121,12 @@ def _one(message: Any) -> str:
             return f"{message.receiver} wants everything from 0"
         case Beat():
             return _beat(message)
+        case KvUpdate():
+            stored, removed = len(message.stored), len(message.removed)
+            return f"#{message.seq} of {message.worker}: {stored} bytes of keys stored, {removed} removed"
+        case LedgerEntry():
+            end = "" if message.closed else ", cut off"
+            return f"a turn of {len(unpack_ids(message.ids))} tokens{end}"
     return msgspec.json.encode(message).decode()
 
 

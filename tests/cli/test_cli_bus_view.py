@@ -33,6 +33,8 @@ from schemas.frames import (
     TurnRequest,
     pack_ids,
 )
+from schemas.kv import KvUpdate
+from schemas.ledger import LedgerEntry, LedgerSeat
 from services.cli import bus_view
 from services.cli.bus_view import Line
 
@@ -162,10 +164,19 @@ def test_a_replay_names_where_each_stream_stands() -> None:
 
 
 def test_subjects_without_a_type_show_their_json() -> None:
-    assert said(subjects.kv("m", "w1"), Credit("x", 1, 2)) == [
-        Line("kv", "m w1", "", '{"receiver":"x","seq":1,"window":2}')
+    assert said(subjects.kv_snapshot("m", "w1"), Credit("x", 1, 2)) == [
+        Line("kvall", "m w1", "", '{"receiver":"x","seq":1,"window":2}')
     ]
     assert bus_view.kind_of("elsewhere.tw.v1") == ""
+
+
+def test_blocks_and_the_ledger() -> None:
+    update = KvUpdate("w1", 3, stored=bytes(16), removed=bytes(8))
+    assert said(subjects.kv("m", "w1"), update) == [
+        Line("kv", "m w1", "", "#3 of w1: 16 bytes of keys stored, 8 removed")
+    ]
+    entry = LedgerEntry("m", b"k", LedgerSeat(b"s", 0, b"h"), pack_ids([1, 2, 3]), closed=False)
+    assert said(subjects.ledger("m"), entry) == [Line("ledger", "", "", "a turn of 3 tokens, cut off")]
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"{}", b'{"turn": 3}'])
@@ -178,4 +189,4 @@ def test_every_subject_word_is_known() -> None:
     words = {
         bus_view.kind_of(line.split()[0]) for line in (subjects.__doc__ or "").splitlines() if line.startswith("tw.")
     }
-    assert words - set(bus_view.TYPES) == {"kv"}
+    assert words - set(bus_view.TYPES) == {"kvall", "resp"}, "those two are shown as they are"

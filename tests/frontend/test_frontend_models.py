@@ -1,6 +1,8 @@
 """One models document for three families of clients; names with slashes; pages."""
 
 import asyncio
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from openai.types import Model
 from schemas.control import ModelCard
 from schemas.errors import Invalid
 from services.frontend.dialects.models import entry, listing, names
+from services.runtime.config import FrontendConfig
 
 CARDS = [
     ModelCard(
@@ -69,11 +72,6 @@ def test_entries_fit_openais_strict_type_and_vllms_clients(card: ModelCard) -> N
     assert made["permission"][0]["allow_sampling"] is True
     assert entry(card, card.name)["parent"] is None
     assert card.name in made["description"]
-
-
-def test_names_can_be_hidden() -> None:
-    document = listing(names(CARDS, {"claude-one", "nobody"}.__contains__), {})
-    assert ids(document) == [model["slug"] for model in document["models"]] == ["claude-one"]
 
 
 @pytest.mark.parametrize(
@@ -176,3 +174,36 @@ async def test_unknown_names_are_not_found() -> None:
         answer = await http.get("/v1/models/acme%2Fnobody")
         assert answer.status == 404
         assert (await answer.json())["error"]["message"] == "model: acme/nobody"
+
+
+async def test_an_answer_tells_codex_which_catalogue_holds() -> None:
+    gateway = FakeGateway()
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        etag = (await http.get("/codex/models.json")).headers["etag"]
+        for stream in (True, False):
+            answer = await http.post("/v1/responses", json={"model": MODEL, "input": "Hi", "stream": stream})
+            assert (answer.status, answer.headers["x-models-etag"]) == (200, etag)
+        other = await http.post(
+            "/v1/messages", json={"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+        )
+        assert "x-models-etag" not in other.headers
+        gateway.cards = [*gateway.cards, *CARDS]
+        answer = await http.post("/v1/responses", json={"model": MODEL, "input": "Hi"})
+        assert answer.headers["x-models-etag"] == (await http.get("/codex/models.json")).headers["etag"] != etag
+
+
+async def test_a_key_sees_the_models_that_it_may_use(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    digests = [hashlib.sha256(key).hexdigest() for key in (b"all", b"few")]
+    keys.write_text(f"a:{digests[0]}\nb:{digests[1]} models=two\n")
+    config = FrontendConfig(api_keys_file=str(keys))
+    async with serving(FakeGateway(cards=CARDS), config) as served, ClientSession(served.url) as http:
+        seen = {}
+        for key in ("all", "few"):
+            document = await (await http.get("/v1/models", headers={"x-api-key": key})).json()
+            seen[key] = (ids(document), [model["slug"] for model in document["models"]])
+        assert seen == {
+            "all": (["acme/one", "claude-one", "two"], ["acme/one", "claude-one", "two"]),
+            "few": (["two"], ["two"]),
+        }
+        assert (await http.get("/codex/models.json")).status == 401

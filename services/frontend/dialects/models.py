@@ -1,7 +1,7 @@
 """Served models as documents: one answer that Anthropic's SDKs, OpenAI's SDKs, Codex and vLLM's clients all read
 (apis.md 0.15, A.8, C.5, D.4)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -46,10 +46,9 @@ def entry(card: ModelCard, name: str) -> dict[str, Any]:
     }
 
 
-def names(cards: Sequence[ModelCard], allowed: Callable[[str], bool] | None = None) -> list[Named]:
-    """Every model under each of its names, the model's own first; only those that are `allowed`."""
-    every = [(card, name) for card in cards for name in dict.fromkeys((card.name, *card.aliases))]
-    return every if allowed is None else [(card, name) for card, name in every if allowed(name)]
+def names(cards: Sequence[ModelCard]) -> list[Named]:
+    """Every model under each of its names, the model's own first."""
+    return [(card, name) for card in cards for name in dict.fromkeys((card.name, *card.aliases))]
 
 
 def listing(

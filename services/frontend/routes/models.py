@@ -1,14 +1,13 @@
 """GET /v1/models, /v1/models/{id} and /codex/models.json."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from schemas.errors import NotFound
 from services.frontend.dialects.codex_profile import Profile, assigned, catalogue, profiles_of
 from services.frontend.dialects.models import Named, entry, listing, names
 from services.frontend.turns import TurnGateway
@@ -22,17 +21,9 @@ MODELS_ETAG = "x-models-etag"
 
 _PAGING = frozenset({"limit", "after_id", "before_id", "lifecycle", "lifecycle[]"})
 
-Allowed: TypeAlias = Callable[[web.Request], Callable[[str], bool] | None]
-"""Which names the sender of a request may see; None: all."""
-
-
-def everything(_request: web.Request) -> None:
-    """No name is hidden."""
-    return
-
 
 class ModelRoutes:
-    """What is served, for clients of every API.
+    """What is served, for clients of every API: of the gateway's models, which are those that the caller may use.
 
     `profiles` are entries of Codex' own by slug, `wishes` says which name has which of them. Raises ValueError for a
     wish that they do not fulfil.
@@ -42,54 +33,49 @@ class ModelRoutes:
         self,
         gateway: TurnGateway,
         *,
-        allowed: Allowed = everything,
         profiles: Mapping[str, Profile] | None = None,
         wishes: Mapping[str, str] | None = None,
     ) -> None:
         self._gateway = gateway
-        self._allowed = allowed
         self._profiles = profiles or {}
         self._wishes = wishes or {}
         self._etags: dict[tuple[str, ...], tuple[Sequence[Named], str]] = {}
         assigned(self._profiles, self._wishes, [])
 
     @classmethod
-    def of(cls, config: FrontendConfig, gateway: TurnGateway, allowed: Allowed = everything) -> "ModelRoutes":
+    def of(cls, config: FrontendConfig, gateway: TurnGateway) -> "ModelRoutes":
         """With the profiles that the configuration names. Raises OSError or ValueError, naming the file."""
         path = config.codex_models_file
         try:
             profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
-            return cls(gateway, allowed=allowed, profiles=profiles, wishes=config.codex_profiles)
+            return cls(gateway, profiles=profiles, wishes=config.codex_profiles)
         except ValueError as error:
             raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Every model under each of its names."""
         lifecycles = [*request.query.getall("lifecycle[]", []), *request.query.getall("lifecycle", [])]
-        named = self._named(request)
+        named = self._named()
         document = listing(named, request.query, lifecycles, self._own(named))
         return _answer(request, document, None if _PAGING & request.query.keys() else self._etag(named))
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
-        """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound."""
+        """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound, Forbidden."""
         name = request.match_info["id"]
-        allowed = self._allowed(request)
-        if allowed is not None and not allowed(name):
-            raise NotFound(f"model: {name}")
         return _answer(request, entry(self._gateway.resolve(name), name))
 
     async def codex(self, request: web.Request) -> web.StreamResponse:
         """Codex' catalogue of the same models."""
-        named = self._named(request)
+        named = self._named()
         return _answer(request, catalogue(named, self._own(named)), self._etag(named))
 
     async def tell_etag(self, request: web.Request, response: web.StreamResponse) -> None:
         """Signal handler, right before the first byte: tells Codex whether its catalogue still holds."""
         if request.path == "/v1/responses" and response.status == 200:
-            response.headers[MODELS_ETAG] = f'"{self._etag(self._named(request))}"'
+            response.headers[MODELS_ETAG] = f'"{self._etag(self._named())}"'
 
-    def _named(self, request: web.Request) -> Sequence[Named]:
-        return names(self._gateway.models(), self._allowed(request))
+    def _named(self) -> Sequence[Named]:
+        return names(self._gateway.models())
 
     def _own(self, named: Sequence[Named]) -> dict[str, Profile]:
         return assigned(self._profiles, self._wishes, [name for _, name in named])
