@@ -176,7 +176,7 @@ def test_blocks_and_the_ledger() -> None:
         Line("kv", "m w1", "", "#3 of w1: 16 bytes of keys stored, 8 removed")
     ]
     entry = LedgerEntry("m", b"k", LedgerSeat(b"s", 0, b"h"), pack_ids([1, 2, 3]), closed=False)
-    assert said(subjects.ledger("m"), entry) == [Line("ledger", "", "", "a turn of 3 tokens, cut off")]
+    assert said(subjects.ledger("m"), entry) == [Line("ledger", "m", "", "a turn of 3 tokens, cut off")]
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"{}", b'{"turn": 3}'])
