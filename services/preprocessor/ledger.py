@@ -24,8 +24,9 @@ from schemas.ledger import LedgerEntry, LedgerSeat
 from services.parser import Family
 from services.parser.detokenizer import Vocabulary
 from services.parser.turn_keys import add, chain, squeeze, turn_key
+from services.preprocessor.chain_memo import ChainMemo
 from services.preprocessor.encoding import Encoder, Stable
-from services.preprocessor.ledger_chain import Chain, Link, chain_of, scope_of, spoken
+from services.preprocessor.ledger_chain import Chain, Link, scope_of, spoken
 from services.preprocessor.ledger_store import EntryStore, Held, OwnTurn, PromptCache
 from services.preprocessor.ledger_turns import Mode, TurnReader, recalled
 from services.preprocessor.messages import Unseal
@@ -81,6 +82,7 @@ class Ledger:
         self.model = model
         self.entries = EntryStore(entry_bytes)
         self.prompts = PromptCache(prompt_bytes)
+        self._chains = ChainMemo(prompt_bytes)
         self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens)
         self._end = (
             re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
@@ -97,7 +99,7 @@ class Ledger:
     def recall(self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None) -> "Recall":
         """A look into the ledger for a request. `conversation` has no preamble; `tools` are as the model is told."""
         scope = scope_of(self.model.name, self.model.digest, conversation.client.tenant)
-        return Recall(self, conversation, chain_of(conversation, scope), tools, unseal)
+        return Recall(self, conversation, self._chains.chain_of(conversation, scope), tools, unseal)
 
     def fragment(self, text: str) -> TokenIds:
         """The ids of text that stands behind something: its start is not the start of a text, for tokenizers that make

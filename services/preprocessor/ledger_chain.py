@@ -31,6 +31,9 @@ class Chain(Struct, frozen=True):
     links: list[Link]
     state: bytes
     """The chain hash behind everything: what the next turn's key starts from."""
+    calls: dict[str, int] = {}
+    """The calls' numbers by id, in order of appearance."""
+    count: int = 0
 
 
 def scope_of(model: str, template: bytes, tenant: str | None) -> bytes:
@@ -40,12 +43,18 @@ def scope_of(model: str, template: bytes, tenant: str | None) -> bytes:
     return hasher.digest()
 
 
-def chain_of(conversation: Conversation, scope: bytes) -> Chain:
-    """The chain of a conversation, which is read as `messages.adapt` reads it: assistant turns that touch are one."""
-    hasher = chain(scope)
-    start = _leading(conversation, hasher)
-    calls = _Ordinals()
-    links: list[Link] = []
+def chain_of(conversation: Conversation, scope: bytes, known: Chain | None = None) -> Chain:
+    """The chain of a conversation, which is read as `messages.adapt` reads it: assistant turns that touch are one.
+
+    `known`: the chain of one that is the same up to the end of that chain's last link, where a turn of the model ends.
+    """
+    calls = _Ordinals(known)
+    if known is not None and known.links:
+        links, start = list(known.links), known.links[-1].end
+        hasher = chain(links[-1].key)
+    else:
+        links, hasher = list[Link](), chain(scope)
+        start = _leading(conversation, hasher)
     at = start
     for assistant, group in groupby(conversation.turns[start:], key=lambda turn: turn.role == "assistant"):
         turns = list(group)
@@ -60,7 +69,7 @@ def chain_of(conversation: Conversation, scope: bytes) -> Chain:
         else:
             _add_group(hasher, turns, calls)
         at = end
-    return Chain(links, hasher.digest())
+    return Chain(links, hasher.digest(), calls.numbers, calls.count)
 
 
 def spoken(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
@@ -82,19 +91,19 @@ def told_name(call: Call) -> str:
 class _Ordinals:
     """Calls by number: ids are the server's own, and some clients change their spelling."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._count = 0
+    def __init__(self, known: Chain | None = None) -> None:
+        self.numbers = dict(known.calls) if known is not None else {}
+        self.count = known.count if known is not None else 0
 
     def take(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if isinstance(part, Call):
-                self._numbers[part.call_id] = self._count
-                self._count += 1
+                self.numbers[part.call_id] = self.count
+                self.count += 1
 
     def of(self, call_id: str) -> int:
         """-1 for a result of no call."""
-        return self._numbers.get(call_id, -1)
+        return self.numbers.get(call_id, -1)
 
 
 def _leading(conversation: Conversation, hasher: "hashlib.blake2b") -> int:
