@@ -343,6 +343,65 @@ async def test_a_compaction_trigger_makes_one_item_and_cuts_the_chain(served: Se
     assert going_on == ("user", ["go on"])
 
 
+MANAGED = {"context_management": [{"type": "compaction", "compact_threshold": 4000}]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_context_over_its_threshold_is_compacted_before_the_answer(
+    served: Served, client: Client, stream: bool
+) -> None:
+    first = await client.create(input=[{"role": "developer", "content": "rules"}, {"role": "user", "content": "one"}])
+    turns = iter([[[*text(0, "They said one."), finish(1)]], agent(), agent()])
+    served.gateway.steps = lambda: next(turns)
+    body = {"previous_response_id": first["id"], "input": "two", **MANAGED}
+    if stream:
+        events = await client.stream(**body)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        added = [event for event in events if event["type"] == "response.output_item.added"]
+        assert [(event["output_index"], event["item"]["type"]) for event in added] == [
+            (0, "compaction"),
+            (1, "reasoning"),
+            (2, "message"),
+            (3, "function_call"),
+        ]
+        made = events[-1]["response"]
+    else:
+        made = await client.create(**body)
+    assert [item["type"] for item in made["output"]] == ["compaction", "reasoning", "message", "function_call"]
+    assert len({item["id"] for item in made["output"]}) == 4
+    assert made["usage"]["total_tokens"] == 2 * 730
+    summarizing, answering = (turn.conversation for turn in served.gateway.turns[-2:])
+    assert [role for role, _ in said(summarizing)] == ["developer", "user", "assistant", "user", "user"]
+    roles = [role for role, _ in said(answering)]
+    assert roles == ["developer", "user", "user"]
+    assert "They said one." in said(answering)[1][1][0]
+    assert said(answering)[2] == ("user", ["two"])
+    # The chain goes on from the summary, and the client may do the same by itself.
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+    await client.ask("DELETE", f"/{first['id']}")
+    await client.create(previous_response_id=made["id"], input=[output])
+    chained = served.gateway.turns[-1].conversation
+    assert [role for role, _ in said(chained)] == ["developer", "user", "user", "assistant", "tool"]
+    assert chained.turns[:3] == answering.turns
+
+
+async def test_a_context_below_its_threshold_is_left_alone(served: Served, client: Client) -> None:
+    below = {"context_management": [{"type": "compaction", "compact_threshold": 4322}]}
+    made = await client.create(**below)
+    assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
+    assert len(served.gateway.turns) == 1
+    await client.create(context_management=[{"type": "clear_something"}])
+    error = await client.refused("POST", json={"model": MODEL, "input": "x", "context_management": [7]})
+    assert error["param"] == "context_management[0]"
+
+
+async def test_a_context_that_cannot_be_compacted_is_an_error(served: Served, client: Client) -> None:
+    served.gateway.steps = lambda: [[*reasoning(0, "Nothing."), finish(1)]]
+    await client.refused("POST", status=500, json={"model": MODEL, "input": "x", **MANAGED})
+    served.gateway.refusal = Overloaded("busy")
+    await client.refused("POST", status=503, json={"model": MODEL, "input": "x", "stream": True, **MANAGED})
+
+
 async def test_a_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
     blobs = []
     for name in ("a", "b"):

@@ -1,6 +1,7 @@
 """The WebSocket connections of this frontend: who may open one, and how all of them end."""
 
 import time
+from collections.abc import Callable
 
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
@@ -9,12 +10,10 @@ from schemas.errors import Invalid
 from services.frontend.dialects.responses.dialect import Responses
 from services.frontend.dialects.shared_errors import openai_reply
 from services.frontend.exchange import EXCHANGE
-from services.frontend.responses.history import Histories
 from services.frontend.responses.intake import Intake
 from services.frontend.responses.runner import Runner
 from services.frontend.responses.socket import Services, Socket, SocketLimits
 from services.frontend.responses.store import MemoryStore, ResponseStore, StoreLimits
-from services.frontend.responses.vaults import Vaults
 from services.frontend.sse import keep_buffers_small
 from services.runtime.config import FrontendConfig
 
@@ -37,13 +36,14 @@ class Connections:
         dialect: Responses,
         runner: Runner,
         store: ResponseStore,
-        vaults: Vaults,
+        intake: Callable[[ResponseStore], Intake],
         config: FrontendConfig,
         log: FilteringBoundLogger,
     ) -> None:
+        """`intake`: makes one that looks in a store of the connection's own first."""
         limits = SocketLimits(config.slow_reader_timeout_s, config.max_buffered_bytes)
         self._services = Services(dialect, runner, store, log, limits)
-        self._vaults = vaults
+        self._intake = intake
         self._config = config
         self._open: set[Socket] = set()
         self._draining: str | None = None
@@ -65,8 +65,7 @@ class Connections:
         await ws.prepare(request)
         keep_buffers_small(request.transport)
         memory = self._memory()
-        intake = Intake(self._services.dialect, Histories(memory, self._services.store), self._vaults)
-        socket = Socket(ws, request, self._services, memory=memory, intake=intake)
+        socket = Socket(ws, request, self._services, memory=memory, intake=self._intake(memory))
         self._open.add(socket)
         try:
             await socket.run()

@@ -34,7 +34,7 @@ class Histories:
             if not record.ended:
                 raise Invalid(f"The response with id '{wanted}' has not ended yet.", param="previous_response_id")
             found.append(record)
-            wanted = None if record.replaces else record.previous
+            wanted = None if record.context is not None else record.previous
         return found[::-1]
 
     async def items(self, ids: Iterable[str], tenant: str | None) -> dict[str, Raw]:
@@ -61,7 +61,5 @@ def items_of(chain: Sequence[StoredResponse]) -> list[Raw]:
     """All that was said in a chain, inputs and outputs in order."""
     items: list[Raw] = []
     for record in chain:
-        if not record.replaces:
-            items += record.input
-        items += record.output
+        items += [*record.input, *record.output] if record.context is None else record.context
     return items

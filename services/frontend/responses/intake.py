@@ -9,9 +9,10 @@ from services.frontend.dialects.responses.ask import ResponsesAsk
 from services.frontend.dialects.responses.dialect import Responses
 from services.frontend.dialects.responses.document import Status
 from services.frontend.dialects.responses.listing import stored_items
-from services.frontend.dialects.responses.request import ResponsesRequest
+from services.frontend.dialects.responses.request import ResponsesRequest, given
 from services.frontend.exchange import Exchange
 from services.frontend.responses.history import Histories, items_of
+from services.frontend.responses.managed import Compactor, instructions
 from services.frontend.responses.record import StoredResponse
 from services.frontend.responses.recording import Answer
 from services.frontend.responses.vaults import Vaults
@@ -27,6 +28,8 @@ class Asked(Struct, frozen=True):
     """The items of the chain that it goes on from."""
     turn: str
     tenant: str | None
+    standing: list[Raw] | None = None
+    """Set where the context is compacted: the items that stand for all before the turn's own output."""
 
     def items(self) -> list[Raw]:
         """The items of its own input, each with an id; what it refers to stands there itself."""
@@ -58,6 +61,9 @@ class Asked(Struct, frozen=True):
     ) -> StoredResponse:
         """The same from a Response object."""
         request = self.ask.request
+        context: list[Raw] | None = None
+        if self.standing is not None:
+            context = [*self.standing, *output[len(self.ask.before) :]]
         return StoredResponse(
             id=str(document["id"]),
             created=created,
@@ -69,7 +75,7 @@ class Asked(Struct, frozen=True):
             output=output,
             events=events,
             background=request.background,
-            replaces=self.ask.compacting,
+            context=context,
             owner=owner,
         )
 
@@ -77,8 +83,9 @@ class Asked(Struct, frozen=True):
 class Intake:
     """Understands requests."""
 
-    def __init__(self, dialect: Responses, histories: Histories, vaults: Vaults) -> None:
+    def __init__(self, dialect: Responses, histories: Histories, vaults: Vaults, compactor: Compactor) -> None:
         self._dialect = dialect
+        self._compactor = compactor
         self.histories = histories
         self._vaults = vaults
 
@@ -106,4 +113,14 @@ class Intake:
             counting=counting,
             compacting=compacting,
         )
-        return Asked(ask, found, history, exchange.id, tenant)
+        asked = Asked(ask, found, history, exchange.id, tenant)
+        if counting:
+            return asked
+        if ask.compacting:
+            return msgspec.structs.replace(asked, standing=instructions([*history, *asked.items()]))
+        if given(request.body.context_management):
+            own = asked.items()
+            smaller = await self._compactor.compacted(ask, headers, exchange, history=history, own=own)
+            if smaller is not None:
+                return msgspec.structs.replace(asked, ask=smaller.ask, standing=smaller.standing)
+        return asked

@@ -35,8 +35,8 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     events: bytes = b""
     """Its stream as it was sent, packed (`EventPacker`); empty if it had none."""
     background: bool = False
-    replaces: bool = False
-    """Its output stands for all that came before: a chain does not go on behind it."""
+    context: list[Raw] | None = None
+    """Set where it was compacted: all the items that a chain begins with here, instead of those before."""
     owner: str = ""
     """The process in which it runs, as long as it does."""
 
@@ -48,7 +48,8 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     @property
     def size(self) -> int:
         """Bytes that it takes in memory, about."""
-        held = sum(len(bytes_of(raw)) + _PER_VALUE_BYTES for raws in (self.input, self.output) for raw in raws)
+        values = (self.input, self.output, self.context or [])
+        held = sum(len(bytes_of(raw)) + _PER_VALUE_BYTES for raws in values for raw in raws)
         return _OVERHEAD_BYTES + held + len(bytes_of(self.response)) + len(self.events)
 
     def items(self) -> Iterator[tuple[str, Raw]]:

@@ -14,6 +14,7 @@ from services.frontend.responses.background import Background
 from services.frontend.responses.connections import Connections
 from services.frontend.responses.history import Histories
 from services.frontend.responses.intake import Intake
+from services.frontend.responses.managed import Compactor
 from services.frontend.responses.runner import Runner
 from services.frontend.responses.shared import Peers, SharedStore
 from services.frontend.responses.store import MemoryStore, ResponseStore, StoreLimits
@@ -64,12 +65,17 @@ class ResponsesServer:
             self._shared = SharedStore(self._memory, sharing.bucket, sharing.peers, log)
         self.store: ResponseStore = self._shared or self._memory
         vaults = Vaults(gateway, config.seal_key_file)
-        self.intake = Intake(self.dialect, Histories(self.store), vaults)
         self.runner = Runner(server, gateway, config, metrics, log)
+        compactor = Compactor(self.dialect, self.runner, gateway, vaults)
+
+        def intake(*before: ResponseStore) -> Intake:
+            return Intake(self.dialect, Histories(*before, self.store), vaults, compactor)
+
+        self.intake = intake()
         owner = sharing.peers.id if sharing is not None else "here"
         self.background = Background(self.runner, self.store, log, slots=config.max_background, owner=owner)
         self.connections = Connections(
-            dialect=self.dialect, runner=self.runner, store=self.store, vaults=vaults, config=config, log=log
+            dialect=self.dialect, runner=self.runner, store=self.store, intake=intake, config=config, log=log
         )
 
     def heard(self, notice: ResponseNotice) -> None:

@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolChoice, Turn
 from schemas.errors import Invalid, NotFound
+from schemas.events import Usage
 from services.frontend.dialects.base import Reply
 from services.frontend.dialects.hints import hints
 from services.frontend.dialects.responses import tools, wire
@@ -45,6 +46,7 @@ _SESSION_HEADERS = ("session-id", "thread-id", "x-session-id", "x-session-affini
 _HISTORY = {"all_turns": "keep", "current_turn": "drop"}
 _reasoning = msgspec.json.Decoder(wire.Reasoning)
 _text = msgspec.json.Decoder(wire.TextConfig)
+_managed = msgspec.json.Decoder(list[wire.ManagedContext] | None)
 
 
 class ResponsesAsk(Struct, frozen=True):
@@ -59,6 +61,10 @@ class ResponsesAsk(Struct, frozen=True):
     compacting: bool
     """The answer is one compaction item: the summary that the model writes, sealed."""
     vault: Vault | None = None
+    before: Sequence[Raw] = ()
+    """Output items that were made before the turn: the summary of a context that was compacted."""
+    spent: Usage = Usage()
+    """What they took."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -95,6 +101,8 @@ class ResponsesAsk(Struct, frozen=True):
             logprobs=self.conversation.sampling.logprobs is not None,
             prefill=request.prefill,
             compacting=self.compacting,
+            before=self.before,
+            spent=self.spent,
         )
 
 
@@ -145,9 +153,15 @@ def understand(
     )
     if compacting:
         conversation = _to_summarize(conversation)
-    notes = [*offered.dropped, *read.notes, *(["context_management"] if given(body.context_management) else [])]
+    notes = [*offered.dropped, *read.notes]
     truncate = body.truncation == "auto"
     return ResponsesAsk(request, conversation, notes, Names(offered.named.values()), truncate, compacting, vault)
+
+
+def compact_threshold(request: ResponsesRequest) -> int | None:
+    """The size of the prompt in tokens from which on its context is to be compacted first. Raises Invalid."""
+    managed = convert(_managed, request.body.context_management, "context_management") or []
+    return next((one.compact_threshold for one in managed if one.type == "compaction"), None)
 
 
 def _expanded(

@@ -4,13 +4,13 @@ The stream and the whole answer are made of the same items, so they say the same
 turn's events were cut.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from schemas.events import BlockStart, BlockStop, TokenLogprob
+from schemas.events import BlockStart, BlockStop, TokenLogprob, Usage
 from services.frontend.dialects.base import Reply
 from services.frontend.dialects.freeform import FreeformInput
 from services.frontend.dialects.responses.built_in import built_in_call
@@ -46,6 +46,10 @@ class Shape(Struct, frozen=True):
     """Nothing was to be written: an answer without output is whole."""
     compacting: bool = False
     """The answer is one compaction item."""
+    before: Sequence[Raw] = ()
+    """Items that were made before the turn and come first."""
+    spent: Usage = Usage()
+    """What they took."""
 
 
 class Closed(Struct, frozen=True):

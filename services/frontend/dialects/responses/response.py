@@ -20,7 +20,8 @@ class ResponsesCollector:
         self._stream = stream
 
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """Does nothing: the size of the prompt is in the usage at the end."""
+        """Call it first."""
+        self._stream.start(prepared)
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
         """Takes the next events."""

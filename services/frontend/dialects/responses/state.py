@@ -39,7 +39,7 @@ class State:
 
     def finish(self, finish: Finish) -> None:
         """The turn ended by itself."""
-        self.usage = finish.usage
+        self.usage = _sum(finish.usage, self.shape.spent)
         cut = self.cut_by(finish)
         self.status = "incomplete" if cut else "completed"
         self.incomplete = "max_output_tokens" if cut else None
@@ -60,3 +60,12 @@ class State:
             error=self.failure if shown == "failed" else None,
             incomplete=self.incomplete if shown == "incomplete" else None,
         )
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.prompt + other.prompt,
+        one.cached + other.cached,
+        one.output + other.output,
+        one.reasoning + other.reasoning,
+    )

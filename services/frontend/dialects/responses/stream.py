@@ -62,11 +62,16 @@ class ResponsesStream:
         self._sequence = 0
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """`response.created` and `response.in_progress`."""
+        """`response.created` and `response.in_progress`, and the items that were made before the turn."""
         document = _encode(self._state.document())
         out: list[bytes] = []
         self._event("response.created", {"response": Raw(document)}, out)
         self._event("response.in_progress", {"response": Raw(document)}, out)
+        for item in self._state.shape.before:
+            place = {"output_index": len(self._state.items), "item": item}
+            self._event("response.output_item.added", place, out)
+            self._event("response.output_item.done", place, out)
+            self._state.items.append(item)
         return b"".join(out)
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
