@@ -31,7 +31,7 @@ ARGUMENTS = '{"command": "cat \\u00e9\\n\\"x9\\"", "count": 42, "deep": {"a": ["
 ASKED = Conversation(
     "acme/m",
     [
-        Turn("user", [Text("List /home/jane.")]),
+        Turn("user", [Text("List /home/jane.")], name="jane"),
         Turn("assistant", [Reasoning("I list.", "c2VhbA"), Call("c1", "Bash", '{"command":"ls /home/jane"}')]),
         Turn("tool", [Result("c1", [Text("secret.txt")], is_error=False, name="Bash")]),
     ],
@@ -39,6 +39,8 @@ ASKED = Conversation(
     tools=[ToolSpec("Bash", "Runs it.", {"type": "object", "properties": {"command": {"type": "string"}}})],
     client=Client("session", "agent/1", "jane"),
     hints=Hints(cache_salt="salt"),
+    sampling=Sampling(max_tokens=99, stop=["Jane:"]),
+    template_kwargs={"greeting": "Hi Jane"},
 )
 EVENTS: list[TurnEvent] = [
     BlockStart(0, "reasoning"),
@@ -139,7 +141,7 @@ def test_failures_and_turns_without_an_end() -> None:
 
 def test_no_word_is_left_after_redaction() -> None:
     [text] = recorded(asked(), tokens(0, 1, 2), frame(*EVENTS), redact=True)
-    for word in (b"jane", b"Jane", b"secret", b"list", b"cat", b"agent", b"tokens", b"c2Vh", b"x9", b"b1", b"Runs"):
+    for word in (b"jane", b"Jane", b"secret", b"list", b"cat", b"agent", b'"tokens"', b"c2Vh", b"x9", b"b1", b"Runs"):
         assert word not in text, word
     for kept in (b"Bash", b"command", b"count", b"42", b"toolu_1", b"properties"):
         assert kept in text, kept

@@ -40,7 +40,7 @@ class Redaction:
             context = {**line["context"], "prefix": masked(line["context"].get("prefix", "")), "stop": []}
             return {**line, "context": {**context, "tools": _walk(context.get("tools", []))}}
         if "conversation" in line:
-            return {**line, "conversation": _walk(line["conversation"])}
+            return {**line, "conversation": _conversation(line["conversation"])}
         return line
 
     def _event(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -117,6 +117,15 @@ class JsonText:
             self._key = above[-1:] == ["{"]
         elif character == ":":
             self._key = False
+
+
+def _conversation(given: dict[str, Any]) -> dict[str, Any]:
+    """Masked, and without what is free text and decides nothing here: names of users, stop strings, variables."""
+    kept = {key: value for key, value in given.items() if key != "template_kwargs"}
+    kept["turns"] = [{key: value for key, value in turn.items() if key != "name"} for turn in given["turns"]]
+    kept["sampling"] = {key: value for key, value in given.get("sampling", {}).items() if key != "stop"}
+    done: dict[str, Any] = _walk(kept)
+    return done
 
 
 def _walk(value: Any, key: str = "") -> Any:
