@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.ledger.clients import CLIENTS
-from bench.ledger.models import published
-from bench.ledger.walk import Walk, common, model_of
+from bench.ledger.models import build, published
+from bench.ledger.walk import Walk, common
 
 
 class Chance:
@@ -31,9 +31,9 @@ class Chance:
         return options[self.below(len(options))]
 
 
-def measure(name: str, template: str, directory: Path, sessions: int) -> Counter[str]:
+def measure(template: str, directory: Path, sessions: int) -> Counter[str]:
     """Sums over all sessions, each of another client: turns, those kept, tokens known and computed again."""
-    setup, sums = model_of(name, template, directory), Counter[str]()
+    setup, sums = build(template, directory), Counter[str]()
     for seed in range(sessions):
         client = list(CLIENTS.values())[seed % len(CLIENTS)]
         for step in Walk(setup, Chance(seed), [client], turns=8):
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{'template':<24} {'turns':>6} {'kept':>6} {'again, ledger':>14} {'again, without':>15}")
     for name in options.templates or known:
         with tempfile.TemporaryDirectory() as directory:
-            sums = measure(name, known[name].read_text(), Path(directory), options.sessions)
+            sums = measure(known[name].read_text(), Path(directory), options.sessions)
         shares = (sums[key] / sums["known"] for key in ("again", "again without"))
         print(
             f"{name:<24} {sums['turns']:>6} {sums['kept']:>6} {next(shares):>14.1%} {next(shares):>15.1%}", flush=True

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -19,7 +18,7 @@ _CONTROL = re.compile(
 )
 _END_TOKENS = (
     *("<|im_end|>", "<|eot_id|>", "<|eot|>", "<|return|>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<turn|>"),
-    *("<|end|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
+    *("<|end|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|assistant_end|>"),
 )
 """Tokens that end a turn, most telling first; a model's generation_config would name them."""
 _ALSO_ENDS = ("<|call|>", "<|eom_id|>", "<|tool_response>")
@@ -35,7 +34,7 @@ def published() -> dict[str, Path]:
     return {file.stem: file for file in sorted(folder.glob("*.jinja")) if not file.stem.endswith("_training")}
 
 
-def build(template: str, directory: Path, *, family: str = "auto") -> ModelSetup:
+def build(template: str, directory: Path) -> ModelSetup:
     """A model whose template is this text. Raises ValueError where no family reads its calls."""
     base = build_demo_model(Path(tempfile.gettempdir()) / "turnwire-bench-demo")
     directory.mkdir(parents=True, exist_ok=True)
@@ -66,11 +65,4 @@ def build(template: str, directory: Path, *, family: str = "auto") -> ModelSetup
     }
     for name, document in documents.items():
         (directory / name).write_text(json.dumps(document))
-    return ModelSetup.load(
-        PreprocessorConfig(model=str(directory), served_model_name="m", family=family, tokenizer="tokenizers")
-    )
-
-
-def forget(directory: Path) -> None:
-    """Removes a model that `build` made."""
-    shutil.rmtree(directory, ignore_errors=True)
+    return ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name="m", tokenizer="tokenizers"))

@@ -80,7 +80,7 @@ class Model:
         self.ledger = ledger
         self.choose = choose
         self._words = self._counting()
-        self._turns = 0
+        self._turns = self._calls = 0
         self._notary, self._sealer = Notary(b"bench"), Sealer(b"bench")
         tokens = setup.tokenizer.backend.get_added_tokens_decoder().values()  # type: ignore[union-attr]
         contents = sorted((token.content for token in tokens), key=len, reverse=True)
@@ -152,6 +152,11 @@ class Model:
         return said + written.partition("\x00")[2]
 
     def _call(self) -> str:
+        self._calls += 1
+        # Kimi K2 counts its calls over the whole conversation.
+        return self._written_call().replace(":0<|tool_call", f":{self._calls - 1}<|tool_call")
+
+    def _written_call(self) -> str:
         style = self.setup.family.style
         if self.choose.below(4) == 0:
             return style.write_call("look", {"where": self.say()}) + self.choose.of(("", "\n"))

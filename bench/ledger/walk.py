@@ -1,12 +1,10 @@
 """A session through the ledger, step by step, with what must be true of each step told by words alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from bench.ledger.clients import Client
-from bench.ledger.models import build
 from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
 from services.parser.seal import Sealer
 from services.preprocessor.ledger import Ledger
@@ -15,8 +13,6 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 
 ROOM = 1 << 28
-FAMILIES: Mapping[str, str] = {"gptoss": "gpt_oss", "muse_glimmer": "muse_glimmer"}
-"""Where no parser reads the small conversation with which a family is told."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +109,3 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
             break
         count += 1
     return count
-
-
-def model_of(name: str, template: str, directory: Path) -> ModelSetup:
-    """A model for a published template."""
-    return build(template, directory, family=FAMILIES.get(name, "auto"))

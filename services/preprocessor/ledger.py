@@ -23,11 +23,11 @@ from schemas.conversation import Call, Conversation, ToolSpec, Turn
 from schemas.ledger import LedgerEntry, LedgerSeat
 from services.parser import Family
 from services.parser.detokenizer import Vocabulary
-from services.parser.turn_keys import add, chain, squeeze, turn_key
+from services.parser.turn_keys import DIGEST_BYTES, add, chain, squeeze, turn_key
 from services.preprocessor.chain_memo import ChainMemo
 from services.preprocessor.encoding import Encoder, Stable
 from services.preprocessor.ledger_chain import Chain, Link, scope_of, spoken
-from services.preprocessor.ledger_store import EntryStore, Held, OwnTurn, PromptCache
+from services.preprocessor.ledger_store import EntryStore, Held, OwnTurn, PromptCache, Told
 from services.preprocessor.ledger_turns import Mode, TurnReader, recalled
 from services.preprocessor.messages import Unseal
 from services.preprocessor.segments import TokenIds
@@ -118,6 +118,19 @@ class Ledger:
                 return
             yield match.start()
 
+    def closings(self, text: str, start: int, own: str) -> Iterable[int]:
+        """Where a turn that begins at `start` may end for a template that writes no end of turn (Apertus, before a
+        result): behind the marker with which the turn itself ends."""
+        said = own.rstrip()
+        marker = next((marker for marker in self.model.family.markers if said.endswith(marker)), None)
+        at = start
+        for _ in range(MAX_ENDS if marker else 0):
+            at = text.find(marker or "", at)
+            if at < 0:
+                return
+            at += len(marker or "")
+            yield at
+
     def strays(self, stretch: str, own: str) -> bool:
         """Whether a stretch holds an end token that is neither quoted in the turn itself nor followed by more of the
         model's: what a parser passes over between messages may be somebody else's."""
@@ -149,6 +162,7 @@ class Recall:
         self._chain = links
         self._tools = tools
         self._unseal = unseal
+        self._stable: Stable | None = None
         self._chosen: list[Held | None] = [None] * len(links.links)
         open_ended = bool(links.links) and links.links[-1].end == len(conversation.turns)
         self._ended = len(links.links) - open_ended
@@ -175,7 +189,7 @@ class Recall:
         """The ids of the prompt with this text, which `restore`'s conversation was rendered to. `prefix`: the opening
         of a forced call at its end. `stable`: see `Encoder.encode`. `continues`: it ends in the model's own last turn.
         """
-        ledger = self._ledger
+        ledger, self._stable = self._ledger, stable
         base, outcome = self._base(text)
         seat = self._seat(text, ledger.reader.lead(text, prefix), base, continues=continues)
         if base is None:
@@ -205,7 +219,7 @@ class Recall:
         ledger, key = self._ledger, self._chain.links[index].key
         chosen = self._chosen[index]
         known = [chosen] if chosen is not None else ledger.entries.find(key)
-        behind = [held for held in known if _stands_behind(held.entry.seat, text)]
+        behind = [held for held in known if self._stands_behind(held.entry.seat, text)]
         if not behind:
             return None, "moved" if known else "unknown"
         if chosen is not None and (base := self._stretch(chosen, text)) is not None:
@@ -230,6 +244,9 @@ class Recall:
                 continue
             lacks = "" if entry.closed else reader.lacks(own, stretch, seat.lead, self._tools, mode)
             return None if lacks is None else _Base(held, end, entry.tail + lacks)
+        for end in self._ledger.closings(text, seat.front, own.text) if entry.closed else ():
+            if reader.keeps(own, self._ledger.bare(text[seat.front : end]), seat.lead, self._tools, mode):
+                return _Base(held, end, entry.tail)
         return None
 
     def _recalled(self, index: int, link: Link, *, restore: bool) -> list[Turn] | None:
@@ -242,10 +259,14 @@ class Recall:
             if held.entry.seat.said:  # the client began this turn: its text is not all the model's
                 self._chosen[index] = held
                 return turns
-            parts = recalled(sent, own, self._unseal, restore=restore)
-            if parts is not None:
-                self._chosen[index] = held
-                return [Turn("assistant", parts, turns[0].name)]
+            told = held.told
+            if told is None or told.restore != restore or told.unseal != self._unseal or told.sent != turns:
+                parts = recalled(sent, own, self._unseal, restore=restore)
+                if parts is None:
+                    continue
+                told = held.told = Told(turns, [Turn("assistant", parts, turns[0].name)], restore, self._unseal)
+            self._chosen[index] = held
+            return told.said
         return None
 
     def _read(self, held: Held) -> OwnTurn | None:
@@ -298,24 +319,27 @@ class Recall:
             if calls:
                 return None
             state, said = links[-1].state, squeeze(text_said)
-        seat = LedgerSeat(state, front, _hash(text[:front]), text[front:], said)
+        seat = LedgerSeat(state, front, self._hash(text, front), text[front:], said)
         if base is None:
             return seat
         entry = base.held.entry
         return replace(seat, parent=entry.mac, parent_key=entry.key, parent_end=base.end, joint=base.joint)
 
+    def _stands_behind(self, seat: LedgerSeat, text: str) -> bool:
+        """Whether the text begins with that behind which the turn was decoded."""
+        return 0 <= seat.front <= len(text) and self._hash(text, seat.front) == seat.front_hash
+
+    def _hash(self, text: str, end: int) -> bytes:
+        """The hash of `text[:end]`; a stable text at its front was hashed before."""
+        stable = self._stable
+        start = len(stable.text) if stable is not None and len(stable.text) <= end else 0
+        hasher = stable.hashed() if stable is not None and start else hashlib.blake2b(digest_size=DIGEST_BYTES)
+        hasher.update(text[start:end].encode("utf-8", "surrogatepass"))
+        return hasher.digest()
+
     def _former(self, seat: LedgerSeat) -> bytes | None:
         parent = self._ledger.entries.one(seat.parent_key, seat.parent) if seat.parent else None
         return None if parent is None else _prompt_key(parent.entry.seat)
-
-
-def _stands_behind(seat: LedgerSeat, text: str) -> bool:
-    """Whether the text begins with that behind which the turn was decoded."""
-    return 0 <= seat.front <= len(text) and _hash(text[: seat.front]) == seat.front_hash
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _prompt_key(seat: LedgerSeat) -> bytes:

@@ -9,16 +9,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.ledger.clients import CLIENTS
-from bench.ledger.models import published
+from bench.ledger.models import build, published
 from bench.ledger.sessions import WORD
-from bench.ledger.walk import Step, Walk, model_of
+from bench.ledger.walk import Before, Step, Walk
 from fuzz.stories import Choices
+from services.cli import demo_model
 from services.preprocessor.model import ModelSetup
 
+DEMO = Path(demo_model.__file__).parent / "demo" / "chat_template.jinja"
 OWN = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
 """Forms that the published ones lack."""
-TEMPLATES = {**published(), **OWN}
+TEMPLATES = {**published(), **OWN, "demo": DEMO}
 CHANCE = st.binary(min_size=150, max_size=400)
+UNENDED = ("late_end",)
+"""Nothing shows where a turn ends that has text behind a call."""
 quick = settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -31,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> "Models":
 
 class Models:
     def __init__(self, directory: Path) -> None:
-        self.of = cache(lambda name: model_of(name, TEMPLATES[name].read_text(), directory / name))
+        self.of = cache(lambda name: build(TEMPLATES[name].read_text(), directory / name))
 
 
 def said(setup: ModelSetup, ids: list[int]) -> list[str]:
@@ -52,6 +56,11 @@ def check(step: Step, setup: ModelSetup) -> None:
     assert WORD.findall(text)[: -len(WORD.findall(end)) or None] == WORD.findall(kept.front) + kept.output.words
 
 
+def _goes_on_after_calls(turn: Before) -> bool:
+    kinds = [block.kind for block in turn.output.blocks]
+    return "tool_use" in kinds and kinds[-1] != "tool_use"
+
+
 @pytest.mark.skipif(not published(), reason="trl is not installed: only our own templates are walked")
 def test_there_are_templates() -> None:
     assert len(published()) >= 40
@@ -64,6 +73,8 @@ def test_a_session_is_its_own_prefix(models: Models, name: str, chance: bytes) -
     setup, choose = models.of(name), Choices(chance)
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client]):
+        if name in UNENDED and any(_goes_on_after_calls(turn) for turn in step.before):
+            return
         check(step, setup)
 
 
