@@ -5,6 +5,7 @@ fast and is taken where `equality` finds no difference on this very tokenizer. N
 segments between control tokens are kept, and of a prompt that begins with a `Stable` text only the rest is looked at.
 """
 
+import hashlib
 import re
 import threading
 from array import array
@@ -14,6 +15,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from tokenizers import Tokenizer
 
+from services.parser.turn_keys import DIGEST_BYTES
 from services.preprocessor.equality import difference
 from services.preprocessor.segments import Cuts, SegmentCache, TokenIds
 
@@ -33,6 +35,13 @@ class Stable:
     parent: "Stable | None" = None
     encoded: tuple[int, TokenIds] | None = field(default=None, repr=False)
     """An offset at which the text may be cut, and the ids of what stands before. Written by `Encoder` alone."""
+    _hasher: "hashlib.blake2b | None" = field(default=None, repr=False)
+
+    def hashed(self) -> "hashlib.blake2b":
+        """A hash of 16 bytes over the text as UTF-8 (half surrogate pairs included), to be gone on with."""
+        if self._hasher is None:
+            self._hasher = hashlib.blake2b(self.text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)
+        return self._hasher.copy()
 
 
 class _Fast(Protocol):

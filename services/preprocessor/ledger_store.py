@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Reasoning, Text
+from schemas.conversation import Call, Reasoning, Text, Turn
 from schemas.ledger import LedgerEntry
+from services.preprocessor.messages import Unseal
 from services.preprocessor.segments import TokenIds
 
 MAX_SIBLINGS = 4
@@ -21,11 +22,22 @@ _PER_ID_BYTE = 4
 """An id's four bytes, and what its text costs once it was read."""
 
 
+class Told(Struct, frozen=True):
+    """What a client sent back for a turn, and what was made of it: next time it need not be compared again, and the
+    same objects compare as equal in no time."""
+
+    sent: list[Turn]
+    said: list[Turn]
+    restore: bool
+    unseal: Unseal | None
+
+
 class Held(Struct):
     """An entry, and what was found out about it."""
 
     entry: LedgerEntry
     turn: "OwnTurn | None" = None
+    told: Told | None = None
     unreadable: bool = False
     """Its ids are no tokens of this model, or do not say what its key says."""
 
