@@ -143,7 +143,7 @@ async def test_a_request_that_the_library_refuses_fails_alone(engine: Transforme
     other = engine.generate(request("other", max_tokens=200))
     await asyncio.wait_for(anext(other), WAIT_S)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "row_arguments", lambda sampling: {"temperature": "hot"})
+        patch.setattr(module, "row_arguments", lambda *_: {"temperature": "hot"})
         with pytest.raises(EngineFailed, match="temperature") as caught:
             await run(engine, request("bad"))
     assert not isinstance(caught.value, EngineDied)

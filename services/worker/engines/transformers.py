@@ -12,7 +12,8 @@ environment says otherwise they are told to sleep; `OMP_NUM_THREADS=1` is the sa
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncGenerator, Callable
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping
 from itertools import count
 from typing import Any
 
@@ -23,7 +24,7 @@ from services.runtime.config import WorkerConfig
 from services.runtime.model_files import with_defaults
 from services.worker.engine import Delta, EngineInfo, EngineRequest
 from services.worker.engines.threads import in_daemon_thread
-from services.worker.engines.transformers_adapter import Progress, parse_args, row_arguments
+from services.worker.engines.transformers_adapter import MAX_SEED, Progress, parse_args, row_arguments
 from services.worker.engines.transformers_loader import Loaded, load_model
 from services.worker.engines.turns import OpenTurns, Turn
 
@@ -44,6 +45,8 @@ class TransformersEngine:
         self._stopping = False
         self._watcher: asyncio.Task[None] | None = None
         self._manager: Any = None
+        self._rows: Any = None
+        self._guides: Any = None
         self._own: Sampling
         """The model's own way to choose tokens."""
         self._info: EngineInfo
@@ -60,6 +63,7 @@ class TransformersEngine:
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
+        self._rows, self._guides = loaded.rows, loaded.guides
         self._watcher = asyncio.create_task(self._watch())
         try:
             async for _ in self.generate(EngineRequest("start", [0], Sampling(max_tokens=1), [])):
@@ -124,10 +128,14 @@ class TransformersEngine:
 
     def _submit(self, key: str, turn: Turn, request: EngineRequest, progress: Progress) -> None:
         arguments: dict[str, Any] = {}
+        told: Mapping[int, list[tuple[int, float]]] | None = None
         if self._args.mode == "sampling":
-            arguments = row_arguments(with_defaults(request.sampling, self._own))
+            sampling = with_defaults(request.sampling, self._own)
+            seed = None if sampling.logprobs is None else random.randrange(MAX_SEED)
+            arguments = row_arguments(sampling, seed)
+            told = self._open_row(key, request, sampling)
         # The handler first: outputs that come before it land in a shared queue, and the turn would hang.
-        self._manager.register_result_handler(key, self._callback(key, turn, progress))
+        self._manager.register_result_handler(key, self._callback(key, turn, progress, told))
         added = self._manager.add_request(
             request.token_ids,
             request_id=key,
@@ -139,7 +147,24 @@ class TransformersEngine:
         if added is None:  # it takes nothing any more
             self._turns.die("the generation thread has ended")
 
-    def _callback(self, key: str, turn: Turn, progress: Progress) -> Callable[[Any], None]:
+    def _open_row(
+        self, key: str, request: EngineRequest, sampling: Sampling
+    ) -> Mapping[int, list[tuple[int, float]]] | None:
+        """What of the request is done on the host; returns where its log probabilities will be. Raises Invalid."""
+        if self._rows is None:
+            return None
+        from services.worker.engines.transformers_rows import Row, wants_row
+
+        guide = self._guides.open(request.guided) if request.guided is not None and self._guides is not None else None
+        if not wants_row(sampling, guide is not None):
+            return None
+        row = Row(request, sampling, guide)
+        self._rows.open(key, row)
+        return row.told
+
+    def _callback(
+        self, key: str, turn: Turn, progress: Progress, told: Mapping[int, list[tuple[int, float]]] | None
+    ) -> Callable[[Any], None]:
         def deliver(output: Any) -> None:
             # Nothing may be raised here: all outputs of a step are delivered in one go, and the others would be lost.
             try:
@@ -149,7 +174,7 @@ class TransformersEngine:
                 elif not turn.ended:
                     before = progress.taken
                     cached = None if before else self._cached.pop(key, 0)
-                    delta = progress.take(output.generated_tokens, output.logprobs, cached)
+                    delta = progress.take(output.generated_tokens, output.logprobs, cached, told)
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:
@@ -170,6 +195,8 @@ class TransformersEngine:
     def _release(self, key: str, *, cancel: bool) -> None:
         """Nobody listens any more. A cancelled request gets no last output, so that its handler would stay for ever."""
         self._cached.pop(key, None)
+        if self._rows is not None:
+            self._rows.close(key)
         if cancel:
             self._manager.cancel_request(key)
             router = self._manager.output_router

@@ -15,6 +15,7 @@ from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
 from services.worker.engine import Delta, EngineRequest
+from services.worker.stepper import LOWEST
 
 PAGE_TOKENS = 32
 """The library's own 256 would share no prompt of less than 257 tokens."""
@@ -31,8 +32,8 @@ class EngineArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """`engine_args` of this engine."""
 
     mode: Literal["sampling", "greedy"] = "sampling"
-    """`greedy`: no sampling, but log probabilities; with `sampling` the library could only tell those of the scores
-    that were left after filtering."""
+    """`greedy`: no sampling. Its log probabilities are the library's own, also on a GPU with CUDA graphs; those of
+    `sampling` need steps without graphs, and come with alternatives."""
     load_format: Literal["auto", "dummy"] = "auto"
     """`dummy`: random weights, for a directory that has none."""
     seed: int | None = None
@@ -93,8 +94,11 @@ def cpu_kv_tokens(bytes_per_token: int, free_bytes: int, window: int) -> int:
     return max(4 * PAGE_TOKENS, min(room, max(window, CPU_KV_TOKENS // 4), CPU_KV_TOKENS))
 
 
-def row_arguments(sampling: Sampling) -> dict[str, Any]:
-    """A request's arguments for `transformers_sampler`; those of a greedy one are empty but for the choice itself."""
+def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]:
+    """A request's arguments for `transformers_sampler`; those of a greedy one are empty but for the choice itself.
+
+    `seed`: for a request that brings none and whose choice must be known at once, as for one that tells it.
+    """
     temperature = sampling.temperature or 0.0
     if temperature < COLDEST or sampling.top_k == 1:
         return {"pick": -1}
@@ -105,8 +109,9 @@ def row_arguments(sampling: Sampling) -> dict[str, Any]:
         arguments["top_p"] = float(sampling.top_p)
     if sampling.min_p:
         arguments["min_p"] = float(sampling.min_p)
-    if sampling.seed is not None:
-        arguments["pick"] = sampling.seed % MAX_SEED + 1
+    wanted = sampling.seed if sampling.seed is not None else seed
+    if wanted is not None:
+        arguments["pick"] = wanted % MAX_SEED + 1
     return arguments
 
 
@@ -136,8 +141,17 @@ class Progress:
         """How many tokens have come out."""
         return self._taken
 
-    def take(self, generated: Sequence[int], logprobs: Sequence[float], cached: int | None) -> Delta:
-        """What is new. The library gives no reason for an end: a stop token at the end is one, else it is the limit."""
+    def take(
+        self,
+        generated: Sequence[int],
+        logprobs: Sequence[float],
+        cached: int | None,
+        told: Mapping[int, list[tuple[int, float]]] | None = None,
+    ) -> Delta:
+        """What is new. The library gives no reason for an end: a stop token at the end is one, else it is the limit.
+
+        `told`: log probabilities by output index, with alternatives, in place of the library's own.
+        """
         if self._limit == 0:
             return Delta(cached=cached, finish=FinishReason.LENGTH if self.finished else None)
         ids = list(generated[self._taken :])
@@ -146,7 +160,9 @@ class Progress:
             delta.finish = FinishReason.LENGTH
             if ids and ids[-1] in self._stops:
                 delta.finish, delta.stop_id = FinishReason.STOP, ids.pop()
-        if self._wants_logprobs:
+        if self._wants_logprobs and told is not None:
+            delta.logprobs = [told.get(self._taken + n, [(token, LOWEST)]) for n, token in enumerate(ids)]
+        elif self._wants_logprobs:
             chosen = logprobs[self._taken : self._taken + len(ids)]
             delta.logprobs = [[(token, value)] for token, value in zip(ids, chosen, strict=False)]
         self._taken += len(ids)

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.runtime.config import WorkerConfig
 from services.runtime.model_files import ModelFacts, read_facts
@@ -23,6 +24,10 @@ class Loaded(Struct, frozen=True):
     """`ContinuousBatchingManager`, its cache allocated and its CUDA graphs captured."""
     facts: ModelFacts
     info: EngineInfo
+    rows: Any = None
+    """`transformers_rows.Rows`, where steps are computed anew and tokens are sampled."""
+    guides: Any = None
+    """`transformers_guide.Guides`, where there are rows and llguidance is installed."""
 
 
 def load_model(config: WorkerConfig, args: EngineArgs) -> Loaded:
@@ -43,10 +48,18 @@ def load_model(config: WorkerConfig, args: EngineArgs) -> Loaded:
     kv_tokens = config.kv_tokens
     if kv_tokens is None and device.type == "cpu":
         kv_tokens = cpu_kv_tokens(_kv_bytes_per_token(model), _free_memory(), window)
-    manager = _manager(model, config, args, kv_tokens)
+    manager, rows = _manager(model, config, args, kv_tokens)
     # Makes the cache and captures CUDA graphs here, where an exception reaches the caller.
     manager.warmup()
-    return Loaded(manager, facts, _describe(manager, facts, config, args, window))
+    info = _describe(manager, facts, config, args, window)
+    if rows is None:
+        return Loaded(manager, facts, info)
+    from services.worker.engines.transformers_guide import load_guides
+    from services.worker.engines.transformers_rows import FEATURES
+
+    guides = load_guides(config.model, info.vocab_size or 0, trust_remote_code=config.trust_remote_code)
+    features = info.features | FEATURES | ({"guided"} if guides is not None else set())
+    return Loaded(manager, facts, replace(info, features=frozenset(features)), rows, guides)
 
 
 def _model(torch: Any, transformers: Any, config: WorkerConfig, args: EngineArgs, device: Any) -> Any:
@@ -69,7 +82,8 @@ def _model(torch: Any, transformers: Any, config: WorkerConfig, args: EngineArgs
     return (model if "device_map" in options else model.to(device)).eval()
 
 
-def _manager(model: Any, config: WorkerConfig, args: EngineArgs, kv_tokens: int | None) -> Any:
+def _manager(model: Any, config: WorkerConfig, args: EngineArgs, kv_tokens: int | None) -> tuple[Any, Any]:
+    """The library's manager, and the rows of its requests where it can have them."""
     from transformers import GenerationConfig
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
@@ -83,11 +97,18 @@ def _manager(model: Any, config: WorkerConfig, args: EngineArgs, kv_tokens: int 
     manager = model.init_continuous_batching(
         generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**options)
     )
-    if sampling:
-        from services.worker.engines.transformers_sampler import install
+    if not sampling:
+        return manager, None
+    from services.worker.engines.transformers_sampler import install
 
-        install(manager.logit_processor, eager=on_cpu)
-    return manager
+    if not on_cpu and not (options.get("use_cuda_graph") is False and options.get("use_async_batching") is False):
+        install(manager.logit_processor, eager=False)
+        return manager, None
+    from services.worker.engines.transformers_rows import Rows, Shaper, Teller
+
+    rows = Rows()
+    install(manager.logit_processor, eager=True, before=[Shaper(rows)], after=[Teller(rows)])
+    return manager, rows
 
 
 def _describe(manager: Any, facts: ModelFacts, config: WorkerConfig, args: EngineArgs, window: int) -> EngineInfo:

@@ -6,7 +6,7 @@ it all, from a row of arguments per parameter. Arguments are read from the tenso
 that a captured CUDA graph sees the values of each step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,14 +22,20 @@ _NEUTRAL: dict[str, float] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min
 _INTEGERS = frozenset({"top_k", "pick"})
 
 
-def install(processors: Any, *, eager: bool) -> None:
+def install(
+    processors: Any,
+    *,
+    eager: bool,
+    before: Sequence[ContinuousBatchingLogitsProcessor] = (),
+    after: Sequence[ContinuousBatchingLogitsProcessor] = (),
+) -> None:
     """Make `processors`, a manager's `ContinuousBatchingLogitsProcessorList`, sample by the arguments of each request.
 
     Must come before the manager's batch processor is made. `eager`: no CUDA graphs are captured, so that a step may
-    leave out what none of its rows needs.
+    leave out what none of its rows needs. `before` and `after` are processors to stand around these.
     """
     columns = {name: Column(name) for name in _NEUTRAL if name != "pick"}
-    chain = [*columns.values(), Sampler(columns, eager=eager)]
+    chain = [*before, *columns.values(), Sampler(columns, eager=eager), *after]
     processors.logits_processor.extend(chain)
     processors.tensors_required += len(chain)
     for processor in chain:
