@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bench.apis import APIS
+from bench.prepare_ledger import play
 from bench.prompts import make_body, make_prompt
 from bench.report import RESULTS, Machine, now, this_machine
 from bench.stats import Spread, spread
@@ -174,6 +175,18 @@ def measure(model: Path, requests: int) -> list[Row]:
     return found
 
 
+def measure_ledger(model: Path) -> list[Row]:
+    """The session with the turn ledger, for the demo model: what its turns are made of is known here."""
+    way, how = next(iter(open_ways(model).items()))
+    bodies = list(session(TURNS[-1] + WINDOW))
+    costs = play((how.decode(body) for body in bodies), how.setup)
+    measured = [(Cost(0.0, cost, 0.0), tokens) for cost, tokens in costs]
+    return [
+        row(f"turn {turn} of a session", f"{way}, ledger: assemble only", measured[turn - WINDOW : turn + WINDOW])
+        for turn in TURNS
+    ]
+
+
 def run(
     bodies: Sequence[bytes], ways: Mapping[str, Way], plain_at: Collection[int]
 ) -> dict[str, list[tuple[Cost, int] | None]]:
@@ -231,7 +244,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or build_demo_model(Path(folder) / "turnwire-demo")
-        found = Run(now(), this_machine(), measure(model, options.requests))
+        measured = measure(model, options.requests) + ([] if options.model else measure_ledger(model))
+        found = Run(now(), this_machine(), measured)
     print(table(found))
     if options.write:
         name = found.started.replace(":", "").replace("-", "")

@@ -5,6 +5,7 @@ from itertools import islice
 import pytest
 
 from bench.prepare import Run, Way, large, open_ways, row, run, session, table
+from bench.prepare_ledger import play
 from bench.report import this_machine
 from services.cli.demo_model import build_demo_model
 
@@ -38,3 +39,9 @@ def test_ways_that_differ_fail(ways: dict[str, Way]) -> None:
     broken = Way(other.setup, lambda data: other.decode(bodies[0]))
     with pytest.raises(SystemExit, match="differ in the ids of request 1"):
         run(bodies, {first: ways[first], "other": broken}, {0, 1})
+
+
+def test_with_the_ledger_every_turn_is_made_of_its_own_tokens(ways: dict[str, Way]) -> None:
+    first, *_ = ways
+    way = ways[first]
+    assert len(play((way.decode(body) for body in session(20)), way.setup)) == 20

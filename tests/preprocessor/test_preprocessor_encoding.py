@@ -1,6 +1,7 @@
 """Encoding by parts, by either encoder, gives the ids of the whole."""
 
 import concurrent.futures
+import hashlib
 import sys
 from array import array
 from functools import cache
@@ -79,6 +80,16 @@ def test_a_stable_text_is_encoded_once() -> None:
     asked.clear()
     assert encoder.encode(second.text + "!", second).tolist() == whole(tokenizer, second.text + "!")
     assert asked == ["<s>three", "<s>four!"]
+
+
+@given(st.text(), st.text())
+def test_a_stable_text_is_hashed_once_and_gone_on_with(text: str, rest: str) -> None:
+    stable = Stable(text)
+    for _ in range(2):
+        hasher = stable.hashed()
+        hasher.update(rest.encode())
+        assert hasher.digest() == hashlib.blake2b((text + rest).encode(), digest_size=16).digest()
+    assert Stable("\ud83d").hashed().digest() != Stable("\ufffd").hashed().digest()
 
 
 def test_half_a_surrogate_pair_is_replaced() -> None:
