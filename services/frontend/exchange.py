@@ -4,7 +4,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol, TypeAlias
 
@@ -29,6 +29,8 @@ SECURITY_HEADERS = {
 }
 """On every response that does not say otherwise itself: answers are nobody else's, and nothing but what they say."""
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
+MAX_NOTES = 16
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _PROBES = OPEN_PATHS - {"/"}
 
 
@@ -59,7 +61,7 @@ class Exchange:
         self.begun = False
         """The response is on its way: nothing else can be said any more."""
         self.notes: list[str] = []
-        """What was left out of the request."""
+        """What was left out of the request, fit for a header; `note` says it."""
         self.fields: dict[str, object] = {}
         """For the log line."""
         self.cors: dict[str, str] = {}
@@ -80,6 +82,10 @@ class Exchange:
                 yield
             finally:
                 self.caller.spend(cost.tokens)
+
+    def note(self, left_out: Sequence[str]) -> None:
+        """Tells the client what was left out of its request, in words that it may have written itself."""
+        self.notes = [_UNSAFE.sub("", what)[:64] for what in left_out[:MAX_NOTES]]
 
     def headers(self) -> dict[str, str]:
         """What every response to this request carries."""

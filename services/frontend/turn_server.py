@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 from structlog.typing import FilteringBoundLogger
 
+from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import ErrorKind, Invalid, NotFound, TimedOut, TurnwireError, raised
 from schemas.events import Prepared
@@ -35,9 +36,7 @@ STREAM_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
-MAX_NOTES = 16
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 Read: TypeAlias = Callable[[], Awaitable[Ask]]
 """Reads and understands the request. Raises TurnwireError."""
@@ -108,17 +107,20 @@ class TurnServer:
             if not sink.ended:
                 answer.cancel("hangup")
 
-    def admit(self, ask: Ask, exchange: Exchange, record: TurnRecord) -> list[Conversation]:
-        """The conversations as the pipeline gets them. Raises where no model of that name is served."""
-        exchange.notes = [_UNSAFE.sub("", note)[:64] for note in ask.notes[:MAX_NOTES]]
-        record.stream = ask.stream
-        model = ask.conversations[0].model
+    def card(self, model: str) -> ModelCard:
+        """The model that a request means. Raises where none of that name is served."""
         try:
-            card = self._gateway.resolve(model)
+            return self._gateway.resolve(model)
         except NotFound:
             if model:
                 raise
             raise Invalid("model: Field required", param="model") from None
+
+    def admit(self, ask: Ask, exchange: Exchange, record: TurnRecord) -> list[Conversation]:
+        """The conversations as the pipeline gets them. Raises where no model of that name is served."""
+        exchange.note(ask.notes)
+        record.stream = ask.stream
+        card = self.card(ask.conversations[0].model)
         record.opened(card.name)
         return [
             msgspec.structs.replace(

@@ -54,6 +54,26 @@ async def until(client: Client, id: str, *statuses: str) -> dict[str, Any]:
                 return found
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_it_leaves_out_is_told_in_a_header_that_nobody_else_writes(
+    client: Client, served: Served, script: Script, stream: bool
+) -> None:
+    script.go.set()
+    odd = [{"type": "x\r\nset-cookie: a=b\u2028é"}, *({"type": f"hosted_{number}"} for number in range(100))]
+    body = {"model": MODEL, "input": "hi", "background": True, "stream": stream, "tools": odd}
+    async with ClientSession() as http, http.post(client.url, json=body) as response:
+        assert response.status == 200
+        await response.read()
+        left_out = response.headers["x-turnwire-dropped-tools"].split(",")
+        assert left_out == ["xset-cookieab", *(f"hosted_{number}" for number in range(15))]
+        assert "set-cookie" not in response.headers
+
+
+async def test_a_model_has_to_be_named(client: Client) -> None:
+    error = await client.refused("POST", json={"input": "hi", "background": True})
+    assert (error["param"], error["code"]) == ("model", "missing_required_parameter")
+
+
 async def test_it_is_queued_runs_and_is_there_at_the_end(client: Client, script: Script) -> None:
     made = await client.create(background=True, metadata={"k": "v"})
     assert (made["status"], made["output"], made["background"], made["metadata"]) == ("queued", [], True, {"k": "v"})

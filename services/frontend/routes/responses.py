@@ -172,10 +172,10 @@ class ResponseRoutes:
     async def _start(self, request: web.Request, parsed: ResponsesRequest) -> web.StreamResponse:
         exchange = request[EXCHANGE]
         asked = await self._responses.intake.asked(parsed, request.headers, exchange)
-        self._responses.gateway.resolve(parsed.model)
+        self._responses.turns.card(parsed.model)
         reply = self._responses.runner.reply(exchange, parsed.model)
         job = self._responses.background.start(asked, reply, exchange)
-        exchange.notes = list(asked.ask.notes)
+        exchange.note(asked.ask.notes)
         if parsed.stream:
             return await send_events(request, job.follow(-1), self._responses.limits)
         return _json(msgspec.json.encode(job.document()))
