@@ -19,7 +19,10 @@ ROOM = 256 << 20
 
 
 def play(requests: Iterable[TurnRequest], setup: ModelSetup) -> list[tuple[float, int]]:
-    """What `assemble` costs for each request, in ms of CPU, and the prompt's size in tokens. Raises RuntimeError where a turn is not found again."""
+    """What `assemble` costs for each request, in ms of CPU, and the prompt's size in tokens.
+
+    Raises RuntimeError where a turn is not found again.
+    """
     ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
     if ledger is None:
         raise RuntimeError("this tokenizer has no ledger")

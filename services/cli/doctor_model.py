@@ -8,9 +8,11 @@ import msgspec
 
 from schemas.errors import TurnwireError
 from services.cli.finding import Finding
+from services.preprocessor.locality import open_history
 from services.preprocessor.model import choose_family
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
+from services.preprocessor.tokens import PromptTokenizer
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 
 _TOOL = {
@@ -40,6 +42,8 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     )
     yield check_template(tokenizer, preprocessor)
     yield check_family(tokenizer, preprocessor)
+    yield check_encoder(tokenizer, preprocessor)
+    yield check_rendering(tokenizer, preprocessor)
     yield from check_directory(worker)
 
 
@@ -65,6 +69,26 @@ def check_family(tokenizer: Any, config: PreprocessorConfig) -> Finding:
         return Finding("fail", "parser", first_line(error))
     also = f"; {', '.join(other.name for other in found.also)} would do as well" if found.also else ""
     return Finding("ok", "parser", f"{found.family.name}: {'; '.join(found.evidence)}{also}")
+
+
+def check_encoder(tokenizer: Any, config: PreprocessorConfig) -> Finding:
+    """What encodes prompts, and whether it can do so in parts."""
+    try:
+        encoder = PromptTokenizer(tokenizer).encoder(config.tokenizer)
+    except ValueError as error:
+        return Finding("fail", "encoding", first_line(error))
+    parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
+    return Finding("ok", "encoding", f"{encoder.name} ({encoder.reason}); {parts}")
+
+
+def check_rendering(tokenizer: Any, config: PreprocessorConfig) -> Finding:
+    """Whether the template lets a prompt be rendered from where the last one ended."""
+    try:
+        template = ChatTemplate.of(tokenizer, override=config.chat_template)
+    except (ValueError, OSError) as error:
+        return Finding("fail", "rendering", first_line(error))
+    off = open_history(template, probe(template), 1 << 20).off
+    return Finding("ok", "rendering", off or "only what is new of a conversation")
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:

@@ -58,6 +58,8 @@ def test_a_whole_model(demo: str) -> None:
         "tokenizer": "ok",
         "template": "ok",
         "parser": "ok",
+        "encoding": "ok",
+        "rendering": "ok",
         "context": "ok",
         "weights": "note",
     }
