@@ -166,6 +166,15 @@ def test_shell_and_patch_calls_are_calls_of_the_tools_shown_for_them() -> None:
     ]
 
 
+def test_outputs_of_parallel_local_shells_find_their_calls_by_the_ids_of_the_items() -> None:
+    action = {"type": "exec", "command": ["ls"], "env": {}}
+    calls = [{"type": "local_shell_call", "id": f"lsh_{at}", "call_id": at, "action": action} for at in "ab"]
+    outputs = [{"type": "local_shell_call_output", "id": f"lsh_{at}", "output": at} for at in "ba"]
+    assert turns(USER, *calls, *outputs)[2].parts == [
+        Result(at, [Text(at)], name="local_shell") for at in "ab"
+    ]  # fmt: skip
+
+
 def test_tools_that_a_search_found_are_known_from_there_on() -> None:
     found = {
         "type": "namespace",

@@ -66,6 +66,8 @@ class History:
         self._results: list[Result] = []
         self._calls: dict[str, tuple[int, str]] = {}
         self._search: str | None = None
+        self._shells: dict[str, str] = {}
+        """Call ids of local shell calls by the ids of their items."""
 
     def read(self, items: Sequence[Raw], kinds: Sequence[wire.Kind], place: str) -> None:
         """Takes items. Raises Invalid."""
@@ -163,6 +165,8 @@ class History:
     def _shell(self, call: wire.LocalShellCall) -> None:
         action = convert(_object, call.action, "action")
         action.pop("type", None)
+        if call.id is not None:
+            self._shells[call.id] = call.call_id
         self._call(Call(call.call_id, "local_shell", msgspec.json.encode(action).decode(), item_id=call.id))
 
     def _result(
@@ -205,10 +209,7 @@ class History:
         """Natively `id` repeats the call's `call_id`; there are clients that send the item's own id."""
         if output.call_id is not None or output.id in self._calls:
             return output.call_id or output.id
-        for part in reversed(self._said):
-            if isinstance(part, Call) and part.item_id == output.id:
-                return part.call_id
-        return output.id
+        return self._shells.get(output.id or "", output.id)
 
     def _tool_search(self, kind: str, item: Raw, at: str) -> None:
         if kind == "tool_search_call":
