@@ -54,9 +54,12 @@ async def read_body(request: web.Request, limit: int) -> bytes:
 
 async def understand(read: Callable[[bytes, Mapping[str, str]], T], body: bytes, headers: Mapping[str, str]) -> T:
     """What a dialect makes of a body; in a thread where that takes long. Raises as `read`."""
-    if len(body) < UNDERSTAND_APART_BYTES:
-        return read(body, headers)
-    return await asyncio.to_thread(read, body, headers)
+    return await apart(len(body), lambda: read(body, headers))
+
+
+async def apart(size_bytes: int, work: Callable[[], T]) -> T:
+    """What `work` returns or raises; done in a thread where so much of a request is to be read."""
+    return work() if size_bytes < UNDERSTAND_APART_BYTES else await asyncio.to_thread(work)
 
 
 def decode(body: bytes, encoding: str, limit: int) -> bytes:

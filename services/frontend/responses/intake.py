@@ -11,9 +11,10 @@ from services.frontend.dialects.responses.document import Status
 from services.frontend.dialects.responses.listing import stored_items
 from services.frontend.dialects.responses.request import ResponsesRequest, given
 from services.frontend.exchange import Exchange
+from services.frontend.limits import UNDERSTAND_APART_BYTES, apart
 from services.frontend.responses.history import Histories, items_of
 from services.frontend.responses.managed import Compactor, instructions
-from services.frontend.responses.record import StoredResponse
+from services.frontend.responses.record import StoredResponse, bytes_of
 from services.frontend.responses.recording import Answer
 from services.frontend.responses.vaults import Vaults
 
@@ -30,10 +31,12 @@ class Asked(Struct, frozen=True):
     tenant: str | None
     standing: list[Raw] | None = None
     """Set where the context is compacted: the items that stand for all before the turn's own output."""
+    stored: list[Raw] | None = None
+    """Its `items`, where they are made already."""
 
     def items(self) -> list[Raw]:
         """The items of its own input, each with an id; what it refers to stands there itself."""
-        return stored_items(self.ask.request, self.turn, self.found.get)
+        return stored_items(self.ask.request, self.turn, self.found.get) if self.stored is None else self.stored
 
     def record(
         self,
@@ -104,16 +107,26 @@ class Intake:
         previous = request.previous_response_id
         history = items_of(await self.histories.chain(previous, tenant)) if previous is not None else []
         found = await self.histories.items(request.references, tenant) if request.references else {}
-        ask = self._dialect.understand(
-            request,
-            headers,
-            history=history,
-            resolve=found.get,
-            vault=self._vaults.of(request.model),
-            counting=counting,
-            compacting=compacting,
-        )
-        asked = Asked(ask, found, history, exchange.id, tenant)
+        vault = self._vaults.of(request.model)
+        size = sum(len(bytes_of(raw)) for raw in (*history, *request.items, *(request.body.tools or ())))
+        # Where it is little, what is kept of the input is made at the end, when nobody waits for it.
+        early = size >= UNDERSTAND_APART_BYTES and request.store and not counting
+
+        def understood() -> Asked:
+            ask = self._dialect.understand(
+                request,
+                headers,
+                history=history,
+                resolve=found.get,
+                vault=vault,
+                counting=counting,
+                compacting=compacting,
+            )
+            stored = stored_items(request, exchange.id, found.get) if early else None
+            return Asked(ask, found, history, exchange.id, tenant, stored=stored)
+
+        asked = await apart(size, understood)
+        ask = asked.ask
         if counting:
             return asked
         if ask.compacting:

@@ -16,6 +16,8 @@ from services.frontend.dialects.responses.ask import ResponsesAsk, compact_thres
 from services.frontend.dialects.responses.dialect import Responses
 from services.frontend.dialects.responses.request import ResponsesRequest, kinds
 from services.frontend.exchange import Exchange
+from services.frontend.limits import apart
+from services.frontend.responses.record import bytes_of
 from services.frontend.responses.runner import Runner
 from services.frontend.responses.vaults import Vaults
 from services.frontend.turns import TurnGateway
@@ -69,7 +71,9 @@ class Compactor:
     async def _summary(
         self, request: ResponsesRequest, headers: Mapping[str, str], exchange: Exchange
     ) -> tuple[Raw, Usage]:
-        ask = self._dialect.understand(request, headers, vault=self._vaults.of(request.model), compacting=True)
+        vault = self._vaults.of(request.model)
+        size = sum(len(bytes_of(raw)) for raw in request.items)
+        ask = await apart(size, lambda: self._dialect.understand(request, headers, vault=vault, compacting=True))
         renderer = ask.renderer(self._runner.reply(exchange, request.model))
         record = self._runner.record()
         own = self._runner.exchange(exchange)

@@ -12,7 +12,7 @@ from services.frontend.dialects.responses.ask import ResponsesAsk
 from services.frontend.dialects.responses.request import ResponsesRequest
 from services.frontend.dialects.responses.response import ResponsesCollector
 from services.frontend.exchange import EXCHANGE
-from services.frontend.limits import read_body
+from services.frontend.limits import apart, read_body
 from services.frontend.responses.compaction import CompactAsk
 from services.frontend.responses.follow import distant_events, send_events, stored_events
 from services.frontend.responses.history import items_of
@@ -163,7 +163,7 @@ class ResponseRoutes:
         exchange = request[EXCHANGE]
         try:
             body = await read_body(request, self._responses.max_body_bytes)
-            return self._responses.dialect.decode(body, counting=counting)
+            return await apart(len(body), lambda: self._responses.dialect.decode(body, counting=counting))
         except TurnwireError as error:
             taken = asyncio.get_running_loop().time() - exchange.started
             self._responses.metrics.answered("", self._responses.dialect.name, str(error.info.kind), taken)
