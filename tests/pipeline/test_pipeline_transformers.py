@@ -1,5 +1,6 @@
 """A real model, tiny and random, decodes through the whole path: HTTP, four processes, continuous batching, parser."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,12 +117,24 @@ async def test_greedy_output_is_that_of_generate_and_a_second_turn_is_cached(rea
 
 async def test_what_the_engine_lacks_is_refused_with_a_status(real: Stack) -> None:
     client = Client(real.url)
-    status, error = await client.post("/v1/messages", ask("hi", presence_penalty=0.5))
+    status, error = await client.post("/v1/messages", ask("hi", cache_salt="mine"))
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
-    assert "presence_penalty" in error["error"]["message"]
-    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
-    status, error = await client.post("/v1/messages", ask("hi", output_config=form))
-    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
-    status, _ = await client.post("/v1/messages", ask("hi"))
+    assert "cache_salt" in error["error"]["message"]
+    status, _ = await client.post("/v1/messages", ask("hi", presence_penalty=0.5, frequency_penalty=0.1))
     assert status == 200
+    await client.http.close()
+
+
+async def test_an_answer_in_a_form(real: Stack) -> None:
+    """Random weights, held to a schema: whatever they would have written, they write this."""
+    pytest.importorskip("llguidance")
+    mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
+    form = {"format": {"type": "json_schema", "schema": {**mood, "additionalProperties": False}}}
+    client = Client(real.url)
+    status, answer = await client.post("/v1/messages", ask("hi", output_config=form, max_tokens=200))
+    assert (status, answer["stop_reason"]) == (200, "end_turn")
+    assert [json.loads(block["text"]) for block in answer["content"]] == [{"mood": "calm"}]
+    bad = {"format": {"type": "json_schema", "schema": {"type": "nonesuch"}}}
+    status, error = await client.post("/v1/messages", ask("hi", output_config=bad))
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
     await client.http.close()
