@@ -169,7 +169,7 @@ async def test_too_many_lanes_and_too_many_waiting_are_refused(served: Served, w
         ('{"type": "response.destroy"}', "invalid_value"),
         ('{"type": "response.create", "stream_id": 7}', "invalid_stream_id"),
         ('{"type": "response.create", "stream_id": ""}', "invalid_stream_id"),
-        (json.dumps({"type": "response.create", "stream_id": "x" * 200}), "invalid_stream_id"),
+        (json.dumps({"type": "response.create", "stream_id": "x" * 257}), "invalid_stream_id"),
         (json.dumps({"type": "response.create", "model": MODEL, "input": 7}), "invalid_type"),
     ],
 )
@@ -195,6 +195,21 @@ async def test_steering_is_refused_and_the_input_comes_back(ws: ClientWebSocketR
     assert answered["type"] == "response.steer.failed"
     assert answered["error"]["code"] == "steering_not_supported"
     assert answered["steer"] == {"previous_response_id": "resp_1", "input": steer["input"]}
+    assert "stream_id" not in answered
+
+
+async def test_a_refused_steer_is_told_on_the_lane_of_its_response(ws: ClientWebSocketResponse) -> None:
+    lane = "x" * 256  # the longest that the SDK allows
+    await ws.send_str(create(stream_id=lane))
+    made = (await frames_of(ws, lane))[-1]["response"]["id"]
+    await ws.send_str(json.dumps({"type": "response.steer", "previous_response_id": made, "input": "no"}))
+    assert (await receive(ws))["stream_id"] == lane
+
+
+async def test_half_of_a_surrogate_pair_is_mended_as_over_http(served: Served, ws: ClientWebSocketResponse) -> None:
+    await ws.send_str(create(input="cut \ud83d"))
+    assert (await frames_of(ws))[-1]["type"] == "response.completed"
+    assert said(served.gateway.turns[-1].conversation) == [("user", ["cut \ufffd"])]
 
 
 @pytest.mark.parametrize(

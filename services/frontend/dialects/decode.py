@@ -15,8 +15,7 @@ _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2})
 
 def decode_body(decoder: msgspec.json.Decoder[T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
     """The body as `decoder`'s type. Raises Invalid; `explain(body, message)` words a failed validation."""
-    if b"\\ud" in body or b"\\uD" in body:
-        body = mend_surrogates(body)
+    body = mended(body)
     try:
         if not body.isascii():
             body.decode()  # raw parts of the body are read later, where nobody expects this
@@ -27,6 +26,11 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes, explain: Callable
         raise Invalid(f"The request body is not valid JSON: {error}") from None
     except RecursionError:
         raise Invalid("The request body is nested too deeply.") from None
+
+
+def mended(body: bytes) -> bytes:
+    """The body, with `mend_surrogates` where there may be something to mend."""
+    return mend_surrogates(body) if b"\\ud" in body or b"\\uD" in body else body
 
 
 def mend_surrogates(body: bytes) -> bytes:

@@ -19,7 +19,9 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
 from schemas.events import Finish, FinishReason, Usage
+from services.frontend.dialects.decode import mended
 from services.frontend.dialects.responses.dialect import Responses
+from services.frontend.dialects.responses.document import response_id
 from services.frontend.dialects.responses.request import ResponsesRequest
 from services.frontend.dialects.responses.stream import payloads
 from services.frontend.exchange import EXCHANGE
@@ -35,6 +37,8 @@ MAX_LANES = 32
 """Lanes in which something runs or waits."""
 MAX_WAITING = 8
 """Requests that wait in one lane."""
+MAX_TARGETS = 4096
+"""Responses whose lane is remembered."""
 RETRY_AFTER_S = 1.0
 
 
@@ -82,6 +86,8 @@ class Socket:
         self._ending: str | None = None
         """Why nothing new is taken any more."""
         self._steers = 0
+        self._lane_of: dict[str, str] = {}
+        """The lanes of the responses that were made last: a steering frame names a response only."""
 
     async def run(self) -> None:
         """Serves the connection until it is closed."""
@@ -123,10 +129,10 @@ class Socket:
     def _frame(self, data: bytes) -> None:
         lane: str | None = None
         try:
+            data = mended(data)
             envelope = frames.read_envelope(data)
             if envelope.type == "response.steer":
-                self._outbox.send(frames.steer_refused(envelope, self._steers))
-                self._steers += 1
+                self._refuse_steering(envelope)
                 return
             lane = frames.lane_of(envelope)
             if envelope.type != "response.create":
@@ -189,6 +195,10 @@ class Socket:
         try:
             asked = await self._intake.asked(request, self._request.headers, exchange)
             reply = runner.reply(exchange, request.model)
+            if lane is not None:
+                self._lane_of[response_id(reply.turn)] = lane
+            if len(self._lane_of) > MAX_TARGETS:
+                del self._lane_of[next(iter(self._lane_of))]
             stream = asked.ask.renderer(reply)
             renderer = RecordingStream(stream) if request.store else stream
 
@@ -217,6 +227,12 @@ class Socket:
         except Exception:
             self._services.log.exception("responses.socket_failed", request=exchange.request_id)
             self._refuse(ErrorInfo(ErrorKind.ENGINE, "Internal server error"), lane)
+
+    def _refuse_steering(self, envelope: frames.Envelope) -> None:
+        target = envelope.previous_response_id
+        lane = self._lane_of.get(target) if isinstance(target, str) else None
+        self._outbox.send(frames.steer_refused(envelope, self._steers, lane))
+        self._steers += 1
 
     def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
         self._outbox.send(frames.error_frame(info, lane))

@@ -14,7 +14,7 @@ CONNECTION_LIMIT = "websocket_connection_limit_reached"
 """Codex and the SDK open another connection on this code, and send everything anew."""
 STREAM_LIMIT = "websocket_stream_limit_reached"
 INVALID_STREAM = "invalid_stream_id"
-_STREAM_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,256}")
 
 
 class Envelope(Struct):
@@ -49,7 +49,7 @@ def lane_of(envelope: Envelope) -> str | None:
         lane = ""
     if not _STREAM_ID.fullmatch(lane):
         raise Invalid(
-            "'stream_id' must be 1 to 128 characters of A-Z, a-z, 0-9, '_', '-', '.' and ':'.",
+            "'stream_id' must be 1 to 256 characters of A-Z, a-z, 0-9, '_', '-', '.' and ':'.",
             param="stream_id",
             code=INVALID_STREAM,
         )
@@ -81,20 +81,22 @@ def error_frame(info: ErrorInfo, lane: str | None) -> bytes:
     return msgspec.json.encode(document)
 
 
-def steer_refused(envelope: Envelope, sequence_number: int) -> bytes:
-    """The answer to `response.steer`: what a model is saying is not changed here, and the input goes back."""
-    return msgspec.json.encode(
-        {
-            "type": "response.steer.failed",
-            "sequence_number": sequence_number,
-            "error": {
-                "type": "invalid_request_error",
-                "code": "steering_not_supported",
-                "message": "This server does not steer a running response; send the input with the next request.",
-            },
-            "steer": {"previous_response_id": envelope.previous_response_id, "input": envelope.input},
-        }
-    )
+def steer_refused(envelope: Envelope, sequence_number: int, lane: str | None) -> bytes:
+    """The answer to `response.steer`: what a model is saying is not changed here, and the input goes back. `lane`: that
+    of the response which was to be steered."""
+    document: dict[str, Any] = {
+        "type": "response.steer.failed",
+        "sequence_number": sequence_number,
+        "error": {
+            "type": "invalid_request_error",
+            "code": "steering_not_supported",
+            "message": "This server does not steer a running response; send the input with the next request.",
+        },
+        "steer": {"previous_response_id": envelope.previous_response_id, "input": envelope.input},
+    }
+    if lane is not None:
+        document["stream_id"] = lane
+    return msgspec.json.encode(document)
 
 
 _envelope = msgspec.json.Decoder(Envelope)
