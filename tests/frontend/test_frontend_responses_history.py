@@ -277,6 +277,9 @@ def test_references_become_what_they_name() -> None:
     for resolve in (stored.get, None):
         with pytest.raises(NotFound, match=r"Item with id 'x' not found\."):
             turns(USER, {"type": "item_reference", "id": "x"}, resolve=resolve)
+    with pytest.raises(Invalid) as refused:
+        turns(USER, {"type": "item_reference", "id": None}, resolve=stored.get)
+    assert (refused.value.info.param, refused.value.info.code) == ("input[1].id", "missing_required_parameter")
 
 
 def test_images_and_files_become_what_is_known_of_them() -> None:

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from schemas.errors import Invalid
 from services.frontend.dialects.decode import decode_body
 from services.frontend.dialects.responses import wire
-from services.frontend.dialects.responses.wording import convert, explain, refuse
+from services.frontend.dialects.responses.wording import convert, explain, missing_parameter, refuse
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -114,8 +114,12 @@ def of_body(body: wire.Body, *, counting: bool = False) -> ResponsesRequest:
 
 
 def kinds(items: Sequence[Raw], place: str) -> list[wire.Kind]:
-    """What each item is. Raises Invalid for one that is no object."""
-    return [convert(_kind, item, f"{place}[{index}]") for index, item in enumerate(items)]
+    """What each item is. Raises Invalid for one that is no object, and for a reference to nothing."""
+    found = [convert(_kind, item, f"{place}[{index}]") for index, item in enumerate(items)]
+    for index, kind in enumerate(found):
+        if kind.type == REFERENCE and kind.id is None:
+            raise missing_parameter(f"{place}[{index}].id")
+    return found
 
 
 def is_reference(kind: wire.Kind) -> bool:
