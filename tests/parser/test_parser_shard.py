@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_parser_detokenizer import byte_level
 
-from schemas.conversation import ToolSpec
 from schemas.control import Standing
+from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, TokenLogprob
 from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, unpack_ids
 from services.parser.detokenizer import Vocabulary
