@@ -129,6 +129,7 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     prompt: bytes
     """Prompt token ids (`pack_ids`), an earlier attempt's output not included."""
     parser: str
+    """"": nobody reads what is decoded; a prefill for a turn that is likely to come, taken by an idle worker only."""
     frontend: str
     sampling: Sampling
     """`max_tokens` is always set: what the context window leaves, or less."""

@@ -19,7 +19,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Part, ToolSpec, Turn
+from schemas.frames import unpack_ids
 from schemas.ledger import LedgerEntry, LedgerSeat
 from services.parser import Family
 from services.parser.detokenizer import Vocabulary
@@ -100,6 +101,15 @@ class Ledger:
         """A look into the ledger for a request. `conversation` has no preamble; `tools` are as the model is told."""
         scope = scope_of(self.model.name, self.model.digest, conversation.client.tenant)
         return Recall(self, conversation, self._chains.chain_of(conversation, scope), tools, unseal)
+
+    def said(self, entry: LedgerEntry, tools: list[ToolSpec]) -> list[Part] | None:
+        """What the entry's turn says; None where its tokens cannot be read."""
+        try:
+            text = self.reader.text_of(unpack_ids(entry.ids)) + entry.tail
+        except (ValueError, IndexError, OverflowError, TypeError):
+            return None
+        parts = self.reader.read(text, tools, Mode.of(entry))
+        return None if parts is None else [*parts]
 
     def fragment(self, text: str) -> TokenIds:
         """The ids of text that stands behind something: its start is not the start of a text, for tokenizers that make

@@ -5,7 +5,7 @@ What comes in is used only if it was signed with this deployment's key. Lost, re
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from schemas import subjects
 from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import TurnwireError
+from schemas.ledger import LedgerEntry
 from services.parser.commit import Notary
 from services.preprocessor.ledger import Found, Ledger, Recall
 from services.preprocessor.messages import Unseal
@@ -59,6 +60,8 @@ class LedgerFeed:
         self.outcomes: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()
+        self.on_entry: list[Callable[[LedgerEntry], None]] = []
+        """Called with every turn that ended and is new here."""
         register(process.metrics, LedgerCollector(ledger, self))
 
     async def start(self) -> None:
@@ -120,6 +123,11 @@ class LedgerFeed:
     def _heard(self, message: Message) -> None:
         self._take(message.data, "heard")
 
+    @property
+    def ledger(self) -> Ledger:
+        """What is behind it."""
+        return self._ledger
+
     def _take(self, data: bytes, how: str) -> bool:
         entry = self._notary.read(data)
         if entry is None:
@@ -130,6 +138,9 @@ class LedgerFeed:
             return bool(self._ledger.entries.find(entry.key))
         self._absent.pop(entry.key, None)
         self.messages[how] += 1
+        if how == "heard":
+            for listener in self.on_entry:
+                listener(entry)
         return True
 
 

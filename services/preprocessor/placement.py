@@ -94,6 +94,11 @@ class Placement:
             return tenant
         return f"{tenant or ''}\n{own}"
 
+    def held_by(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
+        """Leading tokens of a prompt that one worker holds; None where it is gone, or takes nothing new."""
+        able = [beat for beat in self._beats("worker")[0] if beat.id == worker]
+        return self._held(able, prompt, self.salt(conversation)).get(worker, 0) if able else None
+
     def _held(self, workers: Sequence[Beat], prompt: bytes, salt: str | None) -> dict[str, int]:
         """Leading tokens of the prompt that each worker has."""
         held: dict[str, int] = {}

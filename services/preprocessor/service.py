@@ -6,7 +6,7 @@ only of refusals, and so before its client was told anything; that a worker has 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -51,6 +51,7 @@ from services.preprocessor.ledger_feed import Gap, LedgerFeed
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.placement import Placement, priority
+from services.preprocessor.prefill import Prefills, Waiting
 from services.preprocessor.preparation_metrics import preparation_counts
 from services.preprocessor.prompt import Prompt, allowed_tools, assemble
 from services.preprocessor.request_decoder import RequestDecoder
@@ -110,6 +111,12 @@ class Preprocessor:
         process.models = [setup.card]
         process.load = lambda: Load(running=len(self._turns))
         register(process.metrics, preparation_counts(setup))
+        self._prefills: Prefills | None = None
+        if ledger is not None:
+            self._prefills = Prefills(
+                process, self._model, self._placement, ledger.ledger, run=self._run, encode=self._ids
+            )
+            ledger.on_entry.append(self._prefills.ended)
 
     async def start(self) -> None:
         """Subscribes; from now on requests come."""
@@ -194,12 +201,25 @@ class Preprocessor:
             else:
                 refusal = _decode_reply(data).error
                 if refusal is None:
+                    self._expect(request, prompt, worker)
                     return
             self._placement.returned(worker, shard)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
                 break  # it is the request: no other worker would take it either
         assert refusal is not None  # `workers` gives one at least
         raise raised(refusal)
+
+    def _expect(self, request: TurnRequest, prompt: Prompt, worker: str) -> None:
+        """Waits for the turn's end, where its client wants the next one's prompt prefilled."""
+        conversation = request.conversation
+        seat = _seat(prompt, conversation)
+        if self._prefills is not None and seat is not None and conversation.hints.speculative_prefill:
+            self._prefills.expect(seat, Waiting(request.turn, worker, conversation, prompt.tools))
+
+    def _ids(self, conversation: Conversation) -> Sequence[int]:
+        """A conversation's prompt, of what memory has; for any thread."""
+        remember = self._ledger.remember_known if self._ledger is not None else None
+        return assemble(conversation, self._setup, limit=False, unseal=self._sealer.open, remember=remember).ids
 
     def _generate(self, request: TurnRequest, prompt: Prompt, packed: bytes, parser: str) -> GenerateRequest:
         conversation = request.conversation

@@ -126,6 +126,9 @@ class Worker:
 
     def _take(self, request: GenerateRequest) -> None:
         self._admit(request)
+        if not request.parser:
+            self._prefill(request)
+            return
         resume = unpack_ids(request.resume)
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
@@ -160,6 +163,34 @@ class Worker:
             keys = self._kv.taken(request.prompt, request.cache_salt)
             task.add_done_callback(lambda _: self._note_output(stream, keys, request))
         self._turns[request.turn] = (stream, task)
+
+    def _prefill(self, request: GenerateRequest) -> None:
+        """Computes a prompt that is likely to come, while there is nothing else to do."""
+        if self._turns or self._engine.load().waiting:
+            raise Overloaded("this worker has turns to decode", retry_after_s=RETRY_AFTER_S)
+        engine_request = EngineRequest(
+            id=f"{request.turn}.{request.attempt}",
+            token_ids=unpack_ids(request.prompt),
+            sampling=request.sampling,
+            stop_ids=request.stop_ids,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+        )
+        check(engine_request, self._info)
+
+        async def prefill() -> None:
+            deltas = self._engine.generate(engine_request)
+            try:
+                async for _ in deltas:
+                    pass
+            except TurnwireError as error:
+                self._log.info("worker.prefill_failed", turn=request.turn, error=str(error))
+            finally:
+                await deltas.aclose()
+
+        self._process.spawn(prefill(), f"prefill {request.turn}")
+        if self._kv is not None and self._kv.assumes:
+            self._kv.taken(request.prompt, request.cache_salt)
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
