@@ -334,7 +334,7 @@ def test_cleared_system_message_is_gone_once_the_user_goes_on() -> None:
         ),
         (
             [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": 5}}]}],
-            "messages.0.content.0.source.base64.data: Input should be a valid string",
+            "messages.0.content.0.image.source.base64.data: Input should be a valid string",
         ),
         (
             [{"role": "user", "content": [{"type": "container_upload", "file_id": "f"}]}],

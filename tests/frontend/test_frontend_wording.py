@@ -83,6 +83,65 @@ def test_unknown_block_type_inside_a_result() -> None:
     )
 
 
+def unmatched(place: str, *known: str) -> str:
+    tags = ", ".join(f"'{tag}'" for tag in known)
+    return f"{place}: Input tag 'x' found using 'type' does not match any of the expected tags: {tags}"
+
+
+@pytest.mark.parametrize(
+    ("request_body", "message"),
+    [
+        (
+            {"thinking": {"type": "x"}},
+            unmatched("thinking", "enabled", "adaptive", "between_tools", "disabled"),
+        ),
+        ({"tool_choice": {"type": "x"}}, unmatched("tool_choice", "auto", "any", "tool", "none")),
+        ({"system": [{"type": "x"}]}, unmatched("system.0", "text")),
+        ({"output_config": {"format": {"type": "x"}}}, unmatched("output_config.format", "json_schema")),
+        (
+            with_block({"type": "image", "source": {"type": "x"}}),
+            unmatched("messages.0.content.0.source", "base64", "url", "file"),
+        ),
+        (
+            with_block({"type": "document", "source": {"type": "x"}}),
+            unmatched("messages.0.content.0.source", "base64", "url", "file", "text", "content"),
+        ),
+        (
+            with_block({"type": "document", "source": {"type": "content", "content": [{"type": "x"}]}}),
+            unmatched("messages.0.content.0.source.content.0", "text", "image"),
+        ),
+        (
+            with_block({"type": "search_result", "content": [{"type": "x"}]}),
+            unmatched("messages.0.content.0.content.0", "text"),
+        ),
+        (
+            with_block({"type": "tool_addition", "tool": {"type": "x"}}),
+            unmatched(
+                "messages.0.content.0.tool",
+                "tool_reference",
+                "tool_definition",
+                "mcp_tool_reference",
+                "mcp_toolset_reference",
+            ),
+        ),
+    ],
+)
+def test_an_unknown_type_is_told_beside_those_that_may_stand_there(request_body: Any, message: str) -> None:
+    body = {"max_tokens": 9, "messages": [{"role": "user", "content": "x"}], **request_body}
+    assert refused(json.dumps(body).encode()) == message
+
+
+def test_a_tool_choice_without_a_name() -> None:
+    tool = {"name": "look", "input_schema": {}}
+    body = {
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": [tool],
+        "tool_choice": {"type": "tool"},
+    }
+    assert refused(json.dumps(body).encode()) == "tool_choice.tool.name: Field required"
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -79,7 +79,7 @@ def _image(block: ImageBlock, path: str) -> Media:
         raise _no_files(path)
     if isinstance(source, UrlSource):
         return _linked("image", source.url)
-    return Media("image", media_type=source.media_type, size_bytes=_decoded_size(source, path))
+    return Media("image", media_type=source.media_type, size_bytes=_decoded_size(source, f"{path}.image"))
 
 
 def _document(block: DocumentBlock, path: str) -> list[Text | Media]:
@@ -93,7 +93,7 @@ def _document(block: DocumentBlock, path: str) -> list[Text | Media]:
         text = _plain_text(source)
         if text is not None:
             return [Text(_headed(head, text))]
-        size = _decoded_size(source, path)
+        size = _decoded_size(source, f"{path}.document")
         return [Media("document", media_type=source.media_type, size_bytes=size, title=block.title)]
     if isinstance(source, PlainSource):
         return [Text(_headed(head, source.data))]

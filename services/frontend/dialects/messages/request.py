@@ -172,7 +172,7 @@ def _sampling(request: wire.Body) -> Sampling:
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=request.repetition_penalty,
         stop=request.stop_sequences or [],
-        ignore_eos=request.ignore_eos,
+        ignore_eos=bool(request.ignore_eos),
     )
 
 

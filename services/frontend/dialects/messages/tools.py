@@ -81,8 +81,10 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
     given = body.tool_choice
     if given is None:
         return ToolChoice()
-    if not body.tools:
+    if not body.tools and not tools:
         raise Invalid("tool_choice: may only be specified while providing tools.", param="tool_choice")
+    if given.type == "tool" and not given.name:
+        raise Invalid("tool_choice.tool.name: Field required", param="tool_choice.name")
     parallel = not given.disable_parallel_tool_use
     forced = given.type in ("any", "tool")
     if forced and body.thinking is not None and body.thinking.type == "enabled":
@@ -93,7 +95,7 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
         return ToolChoice(given.type, parallel=parallel)
     if any(tool.name == given.name for tool in tools):
         return ToolChoice("tool", name=given.name, parallel=parallel)
-    if any(tool.name == given.name for tool in body.tools):
+    if any(tool.name == given.name for tool in body.tools or []):
         return ToolChoice(parallel=parallel)
     raise Invalid(f"tool_choice.tool.name: Tool '{given.name}' not found in provided tools", param="tool_choice")
 

@@ -359,7 +359,7 @@ class Body(Struct):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    ignore_eos: bool = False
+    ignore_eos: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     priority: Any = None
     cache_salt: Any = None

@@ -17,7 +17,7 @@ _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _EXPECTED = re.compile(r"Expected `([^`]*)`")
-_TAG = re.compile(r"Invalid value '(.*)'", re.DOTALL)
+_TAG = re.compile(r"Invalid (?:enum )?value '(.*)'", re.DOTALL)
 _TYPES = {
     "str": "string",
     "int": "integer",
@@ -33,7 +33,24 @@ def _tags(union: Any) -> tuple[str, ...]:
 
 
 _BLOCKS = _tags(wire.Block)
-_RESULTS = _tags(wire.ResultBlock)
+_KNOWN = {
+    "thinking": get_args(wire.Thinking.__annotations__["type"]),
+    "tool_choice": get_args(wire.ToolChoice.__annotations__["type"]),
+    "system": ("text",),
+    "format": ("json_schema",),
+    "output_format": ("json_schema",),
+    "tool": _tags(wire.ChangedTool),
+    "tool_changes": ("tool_addition", "tool_removal"),
+}
+"""What `type` may be, by the field in which the object stands."""
+_KNOWN_IN = {
+    ("tool_result", "content"): _tags(wire.ResultBlock),
+    ("search_result", "content"): ("text",),
+    ("content", "content"): ("text", "image"),
+    ("image", "source"): _tags(wire.ImageBlock.__annotations__["source"]),
+    ("document", "source"): _tags(wire.DocumentBlock.__annotations__["source"]),
+}
+"""And where the type of the object around it decides."""
 _CHOICES = {
     "role": ("user", "assistant", "system"),
     "effort": get_args(wire.Effort),
@@ -59,7 +76,9 @@ def explain(body: bytes, message: str) -> Invalid:
     tag = _TAG.match(what)
     if tag and steps and steps[-1] == "type":
         place = ".".join(steps[:-1])
-        return Invalid(f"{place}: Input tag '{tag[1]}' found using 'type' {_no_match(steps)}", param=f"{place}.type")
+        found = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
+        tags = ", ".join(f"'{known}'" for known in _known(body, steps[:-1]))
+        return Invalid(f"{found}: {tags}" if tags else found, param=f"{place}.type")
     return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
 
 
@@ -75,19 +94,24 @@ def _reason(what: str, steps: Sequence[str]) -> str:
     return what
 
 
-def _no_match(steps: Sequence[str]) -> str:
-    if "content" not in steps:
-        return "does not match any of the expected tags"
-    tags = _RESULTS if steps.count("content") > 1 else _BLOCKS
-    return "does not match any of the expected tags: " + ", ".join(f"'{tag}'" for tag in tags)
+def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:
+    """The tags that the object at `steps` may have."""
+    path = list(steps)
+    while path and path[-1].isdigit():
+        path.pop()
+    if not path:
+        return ()
+    node = _decoded(body)
+    for step in path[:-1]:
+        node = _child(node, step)
+    around = node.get("type") if isinstance(node, dict) else None
+    inside = _KNOWN_IN.get((around, path[-1])) if isinstance(around, str) else None
+    return inside or _KNOWN.get(path[-1]) or (_BLOCKS if path[-1] == "content" else ())
 
 
 def _place(body: bytes, steps: Sequence[str]) -> str:
     """The path with the kind of each block put in, as the native API writes it."""
-    try:
-        node: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ".".join(steps)
+    node = _decoded(body)
     place: list[str] = []
     for at, step in enumerate(steps):
         place.append(step)
@@ -96,6 +120,14 @@ def _place(body: bytes, steps: Sequence[str]) -> str:
         if inside and at + 1 < len(steps) and isinstance(node, dict) and isinstance(node.get("type"), str):
             place.append(node["type"])
     return ".".join(place)
+
+
+def _decoded(body: bytes) -> Any:
+    """None where the body breaks off behind the error, or is too deep."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _child(node: Any, step: str) -> Any:
