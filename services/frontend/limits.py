@@ -22,6 +22,8 @@ UNDERSTAND_APART_BYTES = 512 * 1024
 """Bodies from here on are understood in a thread: 100,000 messages take 2 s, in which no stream would move. A prompt of
 100,000 tokens is smaller, and takes less than the thread would."""
 _PIECE_BYTES = 1024 * 1024
+_MAX_MEMBERS = 4096
+"""Of a gzip body; parallel compressors write one for each 64 KiB or more."""
 T = TypeVar("T")
 
 _INVALID = "request_body_encoding_invalid"
@@ -81,21 +83,39 @@ def decode(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _gzip(body: bytes, limit: int) -> bytes:
-    return _inflate(body, limit, 16 + zlib.MAX_WBITS)
+    # A body may be several members, one behind the other (RFC 1952, 2.2).
+    plain, at = b"", 0
+    for _ in range(_MAX_MEMBERS):
+        member, at = _inflate(body, at, limit - len(plain), 16 + zlib.MAX_WBITS)
+        plain += member
+        if at == len(body) or len(plain) == limit:
+            return plain
+    raise EOFError(f"more than {_MAX_MEMBERS} members")
 
 
 def _deflate(body: bytes, limit: int) -> bytes:
     # Officially zlib (RFC 9110, 8.4.1.2); some senders leave its header out.
     zlib_header = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return _inflate(body, limit, zlib.MAX_WBITS if zlib_header else -zlib.MAX_WBITS)
-
-
-def _inflate(body: bytes, limit: int, window_bits: int) -> bytes:
-    inflater = zlib.decompressobj(window_bits)
-    plain = inflater.decompress(body, limit)
-    if len(plain) < limit and not inflater.eof:
-        raise EOFError("unexpected end of data")
+    plain, end = _inflate(body, 0, limit, zlib.MAX_WBITS if zlib_header else -zlib.MAX_WBITS)
+    if end < len(body) and len(plain) < limit:
+        raise EOFError("data behind the end")
     return plain
+
+
+def _inflate(body: bytes, at: int, limit: int, window_bits: int) -> tuple[bytes, int]:
+    """What is compressed from `at` on, at most `limit` bytes of it, and where that ends."""
+    inflater = zlib.decompressobj(window_bits)
+    plain, source, piece = bytearray(), memoryview(body), b""
+    while len(plain) < limit and not inflater.eof:
+        if not piece:
+            if at == len(body):
+                raise EOFError("unexpected end of data")
+            # In pieces: zlib copies what stands behind the end, and of many small members that would be all, each time.
+            piece = bytes(source[at : at + THREAD_FROM_BYTES])
+            at += len(piece)
+        plain += inflater.decompress(piece, limit - len(plain))
+        piece = inflater.unconsumed_tail
+    return bytes(plain), at - len(inflater.unused_data)
 
 
 def _zstd(body: bytes, limit: int) -> bytes:

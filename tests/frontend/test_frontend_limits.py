@@ -83,6 +83,31 @@ def test_a_broken_body_is_refused(encoding: str, encode: Callable[[bytes], bytes
     assert caught.value.info.code == "request_body_encoding_invalid"
 
 
+def test_a_gzip_body_of_several_members() -> None:
+    noise = b"".join(str(i * i).encode() for i in range(30_000))
+    members = [noise[at : at + 20_000] for at in range(0, len(noise), 20_000)]
+    assert decode(b"".join(map(gzip.compress, members)), "gzip", LIMIT) == noise
+    assert decode(gzip.compress(b"") + gzip.compress(noise), "gzip", LIMIT) == noise
+    with pytest.raises(TooLarge):
+        decode(gzip.compress(b" " * LIMIT) + gzip.compress(b" "), "gzip", LIMIT)
+
+
+@pytest.mark.parametrize("body", [gzip.compress(BODY) + b"junk", gzip.compress(BODY) + gzip.compress(BODY)[:-1]])
+def test_what_stands_behind_a_gzip_member_must_be_one(body: bytes) -> None:
+    with pytest.raises(Invalid, match=r"^The request body is not valid gzip: "):
+        decode(body, "gzip", LIMIT)
+
+
+def test_a_deflate_body_ends_where_it_ends() -> None:
+    with pytest.raises(Invalid, match="data behind the end"):
+        decode(zlib.compress(BODY) + b"junk", "deflate", LIMIT)
+
+
+def test_a_gzip_body_of_countless_members_is_refused() -> None:
+    with pytest.raises(Invalid, match="members"):
+        decode(gzip.compress(b"") * 5000, "gzip", LIMIT)
+
+
 async def test_an_unknown_encoding_is_a_400_with_the_sdks_code() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         for encoding in ("compress", "gzip, zstd", "nonsense"):
