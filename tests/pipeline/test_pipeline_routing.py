@@ -1,6 +1,7 @@
 """Turns go where their prefix lies: two workers, two preprocessors, real processes."""
 
 import asyncio
+import itertools
 
 from tests.pipeline.client import Answer, Client, body, say
 from tests.pipeline.stack import Stack
@@ -32,7 +33,7 @@ async def test_a_session_finds_its_prefix_again(client: Client) -> None:
     sessions = await asyncio.gather(*(session(client, f"s{i}", 4) for i in range(6)))
     for answers in sessions:
         assert tokens(answers[0])[1] < 1000, "no session knows another's system prompt"
-        for before, answer in zip(answers, answers[1:], strict=False):
+        for before, answer in itertools.pairwise(answers):
             known = tokens(before)[0]
             assert tokens(answer)[1] > known - 2 * BLOCK, "the turn went to a worker that does not hold its prefix"
 
