@@ -147,7 +147,6 @@ class FrontendConfig(ServiceConfig, frozen=True, kw_only=True, forbid_unknown_fi
     max_websockets: Count = 1024
     """WebSocket connections at once."""
 
-
     def __post_init__(self) -> None:
         """Refuses combinations that cannot work."""
         if self.tls_cert_file is None and (self.tls_key_file or self.tls_client_ca_file):
