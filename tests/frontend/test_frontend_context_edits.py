@@ -97,8 +97,17 @@ def test_what_keep_cannot_be(keep: Any) -> None:
         ask(keep)
 
 
-@pytest.mark.parametrize("value", [{"edits": 1}, [], {"edits": [{}]}])
-def test_what_the_field_cannot_be(value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"edits": 1}, "context_management.edits: Input should be a valid list"),
+        ([], "context_management: Input should be a valid dictionary"),
+        ({"edits": [5]}, "context_management.edits.0: Input should be a valid dictionary"),
+        ({"edits": [{}]}, "context_management.edits.0: Unable to extract tag using discriminator 'type'"),
+    ],
+)
+def test_what_the_field_cannot_be(value: Any, message: str) -> None:
     body = {"model": "m", "max_tokens": 9, "messages": TALK, "context_management": value}
-    with pytest.raises(Invalid, match=r"^context_management: "):
+    with pytest.raises(Invalid) as caught:
         parse(json.dumps(body).encode(), {})
+    assert caught.value.info.message == message

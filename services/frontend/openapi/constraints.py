@@ -20,24 +20,6 @@ CONSTRAINTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
             "mcp_servers": {"anyOf": [{"type": "array", "maxItems": 0}, {"type": "null"}]},
             "thread": _NEVER,
             "compaction": _NEVER,
-            "context_management": {
-                "anyOf": [
-                    {
-                        "type": "object",
-                        "properties": {
-                            "edits": {
-                                "type": "array",
-                                "items": {
-                                    "type": "object",
-                                    "properties": {"type": {"type": "string"}},
-                                    "required": ["type"],
-                                },
-                            }
-                        },
-                    },
-                    {"type": "null"},
-                ]
-            },
         },
         "MessagesMessage": {"content": {"description": "Only a system message with `output_config` may have none."}},
         "MessagesTool": {"name": {"minLength": 1}},

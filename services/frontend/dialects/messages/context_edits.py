@@ -9,35 +9,20 @@ answer must tell how many they cleared; here no API counts tokens, so they are a
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
 
 from schemas.conversation import Reasoning, Turn
 from schemas.errors import Invalid
-from services.frontend.dialects.messages.wire import NULL
+from services.frontend.dialects.messages.wire import ContextManagement
 
 CLEAR_THINKING = "clear_thinking_20251015"
 _DEFAULT_TURNS = 1
 
 
-class _Edit(Struct):
-    type: str
-    keep: Any = None
-
-
-class _ContextManagement(Struct):
-    edits: list[_Edit] = []
-
-
-def thinking_turns(raw: Raw) -> int | str | None:
+def thinking_turns(given: ContextManagement | None) -> int | str | None:
     """How many of the last turns keep their thinking, or `all`; None where the request does not say. Raises Invalid."""
-    if raw == NULL:
-        return None
-    try:
-        edits = msgspec.json.decode(raw, type=_ContextManagement | None)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"context_management: {error}", param="context_management") from None
-    given = [edit.keep for edit in (edits.edits if edits else []) if edit.type == CLEAR_THINKING]
-    return _kept(given[-1]) if given else None
+    edits = (given.edits if given else None) or []
+    kept = [edit.keep for edit in edits if edit.type == CLEAR_THINKING]
+    return _kept(kept[-1]) if kept else None
 
 
 def forget_thinking(turns: list[Turn], kept: int) -> list[Turn]:

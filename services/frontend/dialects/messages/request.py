@@ -87,7 +87,7 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False) ->
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
     )
-    return MessagesAsk(conversation, bool(request.stream), notes, _given(request.context_management))
+    return MessagesAsk(conversation, bool(request.stream), notes, request.context_management is not None)
 
 
 def _refuse(request: wire.Body) -> None:

@@ -330,6 +330,19 @@ class Container(Struct):
     id: str | None = None
 
 
+class ContextEdit(Struct):
+    """A change of what the model is shown of the history."""
+
+    type: str
+    keep: Any = None
+
+
+class ContextManagement(Struct):
+    """What to leave out of a long history."""
+
+    edits: list[ContextEdit] | None = None
+
+
 class Body(Struct):
     """The request. Sampling fields that Messages does not have are taken in vLLM's and SGLang's spelling."""
 
@@ -352,7 +365,7 @@ class Body(Struct):
     mcp_servers: list[Raw] | None = None
     thread: Raw = NULL
     compaction: Raw = NULL
-    context_management: Raw = NULL
+    context_management: ContextManagement | None = None
     min_p: float | None = None
     min_tokens: int | None = None
     seed: int | None = None
