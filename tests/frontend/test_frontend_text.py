@@ -89,6 +89,14 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "argume
         {"messages": HI, "add_generation_prompt": True},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
         {"messages": [{"role": "tool", "tool_call_id": "call_9", "content": "alone"}]},
+        {"messages": HI, "tools": [{"type": "custom", "custom": {"name": "patch"}}]},
+        {"messages": HI, "functions": [{"name": "look"}]},
+        {"messages": HI, "tool_choice": "auto"},
+        {"messages": HI, "thinking": False},
+        {"messages": HI, "max_completion_tokens": 5},
+        {"messages": HI, "response_format": {"type": "text"}},
+        {"messages": HI, "reasoning_effort": "none"},
+        {"messages": [*HI, {"role": "assistant", "content": "x", "reasoning": "y"}]},
     ],
 )
 async def test_tokenize_a_conversation_of_chat_completions(body: dict[str, Any]) -> None:
@@ -97,6 +105,18 @@ async def test_tokenize_a_conversation_of_chat_completions(body: dict[str, Any])
     ((_, _, conversation, _),) = served.gateway.tokenized
     assert conversation is not None
     assert not conversation.prefill
+
+
+async def test_the_prompt_of_a_chat_request_is_that_of_its_turn() -> None:
+    body = {"model": MODEL, "messages": HI, "functions": [{"name": "look"}], "reasoning_effort": "none"}
+    async with serving() as served, ClientSession(served.url) as http:
+        assert (await http.post("/v1/tokenize", json=body)).status == 200
+        assert (await http.post("/v1/chat/completions", json=body)).status == 200
+    ((_, _, told, _),) = served.gateway.tokenized
+    asked = served.gateway.turns[0].conversation
+    assert told is not None
+    assert (told.tools, told.thinking, told.turns) == (asked.tools, asked.thinking, asked.turns)
+    assert [tool.name for tool in told.tools] == ["look"]
 
 
 async def test_what_both_apis_know_is_read_as_messages() -> None:
