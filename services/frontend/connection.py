@@ -56,6 +56,14 @@ class Connection(web.RequestHandler):
             f"Malformed HTTP request: {reason[0][:200] if reason else 'cannot be read'}", self._shape
         )
 
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """As aiohttp's, which refuses an unknown `Expect` by itself, before any middleware, in plain text."""
+        if isinstance(resp, web.HTTPException):
+            resp = refuse_malformed(resp.text or resp.reason, self._shape, resp.status)
+        return await super().finish_response(request, resp, start_time)
+
 
 class EdgeServer(web.Server):
     """Makes the connections of an application."""

@@ -188,10 +188,10 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
             response.headers["vary"] = f"{vary}, {exchange.cors['vary']}"
 
 
-def refuse_malformed(message: str, shape: ErrorShape) -> web.Response:
+def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.Response:
     """The answer to what is no HTTP request, and so reached no middleware. The connection is closed behind it."""
     id = secrets.token_hex(12)
-    reply = shape(Invalid(message).info, f"req_{id}", 400)
+    reply = shape(Invalid(message).info, f"req_{id}", status)
     headers = {**SECURITY_HEADERS, **reply.headers, **Exchange(id, None, 0.0).headers()}
     response = web.Response(status=reply.status, headers=headers, body=reply.body)
     response.force_close()

@@ -360,6 +360,17 @@ async def test_what_is_no_http_gets_an_error_that_clients_read(nonsense: bytes) 
         assert header in head.lower()
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/nothing"])
+async def test_an_expectation_that_nobody_knows(path: str) -> None:
+    async with serving() as served, ClientSession(served.url) as http:
+        response = await http.post(path, json=ASK, headers={"expect": "miracles"})
+        assert response.status == 417
+        document = await response.json()
+        assert document["error"]["message"] == "Unknown Expect: miracles"
+        assert document["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+        assert (await http.post("/v1/messages", json=ASK, expect100=True)).status == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
