@@ -148,6 +148,10 @@ def test_stored_input_is_listed_in_the_sdks_strict_types() -> None:
         {"type": "tool_search_call", "call_id": "s", "arguments": {}},
         {"type": "tool_search_output", "call_id": "s", "tools": []},
         {"type": "shell_call", "call_id": "t", "action": {"commands": ["ls"]}},
+        {"role": "user", "content": [{"type": "input_image", "image_url": "https://a.example/x.png"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Ho."}]},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "detail": None}]},
+        {"type": "additional_tools", "tools": [{"type": "custom", "name": "x"}]},
     ]
     stored = stored_items(decode(json.dumps({"input": items}).encode()), "t1")
     listed = {"object": "list", "data": stored, "first_id": "a", "last_id": "b", "has_more": False}

@@ -9,6 +9,7 @@ from msgspec import Raw
 from services.frontend.dialects.responses.request import MESSAGE, ResponsesRequest, is_reference
 
 _decode = msgspec.json.Decoder(dict[str, Raw]).decode
+_parts = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _encode = msgspec.json.Encoder().encode
 _PREFIXES = {
     MESSAGE: "msg",
@@ -38,8 +39,13 @@ _WITH_STATUS = frozenset(
 )
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "reasoning": {"summary": []},
+    "additional_tools": {"role": "developer"},
     "tool_search_call": {"execution": "client"},
     "tool_search_output": {"execution": "client"},
+}
+_PART_DEFAULTS: dict[bytes, tuple[str, Any]] = {
+    b'"input_image"': ("detail", "auto"),
+    b'"output_text"': ("annotations", []),
 }
 
 
@@ -65,7 +71,24 @@ def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], 
         members = {**_DEFAULTS.get(name, {}), **members}
         if name == MESSAGE and bytes(members.get("content", b"")).startswith(b'"'):
             text = "output_text" if kind.role == "assistant" else "input_text"
-            part: dict[str, Any] = {"type": text, "text": members["content"]}
-            members["content"] = [{**part, "annotations": []} if text == "output_text" else part]
+            said: dict[str, Any] = {"type": text, "text": members["content"]}
+            members["content"] = [{**said, "annotations": []} if text == "output_text" else said]
+        else:
+            place = "content" if name == MESSAGE else "output"
+            if place in members and any(part in bytes(members[place]) for part in _PART_DEFAULTS):
+                members[place] = _completed(members[place])
         stored.append(Raw(_encode(members)))
     return stored
+
+
+def _completed(parts: Raw) -> Any:
+    """Content parts with the members that the SDK's types require; anything else as it is."""
+    try:
+        read: list[dict[str, Any]] = [*_parts(parts)]
+    except msgspec.ValidationError:
+        return parts
+    for part in read:
+        name, default = _PART_DEFAULTS.get(bytes(part.get("type", b"")), ("", None))
+        if name and bytes(part.get(name, b"null")) == b"null":
+            part[name] = default
+    return read
