@@ -223,8 +223,9 @@ def test_nothing_follows_the_end() -> None:
     assert renderer.response()["status"] == "completed"
 
 
-def test_an_error_from_outside_fails_the_response() -> None:
-    case = Case([BlockStart(0, "text"), Delta(0, 0, "half")])
+@pytest.mark.parametrize("kind", ["text", "reasoning", "tool_use"])
+def test_an_error_from_outside_fails_the_response(kind: Any) -> None:
+    case = Case([BlockStart(0, kind, name="look" if kind == "tool_use" else None), Delta(0, 0, "half")])
     renderer = case.ask().renderer(case.reply())
     renderer.start([PREPARED])
     renderer.events(case.events)

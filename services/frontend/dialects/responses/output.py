@@ -145,7 +145,7 @@ class Item:
         """
         complete = stop.complete and not cut
         if self.kind == "reasoning":
-            return Closed(_made(self._thought(stop.seal)))
+            return Closed(_made(self._thought(stop.seal, cut=cut)))
         status = "completed" if complete else "incomplete"
         if self.kind == "text":
             return Closed(_made(self._message(status)))
@@ -164,7 +164,7 @@ class Item:
         told = complete or not (_is_json(self.text) or not self.text.strip())
         return Closed(item, told=told, runs=complete and is_object(self.text))
 
-    def _thought(self, seal: str | None) -> dict[str, Any]:
+    def _thought(self, seal: str | None, *, cut: bool) -> dict[str, Any]:
         text = Raw(_encode(self.text))
         item: dict[str, Any] = {
             "id": self.id,
@@ -174,6 +174,8 @@ class Item:
         }
         if self._shape.sealed:
             item["encrypted_content"] = seal
+        if cut:
+            item["status"] = "incomplete"
         return item
 
     def _message(self, status: str) -> dict[str, Any]:
