@@ -162,7 +162,8 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
             if not line.startswith(b"data: "):
                 continue
             event = json.loads(line[6:])
-            if event["type"] == "content_block_delta" and not first:
+            # Weights that have learnt nothing may end a turn at once, or write nothing that is shown.
+            if not first and event["type"] not in ("message_start", "ping"):
                 first = time.perf_counter()
             usage |= event.get("usage") or event.get("message", {}).get("usage") or {}
             if event["type"] == "error":

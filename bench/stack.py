@@ -45,7 +45,8 @@ class StackFailed(Exception):
 
 @asynccontextmanager
 async def own_stack(arguments: Sequence[str] = ()) -> AsyncIterator[Running]:
-    """Starts `turnwire up` on a free port with `bench/scripts`, and ends it. `arguments` are added to its own.
+    """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it. `arguments` are added to
+    its own.
 
     Raises StackFailed.
     """
@@ -54,12 +55,13 @@ async def own_stack(arguments: Sequence[str] = ()) -> AsyncIterator[Running]:
         directory = Path(name)
         ready, marks, log = directory / "ready.json", directory / "marks", directory / "log"
         marks.touch()
+        scripted = not any(argument.partition("=")[0] == "--engine" for argument in arguments)
+        script = (f"--script-dir={SCRIPTS}", f"--engine-args={json.dumps({'marks': str(marks)})}")
         command = [
-            *(sys.executable, "-m", "services.cli.main", "up", "--engine=script", "--port=0"),
-            f"--script-dir={SCRIPTS}",
+            *(sys.executable, "-m", "services.cli.main", "up", "--port=0"),
+            *(("--engine=script", *script) if scripted else ()),
             f"--ready-file={ready}",
             f"--state-dir={STATE}",
-            f"--engine-args={json.dumps({'marks': str(marks)})}",
             *arguments,
         ]
         started = asyncio.get_running_loop().time()
