@@ -284,8 +284,94 @@ def test_tools_change_in_the_middle() -> None:
     late = {"name": "late", "input_schema": {}, "defer_loading": True}
     body = {"max_tokens": 9, "messages": [HI, change], "tools": [*TOOLS, late]}
     told = parse(json.dumps(body).encode(), {}).conversation
-    assert [(tool.name, tool.deferred) for tool in told.tools] == [("look", False), ("late", False), ("fly", False)]
-    assert told.turns[1] == Turn("system", [Text("Tools changed.")])
+    front = [(tool.name, tool.deferred) for tool in told.tools]
+    assert front == [("look", False), ("find", False), ("late", True), ("fly", True)]
+    fly = {"name": "fly", "description": "", "parameters": {"type": "object"}}
+    assert told.turns[1] == Turn(
+        "system",
+        [
+            Text("Tools changed."),
+            Text("From here on the tool `find` is not available any more."),
+            Text(f"From here on this tool is available, too:\n{json.dumps({'type': 'function', 'function': fly})}"),
+            Text(
+                'From here on this tool is available, too:\n{"type": "function", "function": {"name": "late", '
+                '"description": "", "parameters": {"type": "object", "properties": {}}}}'
+            ),
+        ],
+    )
+
+
+def changing(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "role": "system",
+        "content": [{"type": kind, "tool": {"type": "tool_reference", "name": name}}],
+        **more,
+    }
+
+
+def test_a_tool_comes_back_in_its_place_and_is_told_again() -> None:
+    body = {
+        "max_tokens": 9,
+        "messages": [HI, changing("tool_removal", "find"), HI, changing("tool_addition", "find"), HI],
+        "tools": TOOLS,
+    }
+    told = parse(json.dumps(body).encode(), {}).conversation
+    assert [tool.name for tool in told.tools] == ["look", "find"]
+    gone, back = (turn for turn in told.turns if turn.role == "system")
+    assert gone.parts == [Text("From here on the tool `find` is not available any more.")]
+    assert isinstance(back.parts[0], Text)
+    assert '"name": "find"' in back.parts[0].text
+
+
+def test_what_is_known_or_nobody_knows_is_not_told() -> None:
+    messages = [HI, changing("tool_addition", "look"), changing("tool_removal", "nope"), HI]
+    body = {"max_tokens": 9, "messages": messages, "tools": TOOLS}
+    told = parse(json.dumps(body).encode(), {}).conversation
+    assert [turn.role for turn in told.turns] == ["user", "user"]
+
+
+def test_a_change_stays_when_its_message_is_cleared() -> None:
+    messages = [HI, changing("tool_removal", "look", clear_at="next_user_message"), HI]
+    told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": TOOLS}).encode(), {}).conversation
+    assert [turn.role for turn in told.turns] == ["user", "system", "user"]
+
+
+def test_the_first_tools_of_all_stand_at_the_front() -> None:
+    definition = {"name": "fly", "input_schema": {"type": "object"}}
+    change = {
+        "role": "system",
+        "content": [{"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}],
+    }
+    told = parse(json.dumps({"max_tokens": 9, "messages": [HI, change]}).encode(), {}).conversation
+    assert [(tool.name, tool.deferred) for tool in told.tools] == [("fly", False)]
+    assert [turn.role for turn in told.turns] == ["user"]
+
+
+def test_a_withdrawn_tool_cannot_be_forced() -> None:
+    body = {
+        "max_tokens": 9,
+        "messages": [HI, changing("tool_removal", "find")],
+        "tools": TOOLS,
+        "tool_choice": {"type": "tool", "name": "find"},
+    }
+    with pytest.raises(Invalid, match="Tool 'find' not found"):
+        parse(json.dumps(body).encode(), {})
+
+
+def test_a_compaction_carries_its_changes_to_the_front() -> None:
+    late = {"name": "late", "input_schema": {}, "defer_loading": True}
+    block = {
+        "type": "compaction",
+        "content": "Summary.",
+        "tool_changes": [
+            {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "late"}},
+            {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "look"}},
+        ],
+    }
+    messages = [HI, changing("tool_removal", "find"), {"role": "assistant", "content": [block]}, HI]
+    told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": [*TOOLS, late]}).encode(), {}).conversation
+    assert [(tool.name, tool.deferred) for tool in told.tools] == [("find", False), ("late", False)]
+    assert [turn.role for turn in told.turns] == ["user", "user"]
 
 
 def test_cleared_system_message_is_gone_once_the_user_goes_on() -> None:

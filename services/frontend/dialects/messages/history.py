@@ -8,13 +8,12 @@ comes, since an interrupted agent sends it.
 
 from collections.abc import Sequence
 
-import msgspec
-
 from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.dialects.messages import tools, wire
+from services.frontend.dialects.messages import wire
 from services.frontend.dialects.messages.content import plain_parts, raw_text, result_parts
 from services.frontend.dialects.messages.hosted import hosted_text
+from services.frontend.dialects.messages.tool_changes import ToolSet
 
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
 
@@ -24,7 +23,7 @@ class History:
 
     def __init__(self, specs: list[ToolSpec], *, pairing: bool) -> None:
         self.turns: list[Turn] = []
-        self.tools = specs
+        self.tools = ToolSet(specs)
         self.effort: str | None = None
         self._pairing = pairing
         self._names: dict[str, str] = {}
@@ -47,16 +46,17 @@ class History:
             self.effort = message.output_config.effort
         if message.content is None and message.output_config is not None:
             return
+        over = cleared and message.clear_at == "next_user_message"
         parts: list[Part] = []
         for index, block in enumerate(_blocks(message, path)):
             if isinstance(block, wire.TextBlock):
-                parts += plain_parts(block, path) or []
+                parts += [] if over else plain_parts(block, path) or []
             elif isinstance(block, wire.ToolAdditionBlock | wire.ToolRemovalBlock):
-                self._change(block, f"{path}.content.{index}")
+                parts += self.tools.change(block, f"{path}.content.{index}")
             else:
                 tag = block.__struct_config__.tag
                 raise Invalid(f"{path}.content.{index}: `{tag}` blocks are not allowed in `system` messages")
-        if parts and not (cleared and message.clear_at == "next_user_message"):
+        if parts:
             self.turns.append(Turn("system", parts))
 
     def _user(self, blocks: Sequence[wire.Block], path: str) -> None:
@@ -117,22 +117,7 @@ class History:
         if not block.content:
             return
         self.turns = [Turn("user", [Text(block.content)])]
-        for index, change in enumerate(block.tool_changes or []):
-            self._change(change, f"{path}.tool_changes.{index}")
-
-    def _change(self, block: wire.ToolAdditionBlock | wire.ToolRemovalBlock, path: str) -> None:
-        changed = block.tool
-        if isinstance(changed, wire.ToolDefinition):
-            added = tools.spec(changed.definition, f"{path}.tool.definition")
-            self.tools = [*(tool for tool in self.tools if tool.name != added.name), added]
-        elif isinstance(changed, wire.NamedTool):
-            if isinstance(block, wire.ToolRemovalBlock):
-                self.tools = [tool for tool in self.tools if tool.name != changed.name]
-            else:
-                self.tools = [
-                    msgspec.structs.replace(tool, deferred=False) if tool.name == changed.name else tool
-                    for tool in self.tools
-                ]
+        self.tools.compact(block.tool_changes or [], path)
 
 
 def _blocks(message: wire.Message, path: str) -> Sequence[wire.Block]:

@@ -76,8 +76,8 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False) ->
         request.model,
         forget_thinking(history.turns, kept) if isinstance(kept, int) else history.turns,
         system=_system(request.system),
-        tools=history.tools,
-        tool_choice=tools.choice(request, history.tools),
+        tools=history.tools.specs,
+        tool_choice=tools.choice(request, history.tools.offered),
         thinking=msgspec.structs.replace(
             _thinking(request, history.effort), history="default" if kept is None else "keep"
         ),

@@ -95,7 +95,7 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
         return ToolChoice(given.type, parallel=parallel)
     if any(tool.name == given.name for tool in tools):
         return ToolChoice("tool", name=given.name, parallel=parallel)
-    if any(tool.name == given.name for tool in body.tools or []):
+    if any(tool.name == given.name and (tool.type or CUSTOM).startswith(HOSTED) for tool in body.tools or []):
         return ToolChoice(parallel=parallel)
     raise Invalid(f"tool_choice.tool.name: Tool '{given.name}' not found in provided tools", param="tool_choice")
 
