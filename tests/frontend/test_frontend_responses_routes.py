@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation, Reasoning, Result
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
-from services.frontend.dialects.responses.ask import ResponsesAsk
-from services.frontend.dialects.responses.dialect import Responses
 from services.frontend.turns import TurnSink
 from services.runtime.config import FrontendConfig
 
@@ -66,35 +63,6 @@ async def test_a_streamed_response_is_kept_and_replayed_from_any_event(client: C
         assert await client.stream("GET", path) == events[after + 1 :]
     error = await client.refused("GET", f"/{made['id']}?stream=true&starting_after=-1")
     assert error["param"] == "starting_after"
-
-
-async def test_a_large_request_and_a_long_chain_are_understood_beside_the_loop(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """100,000 items keep the frontend's other streams waiting for no time."""
-    on_loop: list[bool] = []
-    understand = Responses.understand
-
-    def watched(self: Responses, *args: Any, **options: Any) -> ResponsesAsk:
-        on_loop.append(threading.current_thread() is threading.main_thread())
-        return understand(self, *args, **options)
-
-    monkeypatch.setattr(Responses, "understand", watched)
-    first = await client.create()
-    long = await client.create(input=[{"role": "user", "content": "x" * 100}] * 6000)
-    last = await client.create(previous_response_id=long["id"])
-    assert on_loop == [True, False, False]
-    listed = await client.ask("GET", f"/{last['id']}/input_items?limit=2")
-    assert [item["id"] for item in listed["data"]] == [f"msg_{last['id'][5:]}i000", long["output"][-1]["id"]]
-    listed = await client.ask("GET", f"/{long['id']}/input_items?limit=1")
-    assert (listed["data"][0]["id"], listed["has_more"]) == (f"msg_{long['id'][5:]}i5999", True)
-    await client.ask("POST", "/input_tokens", json={"model": MODEL, "previous_response_id": long["id"]})
-    refused = await client.refused(
-        "POST", json={"model": MODEL, "input": [{"role": "user", "content": "x" * 600_000}, 1]}
-    )
-    assert refused["param"] == "input[1]"
-    assert on_loop == [True, False, False, False]
-    assert first["status"] == long["status"] == last["status"] == "completed"
 
 
 async def test_what_was_not_streamed_has_no_stream(client: Client) -> None:

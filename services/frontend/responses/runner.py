@@ -57,9 +57,14 @@ class Runner:
         return TurnRecord(self._metrics, loop.time(), loop.time)
 
     def reply(self, exchange: Exchange, model: str) -> Reply:
-        """What the answer is made of."""
+        """What the answer is made of; without a name, the model is the one that is served. Raises where none is."""
+        name = self._server.card(model).name
         return Reply(
-            turn=exchange.id, request_id=exchange.request_id, model=model, created=int(time.time()), now=time.time
+            turn=exchange.id,
+            request_id=exchange.request_id,
+            model=model or name,
+            created=int(time.time()),
+            now=time.time,
         )
 
     async def run(

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
+from services.frontend.dialects.responses.errors import own_words
 from services.frontend.dialects.responses.wire import NULL
 from services.frontend.dialects.shared_errors import openai_reply
 
@@ -68,7 +69,7 @@ def on_lane(payload: bytes, suffix: bytes) -> bytes:
 
 def error_frame(info: ErrorInfo, lane: str | None) -> bytes:
     """An error of the connection or of a response that could not begin; nested, with the status it has over HTTP."""
-    reply = openai_reply(info, "")
+    reply = openai_reply(own_words(info), "")
     document: dict[str, Any] = {
         "type": "error",
         "status": reply.status,

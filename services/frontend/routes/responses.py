@@ -1,14 +1,16 @@
 """`/v1/responses`: responses made, looked at, followed, cancelled, deleted, counted and compacted (apis.md B.1)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 from msgspec import Raw
 
-from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError
+from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError, raised
 from services.frontend.dialects.base import Ask, Collector, Renderer
 from services.frontend.dialects.responses.ask import ResponsesAsk
+from services.frontend.dialects.responses.errors import own_words
 from services.frontend.dialects.responses.request import ResponsesRequest
 from services.frontend.dialects.responses.response import ResponsesCollector
 from services.frontend.exchange import EXCHANGE
@@ -23,6 +25,8 @@ from services.frontend.responses.recording import RecordingAsk, RecordingStream
 from services.frontend.responses.server import ResponsesServer
 from services.frontend.responses.truncation import shortened
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 CANCEL_LOOKS = 20
 CANCEL_LOOK_S = 0.1
 """How often, and how far apart, a response that another process cancels is looked at."""
@@ -36,10 +40,10 @@ class ResponseRoutes:
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
-        router.add_post("/v1/responses", self.create)
+        router.add_post("/v1/responses", _in_own_words(self.create))
         router.add_get("/v1/responses", self._responses.connections.handle, allow_head=False)
-        router.add_post("/v1/responses/compact", self.compact)
-        router.add_post("/v1/responses/input_tokens", self.input_tokens)
+        router.add_post("/v1/responses/compact", _in_own_words(self.compact))
+        router.add_post("/v1/responses/input_tokens", _in_own_words(self.input_tokens))
         router.add_get("/v1/responses/{id}", self.retrieve, allow_head=False)
         router.add_delete("/v1/responses/{id}", self.delete)
         router.add_post("/v1/responses/{id}/cancel", self.cancel)
@@ -172,7 +176,6 @@ class ResponseRoutes:
     async def _start(self, request: web.Request, parsed: ResponsesRequest) -> web.StreamResponse:
         exchange = request[EXCHANGE]
         asked = await self._responses.intake.asked(parsed, request.headers, exchange)
-        self._responses.turns.card(parsed.model)
         reply = self._responses.runner.reply(exchange, parsed.model)
         job = self._responses.background.start(asked, reply, exchange)
         exchange.note(asked.ask.notes)
@@ -203,6 +206,18 @@ class ResponseRoutes:
             if found is None or found.ended:
                 return found or record
         return record
+
+
+def _in_own_words(handler: Handler) -> Handler:
+    """The handler, with errors that name fields as this API does."""
+
+    async def told(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except TurnwireError as error:
+            raise raised(own_words(error.info)) from error
+
+    return told
 
 
 def _json(body: bytes | memoryview) -> web.Response:

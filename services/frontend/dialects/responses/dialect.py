@@ -8,6 +8,7 @@ from msgspec import Raw
 from schemas.errors import ErrorInfo, Invalid
 from services.frontend.dialects.base import ErrorReply
 from services.frontend.dialects.responses.ask import Resolve, ResponsesAsk, understand
+from services.frontend.dialects.responses.errors import own_words
 from services.frontend.dialects.responses.request import ResponsesRequest, decode
 from services.frontend.dialects.responses.stream import KEEPALIVE
 from services.frontend.dialects.responses.vault import Vault
@@ -60,7 +61,7 @@ class Responses:
 
     def error(self, info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
         """An error before the first byte."""
-        return openai_reply(info, request_id, status)
+        return openai_reply(own_words(info), request_id, status)
 
 
 def previous_not_found(name: str) -> Invalid:

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import msgspec
+
 from schemas.errors import ErrorInfo, ErrorKind
 from services.frontend.dialects.shared_errors import openai_error
 
@@ -21,6 +23,16 @@ FAILURE_CODES: dict[ErrorKind, str] = {
     ErrorKind.ENGINE: "server_error",
 }
 """The code of a response that failed in mid-stream, by what Codex does on it."""
+
+
+_PARAMS = {"messages": "input", "format": "text.format"}
+"""Fields that the pipeline knows by their names in other APIs."""
+
+
+def own_words(info: ErrorInfo) -> ErrorInfo:
+    """The error with the name that its field has in this API."""
+    own = _PARAMS.get(info.param or "")
+    return msgspec.structs.replace(info, param=own) if own else info
 
 
 def failure(info: ErrorInfo) -> dict[str, Any]:
