@@ -163,6 +163,9 @@ def test_a_choice_of_nothing_needs_no_tools(given: str) -> None:
         ({"reasoning": {"effort": "low", "max_tokens": 8}}, Thinking("adaptive", 8, "low")),
         ({"reasoning": {"enabled": False}}, Thinking("disabled")),
         ({"thinking_token_budget": 64}, Thinking("adaptive", 64)),
+        ({"thinking_budget": 0}, Thinking("disabled", 0)),
+        ({"reasoning": {"max_tokens": 0}}, Thinking("disabled", 0)),
+        ({"thinking_budget": 0, "enable_thinking": True}, Thinking("enabled", 0)),
     ],
 )
 def test_thinking(fields: dict[str, Any], wanted: Thinking) -> None:

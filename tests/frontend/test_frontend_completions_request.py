@@ -8,6 +8,9 @@ import pytest
 from schemas.conversation import Hints, OutputFormat, RawPrompt, Sampling
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
+from services.frontend.dialects.chat.dialect import Chat
+from services.frontend.dialects.chat.shape import Settings
+from services.frontend.dialects.completions.dialect import Completions
 from services.frontend.dialects.completions.request import CompletionsAsk, parse
 
 
@@ -106,3 +109,14 @@ def test_what_the_sdks_own_tests_send_is_taken() -> None:
     )  # fmt: skip
     assert asked.shape.echoes == ["Once"]
     assert asked.conversations[0].sampling.logprobs == 0
+
+
+def test_what_the_pipeline_refuses_is_told_of_the_fields_of_this_api() -> None:
+    def told(dialect: Chat | Completions, param: str) -> object:
+        reply = dialect.error(Invalid("no", param=param).info, "req_1")
+        return json.loads(reply.body)["error"]["param"]
+
+    assert told(Completions(), "messages") == "prompt"
+    assert told(Completions(), "stop_sequences") == "stop"
+    assert told(Chat(Settings()), "messages") == "messages"
+    assert told(Chat(Settings()), "format") == "response_format"

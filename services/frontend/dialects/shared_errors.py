@@ -25,7 +25,7 @@ OPENAI_KINDS: dict[ErrorKind, tuple[int, str, str | None]] = {
 """Status, type and code of every kind of error in both OpenAI APIs."""
 
 
-_PARAMS = {"stop_sequences": "stop"}
+_PARAMS = {"stop_sequences": "stop", "format": "response_format"}
 """Fields that the pipeline knows by their name in Messages."""
 _MODEL = "model: "
 _REQUIRED = ": Field required"

@@ -2,7 +2,7 @@
 
 Who wins, first to last: `thinking` (DeepSeek, GLM, Kimi; Dynamo's boolean), `reasoning` (OpenRouter),
 `enable_thinking` (Qwen's API), `reasoning_effort`. The client's `chat_template_kwargs` are applied later, over all of
-them. An effort without any switch asks for reasoning; `none` is a switch.
+them. An effort or a budget without any switch asks for reasoning; the effort `none` and a budget of 0 are switches.
 """
 
 from typing import Literal, TypeAlias
@@ -31,7 +31,7 @@ def thinking(body: wire.Body) -> Thinking:
     mode = _switched(body, options)
     if mode is None:
         mode = "default" if effort is None and budget is None else "adaptive"
-        mode = "disabled" if effort == "none" else mode
+        mode = "disabled" if effort == "none" or budget == 0 else mode
     return Thinking(mode, budget, effort)
 
 

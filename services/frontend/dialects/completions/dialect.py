@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from schemas.errors import ErrorInfo
 from services.frontend.dialects.base import ErrorReply
 from services.frontend.dialects.completions.request import CompletionsAsk, parse
@@ -24,4 +26,6 @@ class Completions:
 
     def error(self, info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
         """An error before the first byte."""
+        if info.param == "messages":
+            info = msgspec.structs.replace(info, param="prompt")
         return openai_reply(info, request_id, status)
