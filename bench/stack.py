@@ -45,7 +45,7 @@ class StackFailed(Exception):
 
 @asynccontextmanager
 async def own_stack(arguments: Sequence[str] = ()) -> AsyncIterator[Running]:
-    """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it. `arguments` are added to
+    """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it. `arguments` go behind
     its own.
 
     Raises StackFailed.
