@@ -139,6 +139,7 @@ def surround(edge: Edge, log: FilteringBoundLogger) -> Middleware:
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         exchange = request[EXCHANGE] = Exchange(secrets.token_hex(12), _client_id(request), loop.time())
+        request = _legible(request)
         exchange.api = edge.api_of(request.path)
         exchange.cors = edge.cors.headers(request.headers)
         exchange.body_timeout_s = edge.body_timeout_s
@@ -196,6 +197,15 @@ def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.
     response = web.Response(status=reply.status, headers=headers, body=reply.body)
     response.force_close()
     return response
+
+
+def _legible(request: web.Request) -> web.Request:
+    """The request with headers that can be written anywhere: they may hold any bytes, and those that are no UTF-8 are
+    half surrogate pairs here, which neither JSON nor the bus takes."""
+    if all(map(str.isascii, request.headers.values())):
+        return request
+    mended = [(name, value.encode(errors="replace").decode()) for name, value in request.headers.items()]
+    return request.clone(headers=mended)
 
 
 def _reply(error: TurnwireError | web.HTTPException, exchange: Exchange, shape: ErrorShape) -> ErrorReply:

@@ -4,6 +4,7 @@ The one exception is what the standard library forces on us: `adopt_library_logs
 """
 
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import Callable
@@ -46,7 +47,10 @@ def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: objec
 
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     line = {"time": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event"), **event}
-    return msgspec.json.encode(line, enc_hook=str).decode()
+    try:
+        return msgspec.json.encode(line, enc_hook=str).decode()
+    except UnicodeEncodeError:  # half a surrogate pair; a line that cannot be written must not end what it tells of
+        return json.dumps(line, ensure_ascii=False, default=str).encode(errors="replace").decode()
 
 
 def adopt_library_logs(log: FilteringBoundLogger, level: int = logging.WARNING) -> None:

@@ -41,6 +41,13 @@ def root_logger() -> Iterator[logging.Logger]:
     root.setLevel(level)
 
 
+def test_half_a_surrogate_pair_is_no_reason_to_lose_a_line() -> None:
+    stream = io.StringIO()
+    open_log(FrontendConfig(), stream).info("asked", by="a\udcff é", what=object)
+    (line,) = lines(stream)
+    assert (line["event"], line["by"], line["what"]) == ("asked", "a? é", str(object))
+
+
 def test_log_lines_are_json_with_what_was_bound() -> None:
     stream = io.StringIO()
     log = open_log(FrontendConfig(), stream, stage="frontend", id="f1")
