@@ -232,6 +232,17 @@ def test_pages() -> None:
         listed(items, Page("i9"))
 
 
+def test_an_item_that_comes_again_is_listed_once() -> None:
+    """Else a client that asks for one page after the other never comes to an end."""
+    items = [Raw(b'{"id":"%d"}' % number) for number in (1, 2, 1, 3, 2)]
+    for newest_first, order in ((False, "123"), (True, "321")):
+        found, after = "", None
+        for _ in range(3):
+            page = json.loads(listed(items, Page(after, 1, newest_first)))
+            found, after = found + page["last_id"], page["last_id"]
+        assert (found, page["has_more"]) == (order, False)
+
+
 def test_page_queries() -> None:
     assert page_of({}) == Page(None, 20, True)
     assert page_of({"limit": "0", "order": "asc", "after": ""}) == Page(None, 20, False)

@@ -59,8 +59,12 @@ def integer(query: Mapping[str, str], name: str, low: int, high: int | None) -> 
 
 
 def listed(items: Sequence[Raw], page: Page) -> bytes:
-    """The list document. `items`: oldest first, each with an id. Raises Invalid for an `after` that is none of them."""
-    shown = [(item_id(raw), raw) for raw in items]
+    """The list document. `items`: oldest first, each with an id. One of an id that came before (an item that was
+    referred to, or sent again) is not repeated: pages are told by ids. Raises Invalid for an `after` that is none."""
+    first: dict[str, Raw] = {}
+    for raw in items:
+        first.setdefault(item_id(raw), raw)
+    shown = list(first.items())
     if page.newest_first:
         shown.reverse()
     start = 0

@@ -64,7 +64,7 @@ def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], 
         members: dict[str, Any] = dict(_decode(item))
         name = kind.type or MESSAGE
         members["type"] = name
-        if kind.id is None:
+        if not kind.id:
             members["id"] = f"{_PREFIXES.get(name, 'item')}_{turn}i{index:03d}"
         if name in _WITH_STATUS and bytes(members.get("status", b"null")) == b"null":
             members["status"] = "completed"
