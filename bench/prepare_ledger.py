@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Reasoning, Text, Turn
 from schemas.frames import TurnRequest, pack_ids
 from schemas.ledger import LedgerEntry
-from services.parser.turn_keys import canonical_arguments, squeeze, turn_key
+from services.parser.turn_keys import key_arguments, squeeze, turn_key
 from services.preprocessor.ledger import Ledger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
@@ -55,7 +55,7 @@ def _commit(ledger: Ledger, setup: ModelSetup, prompt: Prompt, turn: Turn, numbe
     ledger.add(
         LedgerEntry(
             model=ledger.model.name,
-            key=turn_key(seat.state, squeeze(said.text), [(call.name, canonical_arguments(call.arguments))]),
+            key=turn_key(seat.state, squeeze(said.text), [(call.name, key_arguments(call.arguments))]),
             seat=seat,
             ids=pack_ids(setup.encoder.encode(text)),
             closed=True,

@@ -16,7 +16,7 @@ from schemas.ledger import LedgerEntry
 from services.parser.detokenizer import Detokenizer
 from services.parser.seal import secret
 from services.parser.shard import TurnParse
-from services.parser.turn_keys import canonical_arguments, turn_key
+from services.parser.turn_keys import key_arguments, turn_key
 from services.runtime.turnlog import Cursor
 
 MAX_ENTRY_BYTES = 768 * 1024
@@ -103,7 +103,7 @@ def _blocks(parse: TurnParse) -> tuple[str, list[tuple[str, str]]] | None:
             elif start.kind == "tool_use":
                 if not event.complete:
                     return None
-                calls.append((start.name or "", canonical_arguments(said)))
+                calls.append((start.name or "", key_arguments(said)))
     return "".join(texts), calls
 
 

@@ -1,19 +1,21 @@
 """The key under which a turn is found again when its client sends it back.
 
 No two clients send a turn back alike (clients.md §3.2, §4.6, §5): blank text is dropped, reasoning is dropped, sealed
-or joined, text and calls are sorted into two fields, arguments pass through the client's own JSON. What survives all of
-it is hashed here: the text without white space, and the calls by name and value. It only has to find a turn; whether it
-is the same one is seen when it is compared.
+or joined, text and calls are sorted into two fields, arguments pass through the client's own JSON, and Claude Code's
+through its tools, which tidy them. What survives all of it is hashed here: the text without white space, and the calls
+by name and value. It only has to find a turn; whether it is the same one is seen when it is compared.
 """
 
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
 DIGEST_BYTES = 16
 _UNPARSED = "__unparsed"
+_INTO_DIRECTORY = re.compile(r"cd /\S+ && ")
 
 
 def squeeze(text: str) -> str:
@@ -28,6 +30,20 @@ def canonical_arguments(arguments: str, *, freeform: bool = False) -> str:
     1, 2**53 + 1 as 2**53, 1e400 as null, and keys that look like integers come first. `freeform`: the text is a
     freeform tool's input itself, unless it is an object that holds it. Total: what is no JSON object is kept as it is.
     """
+    return _spelled(_value(arguments, freeform), arguments)
+
+
+def key_arguments(arguments: str, *, freeform: bool = False) -> str:
+    """A call's arguments as they go into its turn's key: canonical, and without what Claude Code adds or takes off when
+    it sends a call back (seen with 2.1.328, docs/clients.md). It takes `cd` into the working directory off the front of
+    a command and white space off the ends of lines that it writes, and fills in flags that are off.
+    """
+    value = _value(arguments, freeform)
+    settled = {name: _settled(name, inner) for name, inner in value.items() if inner is not False}
+    return _spelled(settled, arguments)
+
+
+def _value(arguments: str, freeform: bool) -> dict[str, Any]:
     value: Any = {}
     if arguments.strip():
         try:
@@ -36,8 +52,18 @@ def canonical_arguments(arguments: str, *, freeform: bool = False) -> str:
             value = None
     if freeform and not (isinstance(value, dict) and value.keys() == {"input"}):
         value = {"input": arguments}
-    if not isinstance(value, dict):
-        value = {_UNPARSED: arguments}
+    return value if isinstance(value, dict) else {_UNPARSED: arguments}
+
+
+def _settled(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if name == "command" and (found := _INTO_DIRECTORY.match(value)):
+        value = value[found.end() :]
+    return "\n".join([line.rstrip() for line in value.split("\n")])
+
+
+def _spelled(value: dict[str, Any], arguments: str) -> str:
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
     except RecursionError:
@@ -46,7 +72,7 @@ def canonical_arguments(arguments: str, *, freeform: bool = False) -> str:
 
 def turn_key(state: bytes, text: str, calls: Iterable[tuple[str, str]]) -> bytes:
     """The chain hash behind a turn: `state` is that before it, `text` all that was said in it, `calls` are told names
-    and canonical arguments."""
+    and `key_arguments`."""
     hasher = chain(state)
     add(hasher, "assistant", squeeze(text))
     for name, arguments in calls:

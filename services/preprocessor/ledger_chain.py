@@ -12,7 +12,7 @@ from itertools import groupby
 from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Media, Part, Result, Text, ToolReference, Turn
-from services.parser.turn_keys import add, canonical_arguments, chain, turn_key
+from services.parser.turn_keys import add, chain, key_arguments, turn_key
 
 
 class Link(Struct, frozen=True):
@@ -73,10 +73,10 @@ def chain_of(conversation: Conversation, scope: bytes, known: Chain | None = Non
 
 
 def spoken(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
-    """All text of an assistant's turn, and its calls as names and canonical arguments."""
+    """All text of an assistant's turn, and its calls as names and the arguments that count."""
     texts = [part.text for part in parts if isinstance(part, Text)]
     calls = [
-        (told_name(part), canonical_arguments(part.arguments, freeform=part.kind == "custom"))
+        (told_name(part), key_arguments(part.arguments, freeform=part.kind == "custom"))
         for part in parts
         if isinstance(part, Call)
     ]

@@ -297,10 +297,12 @@ def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
     assert text.startswith("<analysis>")
     assert text.endswith("</summary>")
     assert "`" not in text
-    codex = Session(template, CODEX).user(
-        "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary."
-    )
-    assert codex.turn()[2] == []
+    for asked in (
+        "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary.",
+        "Summarize the conversation so far for a model that goes on with it and sees nothing else of it.",
+    ):
+        codex = Session(template, CODEX).user(LOOP).user(asked)
+        assert "The user asked last: Use your shell tool" in codex.turn()[1]
 
 
 def test_a_compaction_is_told_what_the_user_asked_for(template: Any) -> None:
