@@ -139,7 +139,10 @@ async def test_cancelling_stops_the_turn(client: Client, served: Served) -> None
     cancelled = await client.ask("POST", f"/{made['id']}/cancel")
     assert (cancelled["id"], cancelled["status"]) == (made["id"], "cancelled")
     assert served.gateway.turns[0].cancelled == ["hangup"]
-    await follower
+    # What it had said stays, and was told to the end.
+    told = [event["item"] for event in await follower if event["type"] == "response.output_item.done"]
+    assert told == cancelled["output"]
+    assert [item["content"][0]["text"] for item in told] == ["So far"]
     for again in (("POST", f"/{made['id']}/cancel"), ("GET", f"/{made['id']}")):
         assert (await client.ask(*again))["status"] == "cancelled"
     assert len(served.responses.background) == 0

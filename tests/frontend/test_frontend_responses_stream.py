@@ -235,6 +235,18 @@ def test_an_error_from_outside_fails_the_response(kind: Any) -> None:
     assert failed["response"]["output"][0]["status"] == "incomplete"
 
 
+def test_what_a_cancelled_turn_had_said_stays() -> None:
+    events: list[TurnEvent] = [BlockStart(0, "reasoning"), Delta(0, 0, "Hm."), BlockStop(0), BlockStart(1, "text")]
+    case = Case([*events, Delta(1, 0, "half")])
+    renderer = case.ask().renderer(case.reply())
+    renderer.start([PREPARED])
+    renderer.events(case.events)
+    assert renderer.break_off() == renderer.break_off() == b""
+    document = renderer.response("cancelled")
+    thought, message = (json.loads(bytes(item)) for item in document["output"])
+    assert (thought["type"], message["status"], message["content"][0]["text"]) == ("reasoning", "incomplete", "half")
+
+
 def test_the_response_can_be_seen_at_any_time() -> None:
     case = load(TURNS / "parallel.json")
     renderer = case.ask().renderer(case.reply())

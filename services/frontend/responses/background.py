@@ -171,6 +171,8 @@ class Background:
         if job.task is not None and job.task.cancelled() and not job.cancelled:
             self._fail(job, Unavailable("This server was shut down.").info)
         running = job.document()["status"] not in ENDED
+        if running and job.payloads:
+            job.emit(job.renderer.break_off())
         job.ended = self._keep(job, status="cancelled" if running else None)
         del self._jobs[id]
         job.wake()

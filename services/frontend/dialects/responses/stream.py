@@ -105,6 +105,14 @@ class ResponsesStream:
         self._fail(info, out)
         return b"".join(out)
 
+    def break_off(self) -> bytes:
+        """What is said of a turn that was cancelled: no more than the end of a message that was whole. What was half
+        there is an incomplete item of the response. Nothing follows."""
+        out: list[bytes] = []
+        if not self._state.over:
+            self._break_off(out)
+        return b"".join(out)
+
     def response(self, status: Status | None = None) -> dict[str, Any]:
         """The Response object as it stands: `in_progress` until the turn has ended. `status` overrides the state, for
         one that was cancelled."""
@@ -174,6 +182,11 @@ class ResponsesStream:
     def _fail(self, info: ErrorInfo, out: list[bytes]) -> None:
         if self._state.over:
             return
+        self._break_off(out)
+        self._state.fail(info)
+        self._last(out)
+
+    def _break_off(self, out: list[bytes]) -> None:
         self._settle(out)
         if self._item is not None:
             # What is only half there gets no end: agents that try again keep what has one.
@@ -181,8 +194,6 @@ class ResponsesStream:
             if closed is not None:
                 self._state.items.append(closed.item)
             self._item = None
-        self._state.fail(info)
-        self._last(out)
 
     def _last(self, out: list[bytes]) -> None:
         self._event(f"response.{self._state.status}", {"response": self._state.document()}, out)
