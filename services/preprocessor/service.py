@@ -224,8 +224,10 @@ class Preprocessor:
     def _generate(self, request: TurnRequest, prompt: Prompt, packed: bytes, parser: str) -> GenerateRequest:
         conversation = request.conversation
         choice, sampling = conversation.tool_choice, conversation.sampling
-        # Where a form fixes the whole output, a call's markup in it is content.
-        none = choice.mode == "none" or request.conversation.format is not None
+        # The form is one of a text; a call that the prompt has begun is none. Where it fixes the whole output, a call's
+        # markup in it is content.
+        form = None if prompt.prefix else conversation.format
+        none = choice.mode == "none" or form is not None
         calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
         context = ParseContext(
             model=self._model,
@@ -244,7 +246,6 @@ class Preprocessor:
             window_limited=prompt.window_limited,
             ledger=_seat(prompt, conversation),
         )
-        form = request.conversation.format
         return GenerateRequest(
             turn=request.turn,
             attempt=request.attempt,
