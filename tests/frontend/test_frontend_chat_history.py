@@ -102,7 +102,7 @@ def test_calls_and_their_results() -> None:
     )
     assert found[1:] == [
         Turn("assistant", [Text("Looking."), Call("call_1", "look", '{"at": 3.0}'), Call("call_2", "look", "{}")]),
-        Turn("tool", [Result("call_2", [Text("b")], name="look"), Result("call_1", [Text("a")], name="look")]),
+        Turn("tool", [Result("call_1", [Text("a")], name="look"), Result("call_2", [Text("b")], name="look")]),
         Turn("user", [Text("hi")]),
     ]
 
@@ -243,3 +243,16 @@ def test_what_makes_a_prompt_wrong_is_refused(messages: list[dict[str, Any]], pa
 def test_pairing_is_no_matter_where_only_the_prompt_is_wanted() -> None:
     found = turns(USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}, counting=True)
     assert found[1].parts == [Result("call_9", [Text("a")])]
+
+
+def test_results_stand_in_the_order_of_their_calls() -> None:
+    def called(*ids: str) -> dict[str, Any]:
+        made = [{"id": each, "type": "function", "function": {"name": "look", "arguments": "{}"}} for each in ids]
+        return {"role": "assistant", "content": None, "tool_calls": made}
+
+    def answered(*ids: str) -> list[dict[str, Any]]:
+        return [{"role": "tool", "tool_call_id": each, "content": each} for each in ids]
+
+    told = turns(USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c"))
+    ids = [[part.call_id for part in turn.parts if isinstance(part, Result)] for turn in told if turn.role == "tool"]
+    assert ids == [["b", "a"], ["c", "b", "d"]]

@@ -374,6 +374,18 @@ def test_a_compaction_carries_its_changes_to_the_front() -> None:
     assert [turn.role for turn in told.turns] == ["user", "user"]
 
 
+def test_results_stand_in_the_order_of_their_calls() -> None:
+    def called(*ids: str) -> Json:
+        return {"role": "assistant", "content": [{**USE, "id": each} for each in ids]}
+
+    def answered(*ids: str) -> Json:
+        return {"role": "user", "content": [{**RESULT, "tool_use_id": each} for each in ids]}
+
+    told = turns(HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c"))
+    ids = [[part.call_id for part in turn.parts if isinstance(part, Result)] for turn in told if turn.role == "tool"]
+    assert ids == [["b", "a"], ["c", "b", "d"]]
+
+
 def test_cleared_system_message_is_gone_once_the_user_goes_on() -> None:
     note = {"role": "system", "content": "for now", "clear_at": "next_user_message"}
     assert len(turns(HI, note)) == 2

@@ -1,5 +1,6 @@
 """`messages` as turns: order kept, instructions in their place, reasoning before what it led to.
 
+Results that follow each other stand in the order of their calls, since many templates tell them apart by nothing else.
 Ids are checked only as far as a prompt can be wrong: a result of a call that is not there, and two calls of one id in
 one message. Calls without results are taken as they are, since an interrupted agent sends them. Within an assistant's
 message the API has no order; it is reasoning, text, calls, unless the reasoning itself says otherwise.
@@ -26,14 +27,18 @@ class History:
         self.turns: list[Turn] = []
         self._pairing = pairing
         self._names: dict[str, str] = {}
+        self._places: dict[str, int] = {}
+        """By call id: which call of the conversation it is, the last one of that id."""
+        self._made = 0
         self._legacy_ids: dict[str, str] = {}
 
     def read(self, messages: list[wire.Message]) -> None:
         """Takes all messages. Raises Invalid."""
         for role, run in groupby(enumerate(messages), key=lambda pair: _kind(pair[1])):
             if role == "tool":
-                results: list[Part] = [self._result(message, f"messages[{index}]") for index, message in run]
-                self.turns.append(Turn("tool", results))
+                results = [self._result(message, f"messages[{index}]") for index, message in run]
+                results.sort(key=lambda result: self._places.get(result.call_id, self._made))
+                self.turns.append(Turn("tool", [*results]))
             else:
                 for index, message in run:
                     self._message(message, f"messages[{index}]")
@@ -73,7 +78,10 @@ class History:
             self._legacy_ids[message.function_call.name] = call_id
             arguments = _arguments(message.function_call.arguments, f"{path}.function_call")
             calls.append(Call(call_id, message.function_call.name, arguments))
-        self._names |= {call.call_id: call.name for call in calls}
+        for call in calls:
+            self._names[call.call_id] = call.name
+            self._places[call.call_id] = self._made
+            self._made += 1
         return calls
 
     def _result(self, message: wire.Message, path: str) -> Result:

@@ -1,5 +1,6 @@
 """`messages` as turns: order kept, results ahead of what the user says beside them, instructions in their place.
 
+Results of one message stand in the order of their calls, since many templates tell them apart by nothing else.
 Messages of one role that follow each other stay turns of their own; whether a template wants them joined is not for an
 API to say. Ids are checked only as far as a prompt can be wrong: a result of a call that is not there, and two calls of
 one id in one message. All else that the native API refuses (calls without results, text before results) is taken as it
@@ -27,6 +28,9 @@ class History:
         self.effort: str | None = None
         self._pairing = pairing
         self._names: dict[str, str] = {}
+        self._places: dict[str, int] = {}
+        """By call id: which call of the conversation it is, the last one of that id."""
+        self._made = 0
 
     def read(self, messages: list[wire.Message]) -> None:
         """Takes all messages. Raises Invalid."""
@@ -60,7 +64,7 @@ class History:
             self.turns.append(Turn("system", parts))
 
     def _user(self, blocks: Sequence[wire.Block], path: str) -> None:
-        results: list[Part] = []
+        results: list[Result] = []
         said: list[Part] = []
         for index, block in enumerate(blocks):
             place = f"{path}.content.{index}"
@@ -72,7 +76,8 @@ class History:
             else:
                 said += _shared_parts(block, place)
         if results:
-            self.turns.append(Turn("tool", results))
+            results.sort(key=lambda result: self._places.get(result.call_id, self._made))
+            self.turns.append(Turn("tool", [*results]))
         if said or not results:
             self.turns.append(Turn("user", said))
 
@@ -101,6 +106,8 @@ class History:
         if not arguments.startswith("{"):
             raise Invalid(f"{path}.tool_use.input: Input should be a valid dictionary", param=f"{path}.input")
         self._names[block.id] = block.name
+        self._places[block.id] = self._made
+        self._made += 1
         return Call(block.id, block.name, arguments)
 
     def _result(self, block: wire.ToolResultBlock, path: str) -> Result:
