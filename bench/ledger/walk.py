@@ -6,6 +6,7 @@ from functools import partial
 
 from bench.ledger.clients import Client
 from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
+from schemas.events import FinishReason
 from services.parser.seal import Sealer
 from services.preprocessor.ledger import Ledger
 from services.preprocessor.ledger_model import open_ledger
@@ -73,6 +74,8 @@ class Walk:
     turns: int = 5
     lossy: bool = False
     """Entries get lost, one in three."""
+    cut: bool = False
+    """Turns reach their limit of tokens, every second one."""
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,11 +92,16 @@ class Walk:
             if before:
                 plain = [*self.setup.encoder.encode(prompts[0].text)]
                 yield Step(prompts[0], prompts[1:], list(before), plain)
-            output = model.answer(prompts[0])
+            output = self._answer(model, prompts[0])
             before.append(Before(prompts[0], output))
             if output.entry is not None and not (self.lossy and self.choose.below(3) == 0):
                 self.ledger.add(output.entry)
             go_on(dialogue, output, model)
+
+    def _answer(self, model: Model, prompt: Prompt) -> Output:
+        if self.cut and self.choose.below(2):
+            return model.answer(prompt, reason=FinishReason.LENGTH, keep=self.choose.of((0.2, 0.5, 0.8, 0.95, 1.0)))
+        return model.answer(prompt)
 
     def _prompt(self, client: Client, dialogue: object) -> Prompt:
         unseal = Sealer(b"bench").open

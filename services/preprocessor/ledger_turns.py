@@ -33,11 +33,13 @@ class Mode(NamedTuple):
     in_reasoning: bool
     prefix: str = ""
     calls_as_text: bool = False
+    closed: bool = True
+    """Not cut off."""
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> "Mode":
         """As the parser read the turn."""
-        return cls(entry.in_reasoning, entry.prefix, entry.calls_as_text)
+        return cls(entry.in_reasoning, entry.prefix, entry.calls_as_text, entry.closed)
 
 
 def lead_of(family: Family) -> LeadOf:
@@ -81,7 +83,8 @@ class TurnReader:
         parser = self._open(tools, mode)
         said: list[Said] = []
         start, pieces = BlockStart(0, "text"), list[str]()
-        for event in [*parser.feed(text), *parser.finish(FinishReason.STOP)]:
+        reason = FinishReason.STOP if mode.closed else FinishReason.LENGTH
+        for event in [*parser.feed(text), *parser.finish(reason)]:
             if isinstance(event, BlockStart):
                 start, pieces = event, []
             elif isinstance(event, Delta):
@@ -125,12 +128,16 @@ class TurnReader:
                 return None
             lacks = stretch[stretch.rindex(said) + len(said) :]
             written = own.text[len(own.text.rstrip()) :]
-        if lacks.startswith(written):
-            return lacks[len(written) :]
-        return None if written.strip() else lacks
+        bare = written.rstrip()
+        if not lacks.startswith(bare):
+            return None
+        rest, blanks = lacks[len(bare) :], written[len(bare) :]
+        while not rest.startswith(blanks):
+            blanks = blanks[:-1]
+        return rest[len(blanks) :]
 
     def _open(self, tools: list[ToolSpec], mode: Mode) -> TurnParser:
-        in_reasoning, prefix, as_text = mode
+        in_reasoning, prefix, as_text, _ = mode
         return open_parser(
             self._family.name, tools=tools, in_reasoning=in_reasoning, prefix=prefix, calls_as_text=as_text
         )
@@ -139,7 +146,7 @@ class TurnReader:
         self, stretch: str, lead: str, tools: list[ToolSpec], mode: Mode
     ) -> tuple[str, list[ToolSpec], Mode]:
         if stretch.startswith(lead):
-            return stretch[len(lead) :], tools, mode
+            return stretch[len(lead) :], tools, mode._replace(closed=True)
         if self._empty_thought is not None:
             stretch = self._empty_thought.sub("", stretch, count=1)
         return stretch, tools, Mode(False, "", mode.calls_as_text)

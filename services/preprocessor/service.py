@@ -56,6 +56,7 @@ from services.preprocessor.preparation_metrics import preparation_counts
 from services.preprocessor.prompt import Prompt, allowed_tools, assemble
 from services.preprocessor.request_decoder import RequestDecoder
 from services.preprocessor.routing import RETRY_AFTER_S, Weights
+from services.preprocessor.watching import Watching
 from services.runtime.bus import Message
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.kv import open_bucket
@@ -94,6 +95,7 @@ class Preprocessor:
         ledger: LedgerFeed | None = None,
     ) -> None:
         self._ledger = ledger
+        self._watching = Watching(process)
         self._process = process
         self._setup = setup
         self._sealer = sealer
@@ -175,6 +177,7 @@ class Preprocessor:
         try:
             prompt = await self._prompt(request.conversation, limit=True)
             await self._dispatch(request, prompt)
+            self._begin(self._compare(request, prompt), f"compare {request.turn}")
             if (check := self._setup.audit.take()) is not None:
                 self._begin(self._audit(check), f"audit {request.turn}")
         except TurnwireError as error:
@@ -183,6 +186,12 @@ class Preprocessor:
             self._log.exception("preprocessor.turn_failed", turn=request.turn)
             failure = EngineFailed(f"the prompt could not be prepared: {type(error).__name__}")
             await self._refuse(request, failure.info)
+
+    async def _compare(self, request: TurnRequest, prompt: Prompt) -> None:
+        """Looks what varies in this session's prompts; the turn does not wait for it."""
+        varied = await self._run(partial(self._watching.compare, request.conversation, prompt))
+        if varied is not None:
+            self._watching.tell(*varied)
 
     async def _dispatch(self, request: TurnRequest, prompt: Prompt) -> None:
         """Gives the turn to the best worker that takes it."""

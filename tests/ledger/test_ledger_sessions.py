@@ -97,3 +97,18 @@ def test_lost_entries_cost_tokens_and_nothing_else(models: Models, name: str, ch
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client], lossy=True):
         assert said(setup, [*step.prompt.ids]) == WORD.findall(step.prompt.text)
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name in ("qwen3_8", "gptoss", "glm4moe", "demo", *OWN)])
+@quick
+@given(chance=CHANCE)
+def test_a_turn_that_was_cut_off_is_a_prefix_too(models: Models, name: str, chance: bytes) -> None:
+    setup, choose = models.of(name), Choices(chance)
+    client = choose.of(list(CLIENTS.values()))
+    for step in Walk(setup, choose, [client], cut=True):
+        ids, text = [*step.prompt.ids], step.prompt.text
+        assert said(setup, ids) == WORD.findall(text)
+        assert step.prompt.found is not None
+        if step.prompt.found.outcome == "reused" and (newest := step.before[-1]).output.entry is not None:
+            assert ids[: len(newest.ids)] == newest.ids
+            assert text.endswith(setup.tokenizer.decode(ids[len(newest.ids) :]))
