@@ -1,5 +1,6 @@
 # make up     everything on this machine, ready for Claude Code     make up ARGS="--port 9000"
 # make test   the test suite                                        make test ARGS="tests/cli -x"
+# make clients  long sessions of Claude Code, Codex, opencode and OpenClaw from npm, and the SDKs' own tests
 # make lint   style, types, import contracts
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
 # make fuzz-api URL=http://127.0.0.1:8000   a running server against its own OpenAPI document
@@ -35,6 +36,9 @@ up: $(RUN_ENV)
 
 test: $(TEST_ENV)
 	@$(BIN)/python -m pytest $(ARGS)
+
+clients: $(TEST_ENV)
+	@$(BIN)/python -m pytest tests/clients -m '' -rs --durations 10 $(ARGS)
 
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .

@@ -1,0 +1,128 @@
+"""Claude Code on a machine of its own."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.clients.machine import Machine, Ran
+from tests.clients.packages import CLAUDE_CODE
+from tests.clients.pieces import Piece
+
+QUIET = {
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+}
+UNKNOWN_MODEL = "[claude-code:unrecognized_model]"
+"""It says so of every model that is not Anthropic's; nothing follows from it."""
+ANSWER_S = 120
+
+
+class ClaudeCode:
+    """`await ClaudeCode(machine).connect(url)` first."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.binary = CLAUDE_CODE.find()
+        machine.environment |= QUIET
+
+    async def connect(self, url: str) -> "ClaudeCode":
+        await self.machine.connect("claude", url)
+        return self
+
+    async def ask(self, prompt: str, *options: str) -> Ran:
+        """`claude -p` to its end. Raises AssertionError where it was not pleased."""
+        ran = (await self.machine.run(*self._command(*options, "-p", prompt))).ok()
+        return content(ran)
+
+    def _command(self, *options: str) -> list[str]:
+        tools = ["--allowedTools", "Bash,Read,Write,Edit"]
+        return [str(self.binary), *options, "--output-format", "stream-json", "--verbose", *tools]
+
+    @asynccontextmanager
+    async def talk(self, *options: str) -> AsyncIterator["Talk"]:
+        """One process that is given one prompt after the other."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command(*options, "-p", "--input-format", "stream-json"),
+            cwd=self.machine.project,
+            env=self.machine.environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=1 << 26,
+        )
+        talk = Talk(process)
+        try:
+            yield talk
+            assert process.stdin is not None
+            process.stdin.close()
+            _, err = await asyncio.wait_for(process.communicate(), ANSWER_S)
+            content(Ran(process.returncode or 0, "\n".join(map(json.dumps, talk.lines)), err.decode()).ok())
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+class Talk:
+    """A process that waits for prompts."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[dict[str, Any]] = []
+
+    async def ask(self, prompt: str) -> dict[str, Any]:
+        """Returns the line with the result."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        message = {"role": "user", "content": [{"type": "text", "text": prompt}]}
+        stdin.write(json.dumps({"type": "user", "message": message}).encode() + b"\n")
+        async with asyncio.timeout(ANSWER_S):
+            while line := await stdout.readline():
+                self.lines.append(json.loads(line))
+                if self.lines[-1]["type"] == "result":
+                    return self.lines[-1]
+        raise AssertionError(f"it has ended: {self.lines[-1:]}")
+
+
+def kept(piece: Piece) -> Piece:
+    """What it makes of a call's input when it sends it back (2.1.328): defaults are filled in, `cd` into the working
+    directory is taken off a command, and white space off the ends of lines that it wrote."""
+    if piece[0] != "call":
+        return piece
+    _, call_id, name, spelled = piece
+    given = json.loads(spelled)
+    for field in ("content", "new_string"):
+        if field in given and name in ("Edit", "Write"):
+            given[field] = re.sub(r"[ \t]+$", "", given[field], flags=re.MULTILINE)
+    if name == "Edit":
+        given.setdefault("replace_all", False)
+    if name == "Bash":
+        given["command"] = re.sub(r"^cd \S+ && ", "", given["command"])
+    given = {key: int(value) if isinstance(value, float) else value for key, value in given.items()}
+    return ("call", call_id, name, json.dumps(given, sort_keys=True))
+
+
+def content(ran: Ran) -> Ran:
+    """Raises AssertionError where it complains: on stderr, in its report, or by saying that it tries again."""
+    complaints = [line for line in ran.err.splitlines() if line.strip() and not line.startswith(UNKNOWN_MODEL)]
+    assert not complaints, complaints
+    for line in ran.lines:
+        assert not (line["type"] == "system" and "retry" in str(line.get("subtype"))), line
+        assert not line.get("is_error"), line
+    return ran
+
+
+def blocks(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(type, text or command) of what the assistant said, as the client reports it."""
+    return [
+        (block["type"], (block.get("thinking") or block.get("text") or json.dumps(block.get("input"))).strip())
+        for line in lines
+        if line["type"] == "assistant"
+        for block in line["message"]["content"]
+    ]

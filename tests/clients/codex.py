@@ -1,0 +1,80 @@
+"""Codex on a machine of its own."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.clients.machine import Machine, Ran
+from tests.clients.packages import CODEX
+
+HARMLESS = ("Reading additional input from stdin",)
+
+
+class CodexCli:
+    """Configured by one of `connect`, `built_in` and `named_openai`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.binary = CODEX.find()
+        self.folder = machine.home / ".codex"
+        self.folder.mkdir(exist_ok=True)
+        machine.environment |= {"CODEX_API_KEY": "any", "RUST_LOG": "error"}
+
+    async def connect(self, url: str, *options: str) -> "CodexCli":
+        """A provider of its own, over HTTP, as `turnwire connect` makes it."""
+        await self.machine.connect("codex", url, "--default", *options)
+        return self
+
+    async def built_in(self, url: str, model: str) -> "CodexCli":
+        """OpenAI's own provider, which tries a WebSocket first and compacts remotely."""
+        catalogue = await self._catalogue(url)
+        self._configure(f'model = "{model}"\nopenai_base_url = "{url}/v1"\nmodel_catalog_json = "{catalogue}"\n')
+        return self
+
+    async def named_openai(self, url: str, model: str) -> "CodexCli":
+        """A provider that says it is OpenAI, over HTTP: compacts remotely."""
+        catalogue = await self._catalogue(url)
+        provider = f'[model_providers.x]\nname = "OpenAI"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
+        self._configure(
+            f'model = "{model}"\nmodel_provider = "x"\nmodel_catalog_json = "{catalogue}"\n'
+            f'{provider}wire_api = "responses"\nsupports_websockets = false\n'
+        )
+        return self
+
+    async def ask(self, prompt: str, *options: str, resume: bool = False, allowed: str = "") -> Ran:
+        """`codex exec` to its end. Raises AssertionError where it was not pleased; `allowed`: what it may complain of."""
+        command: list[str | Path] = [
+            self.binary,
+            "exec",
+            "--json",
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+        ]
+        command += [*options, *(["resume", "--last"] if resume else []), prompt]
+        return pleased((await self.machine.run(*command)).ok(), allowed)
+
+    async def _catalogue(self, url: str) -> Path:
+        file = self.folder / "models.json"
+        command = [sys.executable, "-m", "services.cli.main", "catalog", "codex", "--url", url, "-o", str(file)]
+        (await self.machine.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok()
+        return file
+
+    def _configure(self, text: str) -> None:
+        (self.folder / "config.toml").write_text(text + "[analytics]\nenabled = false\n")
+
+
+def pleased(ran: Ran, allowed: str = "") -> Ran:
+    """Raises AssertionError where it complains: a fallback profile, a retry, a failed turn, a word on stderr."""
+    complaints = [line for line in ran.err.splitlines() if line.strip() and not line.startswith(HARMLESS)]
+    complaints = [line for line in complaints if not allowed or allowed not in line]
+    assert not complaints, complaints
+    kinds = [line["type"] for line in ran.lines]
+    assert "error" not in kinds, ran.out
+    assert kinds[-1] == "turn.completed", ran.out
+    assert not [item for item in items(ran) if item["type"] == "error"], ran.out
+    return ran
+
+
+def items(ran: Ran) -> list[dict[str, Any]]:
+    """What was completed, in order."""
+    return [line["item"] for line in ran.lines if line["type"] == "item.completed"]

@@ -1,0 +1,83 @@
+"""A running Turnwire for real clients, and a client's session observed from both sides."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.demo_model import build_demo_model
+from tests.clients.bus_turns import BusTurns
+from tests.clients.laws import Session
+from tests.clients.machine import Machine
+from tests.clients.wire import Recorder
+from tests.conftest import NatsServer
+from tests.pipeline.stack import Stack
+
+MODEL = "acme/coder"
+WINDOW = 131_072
+SMALL_WINDOW = 32_768
+ROOM = {"ledger_store_mb": 64}
+COUNTS = {"worker": 1, "parser": 2, "preprocessor": 2}
+
+
+@pytest.fixture(scope="session")
+def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_demo_model(tmp_path_factory.mktemp("model") / "turnwire-demo")
+
+
+def options(window: int = WINDOW) -> dict[str, dict[str, Any]]:
+    """Of each stage."""
+    named = {"served_model_name": MODEL}
+    return {
+        "parser": named | ROOM,
+        "preprocessor": named | ROOM,
+        "worker": named | {"max_model_len": window, "token_delay_ms": 1},
+        "frontend": {"accept_any_model": True, "default_model": MODEL},
+    }
+
+
+def start(
+    nats_binary: str, demo_model: Path, factory: pytest.TempPathFactory, counts: dict[str, int], window: int = WINDOW
+) -> tuple[NatsServer, Stack]:
+    """A stack whose worker says what a request brings with it (`[[say]]…[[/say]]`), and else is the scripted agent."""
+    server = NatsServer(nats_binary, str(factory.mktemp("nats")))
+    server.start()
+    stack = Stack(server, demo_model, factory.mktemp("stack"))
+    stack.start_all(counts, **options(window))
+    return server, stack
+
+
+@pytest.fixture(scope="session")
+def stack(nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two parsers and two preprocessors, which must agree."""
+    server, running = start(nats_binary, demo_model, tmp_path_factory, COUNTS)
+    yield running
+    running.stop()
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def small_stack(nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One with a window that a client can fill."""
+    server, running = start(nats_binary, demo_model, tmp_path_factory, {}, SMALL_WINDOW)
+    yield running
+    running.stop()
+    server.kill()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+async def session(stack: Stack) -> AsyncIterator[Session]:
+    async with Recorder(stack.url) as wire, BusTurns(stack.nats.url) as bus:
+        yield Session(wire, bus)
+
+
+@pytest.fixture
+async def small_session(small_stack: Stack) -> AsyncIterator[Session]:
+    async with Recorder(small_stack.url) as wire, BusTurns(small_stack.nats.url) as bus:
+        yield Session(wire, bus)

@@ -1,0 +1,110 @@
+"""What must hold of a client's session, whichever client and API: it was served at the first try, it says again exactly
+what it was told, every count agrees with every other, and each prompt goes on from the tokens of the one before."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import aiohttp
+
+from tests.clients.bus_turns import BusTurns, Spoken, departure
+from tests.clients.pieces import Piece, history, said, turn_id, unchanged, usage
+from tests.clients.wire import Exchange, Recorder
+
+COUNTERS = {
+    "/v1/messages": ("/v1/messages/count_tokens", "input_tokens"),
+    "/v1/responses": ("/v1/responses/input_tokens", "input_tokens"),
+    "/v1/chat/completions": ("/v1/tokenize", "count"),
+}
+NOT_COUNTED = ("max_tokens", "stream", "metadata", "context_management")
+"""Fields of a Messages request that `count_tokens` does not have."""
+
+
+class Session:
+    """One client's session, observed on the wire and on the bus."""
+
+    def __init__(self, wire: Recorder, bus: BusTurns) -> None:
+        self.wire = wire
+        self.bus = bus
+
+    @property
+    def main(self) -> list[Exchange]:
+        """The requests of the conversation itself: what has tools. Titles and local compactions have none."""
+        return [one for one in self.wire.turns if one.body.get("tools") and not is_warm_up(one)]
+
+    def served_at_once(self) -> None:
+        """No status but success, no error in a stream, no answer broken off, no request made twice."""
+        for one in self.wire.exchanges:
+            assert one.status in (101, 200), (one.method, one.path, one.status, one.document)
+            assert one.whole or one.method == "GET", (one.path, one.events[-1:])
+            assert not [data for name, data in one.events if name in ("error", "response.failed")]
+            assert one.headers.get("x-stainless-retry-count", "0") == "0"
+        bodies = [one.body for one in self.wire.turns]
+        assert all(body not in bodies[:n] for n, body in enumerate(bodies)), "a request was made twice"
+
+    def said_again(self, exchanges: Sequence[Exchange], kept: Callable[[Piece], Piece] = unchanged) -> None:
+        """Each request holds all pieces of the one before, and behind them those of its answer, in order. `kept`: what
+        the client is known to make of a piece; making it twice makes no difference."""
+        for earlier, later in pairwise(exchanges):
+            expected = [kept(piece) for piece in history(earlier) + said(earlier)]
+            after = [kept(piece) for piece in history(later)]
+            assert after == expected, difference(expected, after)
+
+    async def counted(self, exchanges: Sequence[Exchange]) -> None:
+        """The client, the counting endpoint, the worker's prompt and tokens all say the same numbers."""
+        async with aiohttp.ClientSession() as http:
+            for one in exchanges:
+                told, spoken = usage(one), await self.bus.ended(turn_id(one))
+                assert told["prompt"] == len(spoken.prompt)
+                assert told["output"] == spoken.generated
+                assert told["cached"] == (spoken.cached or 0)
+                assert await self._counts(http, one) == told["prompt"]
+
+    async def _counts(self, http: aiohttp.ClientSession, one: Exchange) -> int:
+        path, field = COUNTERS[one.path]
+        body = one.body
+        if one.path == "/v1/messages":
+            body = {name: value for name, value in body.items() if name not in NOT_COUNTED}
+        headers = {k: v for k, v in one.headers.items() if k.lower() in ("anthropic-beta", "anthropic-version")}
+        async with http.post(self.wire.upstream + path, json=body, headers=headers) as answer:
+            document: Any = await answer.json()
+            assert answer.status == 200, document
+            return int(document[field])
+
+    async def extended(self, exchanges: Sequence[Exchange]) -> list[str]:
+        """Where a prompt does not go on from all tokens of the prompt and output before it."""
+        spoken = [await self.bus.ended(turn_id(one)) for one in exchanges]
+        assert all(isinstance(one, Spoken) and one.prompt and one.output for one in spoken)
+        return [found for pair in pairwise(spoken) if (found := departure(*pair)) is not None]
+
+
+def is_warm_up(exchange: Exchange) -> bool:
+    """A request over a WebSocket for which nothing is to be written."""
+    return exchange.body.get("generate") is False
+
+
+def continued(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Requests with the items that `previous_response_id` stands for, as Codex sends it over a WebSocket: each whole."""
+    known: dict[str, list[Any]] = {}
+    found = []
+    for one in exchanges:
+        body = dict(one.body)
+        given = known.get(body.pop("previous_response_id", None) or "", [])
+        body["input"] = [*given, *body["input"]]
+        body.pop("type", None)
+        events = [data for _, data in one.events if data]
+        done = [data["item"] for data in events if data["type"] == "response.output_item.done"]
+        response = next(data["response"] for data in events if data["type"] == "response.created")
+        known[response["id"]] = [*body["input"], *done]
+        found.append(Exchange(one.method, one.path, one.headers, body, one.status, one.events, None, one.whole))
+    return found
+
+
+def difference(wanted: Sequence[Any], got: Sequence[Any]) -> str:
+    """The first piece that is not as it was."""
+    at = next(
+        (n for n, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]), min(len(wanted), len(got))
+    )
+    return (
+        f"piece {at} of {len(wanted)} (sent back: {len(got)}): said {wanted[at : at + 1]}, sent back {got[at : at + 1]}"
+    )

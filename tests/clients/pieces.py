@@ -1,0 +1,172 @@
+"""What the assistant has said, piece by piece, in one form for all three APIs: as an answer said it, and as a later
+request says it again. Nothing is made alike that a client or we could have changed, but for the spelling of arguments,
+which every client but Codex decodes."""
+
+import json
+from typing import Any
+
+from tests.clients.wire import Exchange
+
+Piece = tuple[Any, ...]
+"""("reasoning", text, seal) | ("text", text) | ("call", id, name, arguments) | ("compaction", seal)"""
+
+
+def said(exchange: Exchange) -> list[Piece]:
+    """The pieces of an answer."""
+    if exchange.path.endswith("/messages"):
+        return _blocks(_messages_stream(exchange.events) if exchange.events else exchange.document["content"])
+    if exchange.path.endswith("/responses"):
+        done = [data["item"] for name, data in exchange.events if data and data["type"] == "response.output_item.done"]
+        return _items(done)
+    return _choice(exchange.events)
+
+
+def history(exchange: Exchange) -> list[Piece]:
+    """The assistant's pieces in a request, in order."""
+    body = exchange.body
+    if exchange.path.endswith("/responses"):
+        return _items(body["input"])
+    found: list[Piece] = []
+    for message in body["messages"]:
+        if message["role"] == "assistant":
+            content = message["content"]
+            if exchange.path.endswith("/messages"):
+                found += _blocks([{"type": "text", "text": content}] if isinstance(content, str) else content)
+            else:
+                found += _message(message)
+    return found
+
+
+def turn_id(exchange: Exchange) -> str:
+    """The turn's id on the bus."""
+    for _, data in exchange.events:
+        if data:
+            holder = data.get("message") or data.get("response") or data
+            return str(holder["id"]).rpartition("_" if "_" in holder["id"] else "-")[2]
+    return str(exchange.document["id"]).rpartition("_")[2]
+
+
+def usage(exchange: Exchange) -> dict[str, int]:
+    """prompt, cached, output and reasoning tokens as the client was told."""
+    found: dict[str, Any] = {}
+    for _, data in exchange.events:
+        if not data:
+            continue
+        told = data.get("usage") or (data.get("message") or data.get("response") or {}).get("usage") or {}
+        found.update(told)
+    if "prompt_tokens" in found:
+        return {
+            "prompt": found["prompt_tokens"],
+            "cached": found["prompt_tokens_details"]["cached_tokens"],
+            "output": found["completion_tokens"],
+            "reasoning": found["completion_tokens_details"]["reasoning_tokens"],
+        }
+    if "cache_read_input_tokens" in found:
+        cached = found["cache_read_input_tokens"]
+        return {
+            "prompt": found["input_tokens"] + cached + found["cache_creation_input_tokens"],
+            "cached": cached,
+            "output": found["output_tokens"],
+            "reasoning": found["output_tokens_details"]["thinking_tokens"],
+        }
+    return {
+        "prompt": found["input_tokens"],
+        "cached": found["input_tokens_details"]["cached_tokens"],
+        "output": found["output_tokens"],
+        "reasoning": found["output_tokens_details"]["reasoning_tokens"],
+    }
+
+
+def unchanged(piece: Piece) -> Piece:
+    """What a faithful client makes of a piece."""
+    return piece
+
+
+def _blocks(blocks: list[Any]) -> list[Piece]:
+    found: list[Piece] = []
+    for block in blocks:
+        match block["type"]:
+            case "thinking":
+                found.append(("reasoning", block["thinking"], block["signature"]))
+            case "text":
+                found.append(("text", block["text"]))
+            case "tool_use":
+                found.append(("call", block["id"], block["name"], _spelled(block["input"])))
+            case other:
+                found.append((other, json.dumps(block)))
+    return found
+
+
+def _messages_stream(events: list[tuple[str, Any]]) -> list[Any]:
+    blocks: list[Any] = []
+    for _, data in events:
+        if data["type"] == "content_block_start":
+            blocks.append({**data["content_block"], "json": ""})
+        elif data["type"] == "content_block_delta":
+            delta, block = data["delta"], blocks[-1]
+            for ours, theirs in (
+                ("text", "text"),
+                ("thinking", "thinking"),
+                ("json", "partial_json"),
+                ("signature", "signature"),
+            ):
+                block[ours] = block.get(ours, "") + delta.get(theirs, "")
+        elif data["type"] == "content_block_stop" and blocks[-1]["type"] == "tool_use":
+            blocks[-1]["input"] = json.loads(blocks[-1]["json"] or "{}")
+    return blocks
+
+
+def _items(items: list[Any]) -> list[Piece]:
+    found: list[Piece] = []
+    for item in items:
+        match item.get("type", "message"):
+            case "reasoning":
+                text = "".join(part["text"] for part in item.get("content") or item.get("summary") or [])
+                found.append(("reasoning", text, item.get("encrypted_content")))
+            case "message" if item["role"] == "assistant":
+                content = item["content"]
+                text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+                found.append(("text", text))
+            case "function_call" | "custom_tool_call" | "tool_search_call" as kind:
+                name = f"{item['namespace']}__{item['name']}" if item.get("namespace") else item.get("name", kind)
+                arguments = item["input"] if kind == "custom_tool_call" else item["arguments"]
+                found.append(("call", item["call_id"], name, arguments))
+            case "compaction":
+                found.append(("compaction", item["encrypted_content"]))
+    return found
+
+
+def _choice(events: list[tuple[str, Any]]) -> list[Piece]:
+    message: dict[str, Any] = {"reasoning_content": "", "content": "", "tool_calls": []}
+    for _, data in events:
+        for choice in (data or {}).get("choices", []):
+            delta = choice["delta"]
+            message["reasoning_content"] += delta.get("reasoning_content") or ""
+            message["content"] += delta.get("content") or ""
+            for call in delta.get("tool_calls") or []:
+                if call["index"] == len(message["tool_calls"]):
+                    message["tool_calls"].append({"id": call["id"], "function": {"name": "", "arguments": ""}})
+                function = message["tool_calls"][call["index"]]["function"]
+                function["name"] += call["function"].get("name") or ""
+                function["arguments"] += call["function"].get("arguments") or ""
+    return _message(message)
+
+
+def _message(message: dict[str, Any]) -> list[Piece]:
+    found: list[Piece] = []
+    if message.get("reasoning_content"):
+        found.append(("reasoning", message["reasoning_content"], None))
+    content = message.get("content")
+    text = content if isinstance(content, str) else "".join(part["text"] for part in content or [])
+    if text:
+        found.append(("text", text))
+    for call in message.get("tool_calls") or []:
+        function = call["function"]
+        # OpenClaw takes the underscores out of ids.
+        call_id = call["id"].replace("_", "")
+        found.append(("call", call_id, function["name"], _spelled(json.loads(function["arguments"]))))
+    return found
+
+
+def _spelled(arguments: Any) -> str:
+    return json.dumps(arguments, sort_keys=True)

@@ -1,0 +1,132 @@
+"""The SDKs find their own APIs in a running Turnwire: their own resource tests, and the TypeScript stream helpers.
+
+The resource tests come with the source distributions, which pip keeps in `TURNWIRE_CLIENTS_DIR`; they are skipped, saying
+why, where no package index is. Each runs with loose and strict clients, sync, async and over aiohttp.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.clients.conftest import MODEL
+from tests.clients.packages import HOME, NODE, SDKS
+from tests.pipeline.stack import Stack
+
+NEEDS = ("http-snapshot[httpx]==0.1.9", "inline-snapshot")
+"""What the conftests import; the resource tests hardly use it."""
+OPENAI_PLAIN = ("tests/api_resources/test_completions.py", "tests/api_resources/test_models.py")
+OPENAI_RESPONSES = ("tests/api_resources/test_responses.py", "tests/api_resources/responses")
+INSTALL_S = 180
+RUN_S = 300
+PLUGINS = Path(__file__).parents[1] / "pipeline"
+
+pytestmark = pytest.mark.timeout(2 * INSTALL_S + RUN_S)
+
+
+def sources(spec: str, folder: Path) -> Path:
+    """A source distribution, unpacked, and in its `needs` what its tests import."""
+    kept = HOME / "sdk-tests" / spec
+    if (kept / "needs").is_dir():
+        return kept
+    name = spec.partition("==")[0]
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--retries", "0"]
+    fetch = [*pip, "download", "--no-deps", "--no-binary", name, "-d", str(folder), spec]
+    needs = [*pip, "install", "--target", str(folder / "needs"), *NEEDS]
+    for command in (fetch, needs):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"the package index did not answer within {INSTALL_S} s")
+        if done.returncode:
+            pytest.skip(f"the SDK's tests cannot be had here: {done.stderr[-300:]}")
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    unpacked = next(path for path in folder.iterdir() if (path / "tests").is_dir())
+    (folder / "needs").rename(unpacked / "needs")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    if kept.exists():
+        shutil.rmtree(kept)
+    return Path(shutil.move(unpacked, kept))
+
+
+def resources(tree: Path, url: str, *arguments: str) -> str:
+    """Runs them; returns pytest's last line. Raises AssertionError where one fails."""
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-q", *arguments]
+    paths = map(str, (tree, tree / "needs", PLUGINS))
+    environment = {**os.environ, "TEST_API_BASE_URL": url, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+def test_anthropics(stack: Stack, tmp_path: Path) -> None:
+    """Beta's create with all parameters asks for a thread, which a server without threads must refuse."""
+    tree = sources("anthropic==2.10.0", tmp_path)
+    files = [f"tests/api_resources/{name}" for name in ("test_messages.py", "test_models.py")]
+    assert resources(tree, stack.url, *files).startswith("110 passed")
+    beta = [f"tests/api_resources/beta/{name}" for name in ("test_messages.py", "test_models.py")]
+    assert resources(tree, stack.url, "-k", "not create_with_all_params", *beta).startswith("95 passed")
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize(
+    ("passed", "arguments"),
+    [
+        ("80 passed", ("-k", "not (Models and delete and not path_params)", *OPENAI_PLAIN)),
+        ("40 passed", ("-k", "create", "tests/api_resources/chat/test_completions.py")),
+        ("175 passed", ("-p", "openai_seed", *OPENAI_RESPONSES)),
+    ],
+    ids=["completions and models", "chat", "responses"],
+)
+def test_openais(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]) -> None:
+    """All but stored chat completions and the deletion of models, which are not served; for responses see
+    `openai_seed`."""
+    tree = sources("openai==3.51.0", tmp_path)
+    assert resources(tree, f"{stack.url}/v1", *arguments).startswith(passed)
+
+
+def test_typescript_stream_helpers(stack: Stack) -> None:
+    """What they put together says the turn in its order; none of their checks fails."""
+    folder = SDKS.find().parents[1]
+    script = Path(__file__).with_name("sdk_streams.mjs")
+    command = [str(NODE.find()), str(script), str(folder), stack.url, MODEL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert not done.stderr.strip(), done.stderr
+    told = json.loads(done.stdout)
+    blocks = [(b["type"], b.get("thinking") or b.get("text") or b.get("input")) for b in told["message"]["content"]]
+    assert [(kind, said.strip() if isinstance(said, str) else said) for kind, said in blocks] == [
+        ("thinking", "One."),
+        ("text", "First."),
+        ("tool_use", {"command": "ls"}),
+        ("thinking", "Two."),
+        ("tool_use", {"command": "pwd"}),
+        ("text", "Last."),
+    ]
+    output = told["response"]["output"]
+    kinds = ["reasoning", "message", "function_call", "reasoning", "function_call", "message"]
+    assert [item["type"] for item in output] == kinds
+    assert [item["summary"][0]["text"].strip() for item in output if item["type"] == "reasoning"] == ["One.", "Two."]
+    assert [json.loads(item["arguments"]) for item in output if item["type"] == "function_call"] == [
+        {"command": "ls"},
+        {"command": "pwd"},
+    ]
+    message = told["completion"]["choices"][0]["message"]
+    assert [json.loads(one["function"]["arguments"])["command"] for one in message["tool_calls"]] == ["ls", "pwd"]
+    assert told["completion"]["choices"][0]["finish_reason"] == "tool_calls"
+    counted = told["counted"]
+    assert counted["messages"]["contentBlock"] == 6
+    assert counted["messages"]["signature"] == 2
+    assert counted["responses"]["response.output_item.done"] == 6
+    assert counted["chat"]["tool_calls.function.arguments.done"] == 2
+    prompts = {told["message"]["usage"]["input_tokens"] + told["message"]["usage"]["cache_read_input_tokens"]}
+    prompts |= {told["response"]["usage"]["input_tokens"], told["completion"]["usage"]["prompt_tokens"]}
+    assert len(prompts) <= 2, prompts
