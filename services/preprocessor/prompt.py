@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, RawPrompt, Sampling, ToolSpec
 from schemas.errors import Invalid
+from services.preprocessor.answer_form import held_form, with_form
 from services.preprocessor.encoding import Stable
 from services.preprocessor.ledger import Found, Recall
 from services.preprocessor.limits import OutputLimit, check_sampling, limit_output
@@ -97,6 +98,7 @@ def assemble(
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
     raw = conversation.prompt
     stripped, lines = strip_preamble(conversation) if setup.strip_preamble and not raw else (conversation, 0)
+    stripped = with_form(stripped)
     told = [_as_told(tool) for tool in conversation.tools] if raw is None else []
     recall, found = None, None
     try:
@@ -179,7 +181,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         text, stable = setup.history.render(conversation, adapted, variables, known, unseal)
         setup.audit.offer(text, stable, partial(_whole, conversation, setup, variables, unseal))
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
-    if in_reasoning and (forced is not None or conversation.format is not None):
+    if in_reasoning and (forced is not None or held_form(conversation) is not None):
         # An engine that holds its output to a form does so from the first token: it could never leave the reasoning.
         text, in_reasoning = text + _reasoning_end(setup), False
     elif forced is not None and adapted.continues:

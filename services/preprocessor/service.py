@@ -46,6 +46,7 @@ from schemas.ledger import LedgerSeat
 from services.parser.commit import Notary
 from services.parser.seal import Sealer
 from services.parser.verbatim import VERBATIM
+from services.preprocessor.answer_form import held_form
 from services.preprocessor.audit import Check
 from services.preprocessor.ledger_feed import Gap, LedgerFeed
 from services.preprocessor.ledger_model import open_ledger
@@ -233,9 +234,8 @@ class Preprocessor:
     def _generate(self, request: TurnRequest, prompt: Prompt, packed: bytes, parser: str) -> GenerateRequest:
         conversation = request.conversation
         choice, sampling = conversation.tool_choice, conversation.sampling
-        # The form is one of a text; a call that the prompt has begun is none. Where it fixes the whole output, a call's
-        # markup in it is content.
-        form = None if prompt.prefix else conversation.format
+        # Where a form fixes the whole output, a call's markup in it is content.
+        form = held_form(conversation)
         none = choice.mode == "none" or form is not None
         calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
         context = ParseContext(

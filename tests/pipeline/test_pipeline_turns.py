@@ -145,9 +145,15 @@ async def test_text_that_names_a_marker_is_text(client: Client) -> None:
 async def test_a_structured_output_is_text_whatever_it_holds(client: Client) -> None:
     form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     output = '{"cmd": "<tool_call>\\n<function=run_shell>\\n</function>\\n</tool_call>"}'
-    answer = await client.stream(body(say(output), output_config=form))
+    answer = await client.stream(body(say(output), output_config=form, tools=[]))
     assert answer.said == [("text", output)]
     assert answer.stop_reason == "end_turn"
+
+
+async def test_with_tools_a_form_is_told_and_calls_are_calls(client: Client) -> None:
+    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    answer = await client.stream(body(say(f"Hm.\n</think>\n\n{call('ls')}"), output_config=form))
+    assert trimmed(answer.said) == [("thinking", "Hm."), ("tool_use", {"cmd": "ls"})]
 
 
 async def test_characters_that_span_tokens_come_whole(client: Client) -> None:
