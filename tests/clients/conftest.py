@@ -74,10 +74,10 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.fixture
 async def session(stack: Stack) -> AsyncIterator[Session]:
     async with Recorder(stack.url) as wire, BusTurns(stack.nats.url) as bus:
-        yield Session(wire, bus)
+        yield Session(wire, bus, stack)
 
 
 @pytest.fixture
 async def small_session(small_stack: Stack) -> AsyncIterator[Session]:
     async with Recorder(small_stack.url) as wire, BusTurns(small_stack.nats.url) as bus:
-        yield Session(wire, bus)
+        yield Session(wire, bus, small_stack)

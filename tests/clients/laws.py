@@ -1,6 +1,8 @@
 """What must hold of a client's session, whichever client and API: it was served at the first try, it says again exactly
 what it was told, every count agrees with every other, and each prompt goes on from the tokens of the one before."""
 
+import asyncio
+import json
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,6 +12,7 @@ import aiohttp
 from tests.clients.bus_turns import BusTurns, Spoken, departure
 from tests.clients.pieces import Piece, history, said, turn_id, unchanged, usage
 from tests.clients.wire import Exchange, Recorder
+from tests.pipeline.stack import Stack
 
 COUNTERS = {
     "/v1/messages": ("/v1/messages/count_tokens", "input_tokens"),
@@ -23,9 +26,10 @@ NOT_COUNTED = ("max_tokens", "stream", "metadata", "context_management")
 class Session:
     """One client's session, observed on the wire and on the bus."""
 
-    def __init__(self, wire: Recorder, bus: BusTurns) -> None:
+    def __init__(self, wire: Recorder, bus: BusTurns, stack: Stack) -> None:
         self.wire = wire
         self.bus = bus
+        self.stack = stack
 
     @property
     def main(self) -> list[Exchange]:
@@ -51,14 +55,23 @@ class Session:
             assert after == expected, difference(expected, after)
 
     async def counted(self, exchanges: Sequence[Exchange]) -> None:
-        """The client, the counting endpoint, the worker's prompt and tokens all say the same numbers."""
+        """The client, the counting endpoint, the log, the worker's prompt and tokens all say the same numbers."""
         async with aiohttp.ClientSession() as http:
             for one in exchanges:
                 told, spoken = usage(one), await self.bus.ended(turn_id(one))
+                if one.path == "/v1/messages" and one.events:
+                    first = one.events[0][1]["message"]["usage"]
+                    begun = (
+                        first["input_tokens"],
+                        first["cache_read_input_tokens"],
+                        first["cache_creation_input_tokens"],
+                    )
+                    assert sum(begun) == told["prompt"]  # right from the start
                 assert told["prompt"] == len(spoken.prompt)
                 assert told["output"] == spoken.generated
                 assert told["cached"] == (spoken.cached or 0)
                 assert await self._counts(http, one) == told["prompt"]
+                assert await self._logged(turn_id(one)) == told
 
     async def _counts(self, http: aiohttp.ClientSession, one: Exchange) -> int:
         path, field = COUNTERS[one.path]
@@ -76,6 +89,20 @@ class Session:
         spoken = [await self.bus.ended(turn_id(one)) for one in exchanges]
         assert all(isinstance(one, Spoken) and one.prompt and one.output for one in spoken)
         return [found for pair in pairwise(spoken) if (found := departure(*pair)) is not None]
+
+    async def _logged(self, turn: str, timeout_s: float = 10) -> dict[str, int]:
+        """The counts in the frontend's log, which is written when the answer is out."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                for child in self.stack.children:
+                    if child.stage == "frontend":
+                        for line in child.text().splitlines():
+                            if f'"req_{turn}"' in line and '"output_tokens"' in line:
+                                said = json.loads(line)
+                                return {
+                                    name: said[f"{name}_tokens"] for name in ("prompt", "cached", "output", "reasoning")
+                                }
+                await asyncio.sleep(0.01)
 
 
 def is_warm_up(exchange: Exchange) -> bool:

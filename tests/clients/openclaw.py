@@ -56,9 +56,14 @@ class OpenClaw:
 
 
 def kept(piece: Piece) -> Piece:
-    """Over Responses it gives calls ids of its own, in which ours can be seen, and spells arguments anew."""
+    """It spells arguments anew. Over Responses it gives calls ids of its own, in which ours can be seen."""
     if piece[0] != "call":
         return piece
     _, call_id, name, arguments = piece
     found = re.search(r"toolu_\w{24}", call_id)
     return ("call", found[0] if found else call_id, name, json.dumps(json.loads(arguments), sort_keys=True))
+
+
+def kept_in_responses(piece: Piece) -> Piece:
+    """Over Responses thoughts of earlier requests come back by their seals alone."""
+    return ("reasoning", "", piece[2]) if piece[0] == "reasoning" else kept(piece)

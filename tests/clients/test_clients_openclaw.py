@@ -11,13 +11,14 @@ import pytest
 from tests.clients.bus_turns import holds
 from tests.clients.laws import Session
 from tests.clients.machine import Machine
-from tests.clients.openclaw import OpenClaw, kept
+from tests.clients.openclaw import OpenClaw, kept, kept_in_responses
 from tests.clients.pieces import turn_id, usage
 from tests.clients.tasks import EDIT, FOLLOW, ON, PARALLEL
 
 pytestmark = pytest.mark.timeout(900)
 
 PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
+KEPT = {"messages": kept, "responses": kept_in_responses, "chat": kept}
 
 
 async def own_tokens(session: Session) -> None:
@@ -49,7 +50,7 @@ async def test_a_session(machine: Machine, session: Session, api: str) -> None:
     assert (report["payloads"][0]["text"], machine.file("both.txt")) == ("JOINED", "1\nbeta one\n")
     assert {one.path for one in session.wire.turns} == {PATHS[api]}
     session.served_at_once()
-    session.said_again(session.main, kept)
+    session.said_again(session.main, KEPT[api])
     await session.counted(session.main)
     await own_tokens(session)
     told = [usage(one) for one in session.main[-2:]]

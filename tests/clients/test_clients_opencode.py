@@ -5,14 +5,14 @@ import pytest
 from tests.clients.conftest import MODEL
 from tests.clients.laws import Session
 from tests.clients.machine import Machine
-from tests.clients.opencode import Opencode, kept, steps, text
+from tests.clients.opencode import Opencode, kept_in_responses, steps, text
 from tests.clients.pieces import unchanged, usage
 from tests.clients.tasks import EDIT, FOLLOW, MUCH, ON, PARALLEL
 
 pytestmark = pytest.mark.timeout(900)
 
 PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
-KEPT = {"messages": unchanged, "responses": kept, "chat": unchanged}
+KEPT = {"messages": unchanged, "responses": kept_in_responses, "chat": unchanged}
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ async def test_every_stage_dies_once_and_then_all_of_them(machine: Machine, mort
             ("worker", "parser", "preprocessor", "frontend"),
         )
         async with BusTurns(server.url) as bus:
-            session = Session(wire, bus)
+            session = Session(wire, bus, stack)
             await claude.ask(request(CLAUDE[0]))
             for stages, outputs in zip(deaths[:-1], CLAUDE[1:], strict=False):
                 replace(stack, stages, wire)
