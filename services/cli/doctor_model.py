@@ -8,8 +8,9 @@ import msgspec
 
 from schemas.errors import TurnwireError
 from services.cli.finding import Finding
+from services.preprocessor.ledger_probe import keeps_turns
 from services.preprocessor.locality import open_history
-from services.preprocessor.model import choose_family
+from services.preprocessor.model import ModelSetup, choose_family
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
 from services.preprocessor.tokens import PromptTokenizer
@@ -44,6 +45,7 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     yield check_family(tokenizer, preprocessor)
     yield check_encoder(tokenizer, preprocessor)
     yield check_rendering(tokenizer, preprocessor)
+    yield check_turns(preprocessor)
     yield from check_directory(worker)
 
 
@@ -89,6 +91,26 @@ def check_rendering(tokenizer: Any, config: PreprocessorConfig) -> Finding:
         return Finding("fail", "rendering", first_line(error))
     off = open_history(template, probe(template), 1 << 20).off
     return Finding("ok", "rendering", off or "only what is new of a conversation")
+
+
+def check_turns(config: PreprocessorConfig) -> Finding:
+    """Whether the tokens of a turn come back as the prefix of the next prompt (docs/ledger.md)."""
+    try:
+        keeps = keeps_turns(ModelSetup.load(config))
+    except (TurnwireError, ValueError, OSError) as error:
+        return Finding("fail", "turns", first_line(error))
+    if keeps is None:
+        return Finding("warn", "turns", "encoded anew with every prompt: the tokenizer is Python code")
+    if "refused" in (keeps.loop, keeps.user):
+        return Finding("warn", "turns", "the template refuses a small session with a call")
+    if keeps.loop == "changed":
+        return Finding("warn", "turns", "the template shows a call otherwise than it was made: it is prefilled again")
+    if keeps.user == "changed":
+        text = (
+            "kept in a tool loop; when the user goes on, the template shows them otherwise and they are prefilled again"
+        )
+        return Finding("ok", "turns", text)
+    return Finding("ok", "turns", "kept, token for token")
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:

@@ -43,6 +43,14 @@ def key_arguments(arguments: str, *, freeform: bool = False) -> str:
     return _spelled(settled, arguments)
 
 
+def goes_elsewhere(own: str, sent: str) -> bool:
+    """Whether a call that a client sent back goes into another directory than the turn's own, or into one where that
+    goes into none: the key does not tell, and no client does so by itself."""
+    mine, theirs = _value(own, False).get("command"), _value(sent, False).get("command")
+    into = _INTO_DIRECTORY.match(theirs) if isinstance(theirs, str) else None
+    return into is not None and not (isinstance(mine, str) and mine.startswith(into[0]))
+
+
 def _value(arguments: str, freeform: bool) -> dict[str, Any]:
     value: Any = {}
     if arguments.strip():

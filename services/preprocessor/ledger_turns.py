@@ -14,7 +14,7 @@ from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from schemas.ledger import LedgerEntry
 from services.parser import Family, TurnParser, open_parser
 from services.parser.detokenizer import Vocabulary
-from services.parser.turn_keys import canonical_arguments, squeeze
+from services.parser.turn_keys import canonical_arguments, goes_elsewhere, squeeze
 from services.preprocessor.ledger_store import OwnTurn
 from services.preprocessor.messages import Unseal
 
@@ -177,8 +177,8 @@ def recalled(sent: Sequence[Part], own: OwnTurn, unseal: Unseal | None, *, resto
     """The turn as it was said, if what the client sent back is that turn; else None.
 
     Ids, names and kinds of calls are the client's, since its results refer to them. Reasoning that it did not send, or
-    only in parts, is put back if `restore`; else it is left out. That the calls are equal and the texts nearly so is
-    known by the key. None also where the client changed what was thought or said.
+    only in parts, is put back if `restore`; else it is left out. That calls are equal, and texts nearly so, is known by
+    the key. None where the client changed what was thought or said.
     """
     texts = [part.text for part in sent if isinstance(part, Text)]
     if not _joined(texts) & _joined([part.text for part in own.parts if isinstance(part, Text)]):
@@ -193,7 +193,7 @@ def recalled(sent: Sequence[Part], own: OwnTurn, unseal: Unseal | None, *, resto
     for part in own.parts:
         if isinstance(part, Call):
             call = next(calls, None)
-            if call is None:
+            if call is None or goes_elsewhere(part.arguments, call.arguments):
                 return None
             parts.append(call if call.kind == "custom" else _spelled(call, part.arguments))
         elif isinstance(part, Text) or thoughts or restore:

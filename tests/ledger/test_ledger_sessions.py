@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bench.ledger.clients import CLIENTS
@@ -24,7 +24,11 @@ CHANCE = st.binary(min_size=150, max_size=400)
 UNENDED = ("late_end",)
 """Nothing shows where a turn ends that has text behind a call."""
 quick = settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=6,
+    deadline=None,
+    # A session is no simpler for being shorter in bytes, and each takes a while.
+    phases=[phase for phase in Phase if phase is not Phase.shrink],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

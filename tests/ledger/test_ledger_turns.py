@@ -230,11 +230,27 @@ class TestClients:
         assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
         assert prompt.text == Session(session.setup).prompt(said(*sent), results()).text
 
+    @pytest.mark.parametrize(("sent", "same"), [("make", True), ("cd /a && make", True), ("cd /b && make", False)])
+    def test_a_command_that_claude_code_has_tidied(self, session: Session, sent: str, same: bool) -> None:
+        known = session.learn(session.prompt(), "so\n</think>\n\n" + CALLED.replace("ls", "cd /a && make"))
+        prompt = session.prompt(said(Reasoning("so"), called(f'{{"command":"{sent}"}}')), results())
+        assert ([*prompt.ids[: len(known)]] == known) is same
+
     def test_reasoning_is_not_put_back_where_the_client_wants_it_dropped(self, session: Session) -> None:
         self.learnt(session)
         thinking = Thinking(history="drop")
         prompt = session.prompt(said(Text("Looking."), called()), results(), MORE, thinking=thinking)
         assert " so " not in prompt.text.partition("assistant\n")[2].partition("<tool_call>")[0]
+
+    def test_what_stood_before_must_be_the_very_same(self, session: Session) -> None:
+        """Tools are not in the key: one of the same length shows in the text."""
+        self.learnt(session)
+        other = replace(BASH, description="fun")
+        assert len(other.description) == len(BASH.description)
+        prompt = session.prompt(said(Text("Looking."), called()), results(), tools=[other])
+        assert prompt.found is not None
+        assert prompt.found.outcome == "moved"
+        assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
 
     def test_what_is_anothers_tenant_is_not_there(self, session: Session) -> None:
         known = self.learnt(session)
