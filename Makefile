@@ -38,7 +38,7 @@ test: $(TEST_ENV)
 	@$(BIN)/python -m pytest $(ARGS)
 
 clients: $(TEST_ENV)
-	@TURNWIRE_INSTALL_CLIENTS=1 $(BIN)/python -m pytest tests/clients -m '' -rs --durations 10 $(ARGS)
+	@INSTALL_AGENT_CLIENTS=1 $(BIN)/python -m pytest tests/clients -m '' -rs --durations 10 $(ARGS)
 
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """The agent clients as their users have them: from npm, at the versions whose behaviour was measured.
 
-They are kept in `TURNWIRE_CLIENTS_DIR` (default ~/.cache/turnwire-clients). What is not there is installed, large ones
+They are kept in `AGENT_CLIENTS_DIR` (default ~/.cache/turnwire-clients). What is not there is installed, large ones
 by `make clients` only; where npm cannot be had, the tests that want it are skipped and say why.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-HOME = Path(os.environ.get("TURNWIRE_CLIENTS_DIR", Path.home() / ".cache" / "turnwire-clients"))
-INSTALL_LARGE = "TURNWIRE_INSTALL_CLIENTS" in os.environ
+HOME = Path(os.environ.get("AGENT_CLIENTS_DIR", Path.home() / ".cache" / "turnwire-clients"))
+INSTALL_LARGE = "INSTALL_AGENT_CLIENTS" in os.environ
 INSTALL_S = 600
 
 

@@ -1,6 +1,6 @@
 """The SDKs find their own APIs in a running Turnwire: their own resource tests, and the TypeScript stream helpers.
 
-The resource tests come with the source distributions, which pip keeps in `TURNWIRE_CLIENTS_DIR`; they are skipped, saying
+The resource tests come with the source distributions, which pip keeps in `AGENT_CLIENTS_DIR`; they are skipped, saying
 why, where no package index is. Each runs with loose and strict clients, sync, async and over aiohttp.
 """
 

@@ -1,6 +1,6 @@
 """Real clients, set up by nothing but `turnwire connect --write`, do their work; Codex has the intended profile.
 
-They run where they are installed (`TURNWIRE_CLIENTS_DIR`); Codex is installed from npm where that can be reached.
+They run where they are installed (`AGENT_CLIENTS_DIR`); Codex is installed from npm where that can be reached.
 """
 
 import json
@@ -16,7 +16,7 @@ import pytest
 from tests.pipeline.conftest import AGENT, WINDOW
 from tests.pipeline.stack import MODEL, Stack
 
-CLIENTS = Path(os.environ.get("TURNWIRE_CLIENTS_DIR", Path.home() / ".cache" / "turnwire-clients"))
+CLIENTS = Path(os.environ.get("AGENT_CLIENTS_DIR", Path.home() / ".cache" / "turnwire-clients"))
 ROOT = Path(__file__).parents[2]
 CODEX_PACKAGE = "@openai/codex@0.169.0"
 CODEX = CLIENTS / "codex/node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
