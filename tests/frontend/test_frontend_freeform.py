@@ -1,5 +1,6 @@
 """The raw input of freeform tools, however the model's JSON is cut and spelled."""
 
+import itertools
 import json
 
 import pytest
@@ -11,7 +12,7 @@ from services.frontend.dialects.freeform import FreeformInput, freeform_input
 
 def pieces(text: str, cuts: list[int]) -> list[str]:
     places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    return [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(places)]
 
 
 def read(parts: list[str]) -> str:

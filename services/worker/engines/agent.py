@@ -41,7 +41,8 @@ _EXACTLY = re.compile(
 )
 _COMPACTION = re.compile(
     r"\bTEXT ONLY\b|CHECKPOINT COMPACTION|handoff summary|(?:detailed|concise) summary of (?:the|our|this) conversation"
-    r"|^Summarize the conversation so far|prompt for continuing our conversation|Here is the conversation so far:\s*<conversation>"
+    r"|^Summarize the conversation so far|prompt for continuing our conversation"
+    r"|Here is the conversation so far:\s*<conversation>"
 )
 _TOLD = re.compile(r"^\[User\]: (.*)$", re.MULTILINE)
 """opencode has a conversation told as one text when it wants a summary of it."""
