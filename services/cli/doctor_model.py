@@ -14,6 +14,7 @@ from services.preprocessor.model import ModelSetup, choose_family
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
 from services.preprocessor.tokens import PromptTokenizer
+from services.preprocessor.traits import TemplateTraits
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 
 _TOOL = {
@@ -45,7 +46,13 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     yield check_family(tokenizer, preprocessor)
     yield check_encoder(tokenizer, preprocessor)
     yield check_rendering(tokenizer, preprocessor)
-    yield check_turns(preprocessor)
+    try:
+        setup = ModelSetup.load(preprocessor)
+    except (TurnwireError, ValueError, OSError) as error:
+        yield Finding("fail", "history", first_line(error))
+    else:
+        yield check_history(setup.traits)
+        yield check_turns(setup)
     yield from check_directory(worker)
 
 
@@ -93,10 +100,40 @@ def check_rendering(tokenizer: Any, config: PreprocessorConfig) -> Finding:
     return Finding("ok", "rendering", off or "only what is new of a conversation")
 
 
-def check_turns(config: PreprocessorConfig) -> Finding:
+def check_history(traits: TemplateTraits) -> Finding:
+    """In which form the template gets what was said: told by trying it, at load."""
+    if traits.ordered:
+        return Finding("ok", "history", "in order, as parts of one message")
+    if traits.reasoning is not None:
+        reasoning = f"read as {traits.reasoning}"
+    elif traits.own_tags is not None:
+        reasoning = (
+            f"in the content between {traits.own_tags[0].strip()} and {traits.own_tags[1].strip()}, before calls"
+        )
+    else:
+        reasoning = "left out"
+    calls = {"object": "arguments as an object", "string": "arguments as a string", None: "written into the text"}
+    system = {
+        "anywhere": "in their place",
+        "first": "marked, in a user message in their place",
+        "none": "in the first user message",
+    }
+    several = {"inline": "in one message", "split": "as several messages", "drop": "with later reasoning left out"}
+    facts = (
+        f"reasoning {reasoning}",
+        f"calls: {calls[traits.arguments]}",
+        f"results {'with' if traits.tool_role else 'as user messages, without'} a role of their own",
+        f"later instructions {system[traits.system]}",
+        f"reasoning between calls {several[traits.interleaved]}",
+        f"call ids {'as they came' if traits.call_ids == 'given' else 'by position'}",
+    )
+    return Finding("ok", "history", "; ".join(facts))
+
+
+def check_turns(setup: ModelSetup) -> Finding:
     """Whether the tokens of a turn come back as the prefix of the next prompt (docs/ledger.md)."""
     try:
-        keeps = keeps_turns(ModelSetup.load(config))
+        keeps = keeps_turns(setup)
     except (TurnwireError, ValueError, OSError) as error:
         return Finding("fail", "turns", first_line(error))
     if keeps is None:

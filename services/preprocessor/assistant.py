@@ -70,7 +70,8 @@ class AssistantForms:
         if traits.ordered:
             return [{"role": "assistant", "content": [self._part(part) for part in parts]}]
         if traits.reasoning is None:
-            parts = without_reasoning(parts)
+            explains = traits.own_tags is not None and any(isinstance(part, Call) for part in parts)
+            parts = in_tags(parts, traits.own_tags) if explains and traits.own_tags else without_reasoning(parts)
         cut = segments(parts)
         if len(cut) == 1 and self._fits(cut[0]):
             return [self.native(cut[0])]
@@ -187,6 +188,24 @@ class AssistantForms:
 def _merged(cut: Sequence[Segment]) -> Segment:
     texts = [segment.text for segment in cut if segment.text]
     return Segment(cut[0].reasoning, JOIN.join(texts), [call for segment in cut for call in segment.calls])
+
+
+def in_tags(parts: Sequence[Said], tags: tuple[str, str]) -> list[Said]:
+    """The turn with its reasoning as text between tags; texts that then touch become one."""
+    told: list[Said] = []
+    join = ""
+    for part in parts:
+        if isinstance(part, Call):
+            told.append(part)
+            continue
+        thought = isinstance(part, Reasoning)
+        text = f"{tags[0]}{part.text or ''}{tags[1]}" if thought else part.text or ""
+        if told and isinstance(last := told[-1], Text):
+            told[-1] = Text(last.text + join + text)
+        else:
+            told.append(Text(text))
+        join = "\n\n" if thought else JOIN
+    return told
 
 
 def without_reasoning(parts: Sequence[Said]) -> list[Said]:

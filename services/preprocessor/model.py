@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
 from transformers import AutoTokenizer
 
 from schemas.control import ModelCard
@@ -15,6 +16,7 @@ from services.preprocessor.detection import detect_family
 from services.preprocessor.encoding import Encoder
 from services.preprocessor.history import History
 from services.preprocessor.locality import open_history
+from services.preprocessor.own_tags import own_tags
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
 from services.preprocessor.thinking import EFFORTS
@@ -61,11 +63,12 @@ class ModelSetup:
         loaded = AutoTokenizer.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
         template = ChatTemplate.of(loaded, override=config.chat_template)
         traits = probe(template)
-        history = open_history(template, traits, config.prompt_cache_mb << 20)
         tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
         encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20)
         detection = choose_family(config, template, traits, loaded.get_added_vocab())
         found = detection.family
+        traits = replace(traits, own_tags=own_tags(template, traits, found))
+        history = open_history(template, traits, config.prompt_cache_mb << 20)
         window = config.max_model_len or facts.window
         if window is None:
             raise ValueError(f"{config.model} does not say how long its context window is; set max_model_len")

@@ -42,6 +42,9 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     """A user message may follow a tool's result (not in Mistral)."""
     reasoning: Literal["reasoning_content", "reasoning", "thinking", "part"] | None = None
     """The field in which reasoning is read; `part`: a content part of type thinking; None: never."""
+    own_tags: tuple[str, str] | None = None
+    """Where no field is read: what goes before and behind reasoning in the content of a turn that calls tools; None:
+    it is left out."""
     arguments: Literal["object", "string"] | None = "object"
     """How arguments are given: 34 templates raise on a string, 13 encode it twice, DeepSeek R1 and V3.1 want nothing
     else; None: calls are never rendered, so they are written into the text."""

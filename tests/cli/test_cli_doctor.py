@@ -58,6 +58,7 @@ def test_a_whole_model(demo: str) -> None:
         "tokenizer": "ok",
         "template": "ok",
         "parser": "ok",
+        "history": "ok",
         "turns": "ok",
         "encoding": "ok",
         "rendering": "ok",
