@@ -3,6 +3,7 @@ object looked into. The engine is a counter whose words differ from worker to wo
 of two decodings in one answer show."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -391,11 +392,11 @@ def containers(root: object, name: str = "", seen: set[int] | None = None) -> It
     for attribute in [*getattr(root, "__dict__", {}), *slots]:
         value = getattr(root, attribute, None)
         path = f"{name}.{attribute}"
-        if isinstance(value, dict | list | set) or type(value).__name__ in ("OrderedDict", "deque", "Counter"):
+        if isinstance(value, dict | list | set | deque):
             yield path, len(value)
             if isinstance(value, dict):
                 for key, inner in value.items():
-                    if isinstance(inner, dict | list | set) or type(inner).__name__ == "deque":
+                    if isinstance(inner, dict | list | set | deque):
                         yield f"{path}[{key}]", len(inner)
         elif type(value).__module__.startswith("services."):
             yield from containers(value, path, seen)

@@ -8,7 +8,7 @@ import pytest
 from schemas.control import Beat
 from schemas.errors import EngineFailed
 from services.runtime.process import Process
-from tests.conftest import MakeProcess, eventually
+from tests.conftest import MakeProcess, NatsServer, eventually
 
 Drain = Callable[[], Awaitable[None]]
 
@@ -22,8 +22,11 @@ def keep(beats: list[Beat], process: Process) -> None:
     process.registry.on_leave(beats.append)
 
 
-async def test_a_process_takes_work_only_after_it_knows_the_others(make_process: MakeProcess) -> None:
-    watcher, newcomer = await make_process("frontend", "f"), await make_process("worker", "w")
+async def test_a_process_takes_work_only_after_it_knows_the_others(
+    make_process: MakeProcess, own_nats: NatsServer
+) -> None:
+    watcher = await make_process("frontend", "f", url=own_nats.url)
+    newcomer = await make_process("worker", "w", url=own_nats.url)
     beats: list[Beat] = []
     keep(beats, watcher)
     knew: list[bool] = []
@@ -39,9 +42,9 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(make_process:
     assert watcher.registry.get("worker", newcomer.id) is None
 
 
-async def test_a_change_is_told_soon_and_many_at_once(make_process: MakeProcess) -> None:
-    watcher = await make_process("frontend", "f")
-    process = await make_process("worker", "w", beat_interval_s=30.0, dead_after_s=60.0)
+async def test_a_change_is_told_soon_and_many_at_once(make_process: MakeProcess, own_nats: NatsServer) -> None:
+    watcher = await make_process("frontend", "f", url=own_nats.url)
+    process = await make_process("worker", "w", url=own_nats.url, beat_interval_s=30.0, dead_after_s=60.0)
     running = asyncio.create_task(process.run(at_once))
     beats: list[Beat] = []
     await eventually(lambda: watcher.registry.get("worker", process.id) is not None)
