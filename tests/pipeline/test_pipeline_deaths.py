@@ -202,12 +202,10 @@ async def test_a_process_that_freezes_and_thaws_does_not_go_on_with_what_others_
     assert answer.said == expected, "it serves again"
 
 
-_THAWED = pytest.mark.xfail(reason="a frontend that thaws may not hear that its turn was given up", strict=False)
-
-
-@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=_THAWED)])
+@pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_nobody_decodes_for_a_frontend_that_is_gone(own_stack: Stack, own_client: Client, how: str) -> None:
-    """A frozen one thaws: its client gets one error, and it serves again."""
+    """A frozen one thaws, and serves again. Its turn has one end: an error, or, where the worker gave it up before the
+    parser did, another worker goes on with it."""
     lost = own_stack.start("frontend")
     async with asyncio.timeout(20), aiohttp.ClientSession() as http:
         while True:
@@ -217,7 +215,7 @@ async def test_nobody_decodes_for_a_frontend_that_is_gone(own_stack: Stack, own_
                         break
             await asyncio.sleep(0.05)
     client = Client(lost.url)
-    request = body(say("Hm.\n</think>\n\n[[delay 20]]" + call("ls") + "[[fill 3000]]"))
+    request = body(say("Hm.\n</think>\n\n[[delay 20]]" + call("ls") + "[[fill 1500]]"))
     request["messages"][0]["content"] = request["messages"][0]["content"].replace("</think>", "</think>\n\nA\n\n")
     task, reached = await after_first_call(client, request)
     await reached.wait()
@@ -236,9 +234,9 @@ async def test_nobody_decodes_for_a_frontend_that_is_gone(own_stack: Stack, own_
         with pytest.raises(aiohttp.ClientError):
             await task
     else:
-        answer = await asyncio.wait_for(task, 30)
-        assert answer.error is not None
-        assert [event.name for event in answer.events].count("error") == 1
+        answer = await asyncio.wait_for(task, 60)
+        assert [event.name in ("error", "message_stop") for event in answer.events].count(True) == 1
+        assert answer.error is not None or answer.usage["output_tokens"] > 1500
         assert (await client.stream(body(say("Hm.\n</think>\n\nYes.")))).said[-1] == ("text", "Yes.")
     await client.http.close()
 
