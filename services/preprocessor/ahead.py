@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Part, Result, Text, Turn
+from services.preprocessor.common_prefix import common_prefix
 
 _PROBES = ("Next", "7 steps")
 """Two answers that have nothing in common: what both prompts begin with does not depend on the answer."""
@@ -25,7 +26,7 @@ def certain_prefix(conversation: Conversation, said: Sequence[Part], encode: Enc
     `encode` makes a conversation's prompt. Raises what it raises.
     """
     one, other = (array("I", encode(_followed(conversation, said, probe))) for probe in _PROBES)
-    return one[: _common(one, other)]
+    return common_prefix(one, other)
 
 
 def _followed(conversation: Conversation, said: Sequence[Part], answer: str) -> Conversation:
@@ -37,15 +38,3 @@ def _followed(conversation: Conversation, said: Sequence[Part], answer: str) -> 
         else Turn("user", [Text(answer)])
     )
     return replace(conversation, turns=[*conversation.turns, Turn("assistant", list(said)), next_turn])
-
-
-def _common(one: "array[int]", other: "array[int]") -> int:
-    """How many leading ids are equal. Slices are compared whole, so that 50,000 ids cost 20 comparisons."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

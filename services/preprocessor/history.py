@@ -27,11 +27,12 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
 from schemas.errors import Invalid
 from services.preprocessor.call_names import CallNames
+from services.preprocessor.common_prefix import common_prefix
 from services.preprocessor.encoding import Stable
 from services.preprocessor.messages import Adapted, Begun, Unseal
 from services.preprocessor.template import Message
 from services.preprocessor.traits import Renderer, TemplateTraits
-from services.preprocessor.windows import common_prefix, is_user, window
+from services.preprocessor.windows import is_user, window
 
 TAIL = 14
 """So many messages behind the place are rendered anew before it moves on."""

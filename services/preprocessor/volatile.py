@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from services.preprocessor.common_prefix import common_prefix
 from services.preprocessor.segments import TokenIds
 
 Cause: TypeAlias = Literal["tools", "date", "id", "number", "text", "history"]
@@ -74,36 +75,13 @@ class PromptWatch:
                 self._size -= self._seen.popitem(last=False)[1].size
         if before is None or text.startswith(before.text):
             return None
-        at = _parting(before.text, text)
-        tokens = len(before.ids) - _parting_ids(before.ids, ids)
+        at = len(common_prefix(before.text, text))
+        tokens = len(before.ids) - len(common_prefix(before.ids, ids))
         was, is_now = _around(before.text, at), _around(text, at)
         if before.tools != now.tools and at < before.front:
             return Difference("tools", tokens, *_changed(before.tools, now.tools))
         cause = _cause(was, is_now) if at < before.front else "history"
         return Difference(cause, tokens, was[:SHOWN], is_now[:SHOWN])
-
-
-def _parting(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _parting_ids(one: TokenIds, other: TokenIds) -> int:
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _around(text: str, at: int) -> str:

@@ -41,20 +41,6 @@ def is_user(message: Message) -> bool:
     return message["role"] == "user" and not str(content).startswith(_RESPONSE)
 
 
-def common_prefix(one: str, other: str) -> str:
-    """What both begin with."""
-    if one.startswith(other):
-        return other
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one.startswith(other[low:middle], low):
-            low = middle
-        else:
-            high = middle - 1
-    return one[:low]
-
-
 def _blocks(messages: Sequence[Message], end: int) -> list[Block]:
     roles = [message["role"] for message in messages[:end]]
     starts = [at for at, role in enumerate(roles) if role == "assistant" and (at == 0 or roles[at - 1] != "assistant")]

@@ -1,13 +1,7 @@
 """The messages that stand for all others."""
 
-import os.path
-from typing import Any
-
-from hypothesis import given
-from hypothesis import strategies as st
-
 from services.preprocessor.template import Message
-from services.preprocessor.windows import common_prefix, is_user, window
+from services.preprocessor.windows import is_user, window
 
 
 def make(shape: str) -> list[Message]:
@@ -56,9 +50,3 @@ def test_a_result_in_the_users_place_is_not_the_users_word() -> None:
     assert not is_user({"role": "user", "content": "<tool_response>\nok\n</tool_response>"})
     assert not is_user({"role": "user", "content": [{"type": "text", "text": "<tool_response>\nok"}]})
     assert not is_user({"role": "tool", "content": "hi"})
-
-
-@given(st.text("ab", max_size=30), st.text("ab", max_size=30), st.text("ab\u6f22", max_size=30))
-def test_common_prefixes(front: str, one: str, other: str) -> None:
-    pair: Any = (front + one, front + other)
-    assert common_prefix(*pair) == os.path.commonprefix(pair)  # noqa: RUF071 - of characters
