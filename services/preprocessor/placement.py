@@ -16,7 +16,6 @@ from services.runtime.process import Process
 
 LATE_BEATS = 1.5
 """A process whose beat is so many intervals old is asked last."""
-MAX_PRIORITY = 2**31 - 1
 
 
 class Placement:
@@ -116,10 +115,3 @@ class Placement:
         able = registry.able(stage, self._model)
         limit = LATE_BEATS * self._process.config.bus.beat_interval_s
         return able, {beat.id for beat in able if registry.age(stage, beat.id, now) > limit}
-
-
-def priority(conversation: Conversation) -> int:
-    """The turn's place in an engine's queue; greater is sooner."""
-    hints = conversation.hints
-    wish = hints.priority if hints.priority is not None else hints.latency_sensitivity or 0
-    return int(max(-MAX_PRIORITY, min(MAX_PRIORITY, wish)))

@@ -16,7 +16,8 @@ from schemas.frames import GenerateReply, GenerateRequest, pack_ids
 from schemas.ledger import LedgerEntry, LedgerSeat
 from services.preprocessor.ahead import Encode, certain_prefix
 from services.preprocessor.ledger import Ledger
-from services.preprocessor.placement import MAX_PRIORITY, Placement
+from services.preprocessor.placement import Placement
+from services.preprocessor.routing import MAX_PRIORITY
 from services.runtime.process import Process
 
 MAX_WAITING = 4096
@@ -78,7 +79,7 @@ class Prefills:
     def ended(self, entry: LedgerEntry) -> None:
         """A turn has ended, here or elsewhere."""
         waiting = self._waiting.pop(_key(entry.seat), None)
-        if waiting is not None:
+        if waiting is not None and not self._process.draining:
             self._process.spawn(self._prefill(waiting, entry), f"prefill behind {waiting.turn}")
 
     async def _prefill(self, waiting: Waiting, entry: LedgerEntry) -> None:

@@ -15,9 +15,11 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from schemas.control import Beat
+from schemas.conversation import Conversation
 from schemas.errors import Overloaded, Unavailable
 
 RETRY_AFTER_S = 1.0
+MAX_PRIORITY = 2**31 - 1
 LONG_OUTPUT_TOKENS = 1024
 """A turn that will say as much as this suffers from load twice as long as one that says nothing."""
 MAX_OUTPUT_FACTOR = 4.0
@@ -116,3 +118,10 @@ class Router:
     def _saturated(self, beat: Beat) -> bool:
         load = beat.load
         return load.slots > 0 and self._turns(beat) >= load.slots + load.queue_limit
+
+
+def priority(conversation: Conversation) -> int:
+    """The turn's place in an engine's queue; greater is sooner."""
+    hints = conversation.hints
+    wish = hints.priority if hints.priority is not None else hints.latency_sensitivity or 0
+    return int(max(-MAX_PRIORITY, min(MAX_PRIORITY, wish)))

@@ -6,16 +6,14 @@ only of refusals, and so before its client was told anything; that a worker has 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import msgspec
 
 from schemas import subjects
 from schemas.control import Cancel, Load
-from schemas.conversation import Conversation
 from schemas.errors import (
     ContextOverflow,
     EngineFailed,
@@ -27,38 +25,23 @@ from schemas.errors import (
     raised,
 )
 from schemas.events import Failed
-from schemas.frames import (
-    Accepted,
-    CountRequest,
-    DetokenizeRequest,
-    EventEntry,
-    EventFrame,
-    GenerateReply,
-    GenerateRequest,
-    ParseContext,
-    TextReply,
-    TokenizeRequest,
-    TurnRequest,
-    pack_ids,
-    unpack_ids,
-)
-from schemas.ledger import LedgerSeat
+from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.parser.commit import Notary
 from services.parser.seal import Sealer
-from services.parser.verbatim import VERBATIM
-from services.preprocessor.answer_form import held_form
-from services.preprocessor.audit import Check
-from services.preprocessor.ledger_feed import Gap, LedgerFeed
+from services.preprocessor.generation import generate_request, seat_of
+from services.preprocessor.ledger_feed import LedgerFeed
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.placement import Placement, priority
+from services.preprocessor.placement import Placement
 from services.preprocessor.prefill import Prefills, Waiting
+from services.preprocessor.preparation import Preparation
 from services.preprocessor.preparation_metrics import preparation_counts
-from services.preprocessor.prompt import Prompt, allowed_tools, assemble
+from services.preprocessor.prompt import Prompt
+from services.preprocessor.questions import Questions
 from services.preprocessor.request_decoder import RequestDecoder
 from services.preprocessor.routing import RETRY_AFTER_S, Weights
 from services.preprocessor.watching import Watching
-from services.runtime.bus import Message
+from services.runtime.bus import Message, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.kv import open_bucket
 from services.runtime.ledger_bucket import ledger_bucket
@@ -73,10 +56,7 @@ HEARD_S = 0.05
 """After the beat that says so, everybody knows that this process drains; what was already on its way is still taken."""
 MAX_CANCELS = 8192
 
-T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
-_decode_tokenize = msgspec.json.Decoder(TokenizeRequest).decode
-_decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 
@@ -95,29 +75,34 @@ class Preprocessor:
         weights: Weights | None = None,
         ledger: LedgerFeed | None = None,
     ) -> None:
+        self._preparation = Preparation(process, setup, sealer, threads, ledger)
         self._ledger = ledger
         self._watching = Watching(process)
         self._process = process
         self._setup = setup
-        self._sealer = sealer
         self._model = setup.card.name
         self._log = process.log
         self._requests = RequestDecoder(cache_bytes)
         self._placement = Placement(process, self._model, weights or Weights())
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled: OrderedDict[str, int] = OrderedDict()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._work: list[Any] = []
+        self._questions = Questions(process, self._preparation, self._requests, self._begin)
+        self._work: list[Subscription] = []
         process.models = [setup.card]
         process.load = lambda: Load(running=len(self._turns))
         register(process.metrics, preparation_counts(setup))
         self._prefills: Prefills | None = None
         if ledger is not None:
             self._prefills = Prefills(
-                process, self._model, self._placement, ledger.ledger, run=self._run, encode=self._ids
+                process,
+                self._model,
+                self._placement,
+                ledger.ledger,
+                run=self._preparation.run,
+                encode=self._preparation.ids,
             )
             ledger.on_entry.append(self._prefills.ended)
 
@@ -128,14 +113,7 @@ class Preprocessor:
         if self._ledger is not None:
             await self._ledger.start()
         await subscribe(subjects.cancel(model), self._cancel)
-        answers: list[tuple[str, Callable[[Message], Coroutine[Any, Any, TextReply]]]] = [
-            (subjects.count(model, own), self._count),
-            (subjects.tokenize(model, own), self._tokenize),
-            (subjects.detokenize(model, own), self._detokenize),
-        ]
-        self._work = [await subscribe(subjects.turn(model, own), self._turn)]
-        for subject, answer in answers:
-            self._work.append(await subscribe(subject, partial(self._answer, answer)))
+        self._work = [await subscribe(subjects.turn(model, own), self._turn), *await self._questions.start()]
 
     async def drain(self) -> None:
         """Takes nothing new; returns when every turn at hand has gone to a worker and every question is answered."""
@@ -143,7 +121,7 @@ class Preprocessor:
         for subscription in self._work:
             await subscription.stop()
         await self._idle.wait()
-        self._pool.shutdown(wait=False)
+        self._preparation.close()
 
     def _turn(self, message: Message) -> None:
         request = self._requests.decode(message.data, TurnRequest)
@@ -176,11 +154,11 @@ class Preprocessor:
 
     async def _prepare(self, request: TurnRequest) -> None:
         try:
-            prompt = await self._prompt(request.conversation, limit=True)
+            prompt = await self._preparation.prompt(request.conversation, limit=True)
             await self._dispatch(request, prompt)
             self._begin(self._compare(request, prompt), f"compare {request.turn}")
             if (check := self._setup.audit.take()) is not None:
-                self._begin(self._audit(check), f"audit {request.turn}")
+                self._begin(self._preparation.audit(check), f"audit {request.turn}")
         except TurnwireError as error:
             await self._refuse(request, error.info)
         except Exception as error:
@@ -190,7 +168,7 @@ class Preprocessor:
 
     async def _compare(self, request: TurnRequest, prompt: Prompt) -> None:
         """Looks what varies in this session's prompts; the turn does not wait for it."""
-        varied = await self._run(partial(self._watching.compare, request.conversation, prompt))
+        varied = await self._preparation.run(partial(self._watching.compare, request.conversation, prompt))
         if varied is not None:
             self._watching.tell(*varied)
 
@@ -200,7 +178,15 @@ class Preprocessor:
         packed = pack_ids(prompt.ids)
         for worker in self._placement.workers(request, packed):
             shard = self._placement.shard()
-            generate = self._generate(request, prompt, packed, shard)
+            generate = generate_request(
+                request,
+                prompt,
+                packed,
+                model=self._model,
+                family=self._setup.family.name,
+                parser=shard,
+                salt=self._placement.salt(request.conversation),
+            )
             self._placement.assigned(worker, shard)
             try:
                 data = await self._process.bus.request(
@@ -222,61 +208,9 @@ class Preprocessor:
     def _expect(self, request: TurnRequest, prompt: Prompt, worker: str) -> None:
         """Waits for the turn's end, where its client wants the next one's prompt prefilled."""
         conversation = request.conversation
-        seat = _seat(prompt, conversation)
+        seat = seat_of(prompt, conversation)
         if self._prefills is not None and seat is not None and conversation.hints.speculative_prefill:
             self._prefills.expect(seat, Waiting(request.turn, worker, conversation, prompt.tools))
-
-    def _ids(self, conversation: Conversation) -> Sequence[int]:
-        """A conversation's prompt, of what memory has; for any thread."""
-        remember = self._ledger.remember_known if self._ledger is not None else None
-        return assemble(conversation, self._setup, limit=False, unseal=self._sealer.open, remember=remember).ids
-
-    def _generate(self, request: TurnRequest, prompt: Prompt, packed: bytes, parser: str) -> GenerateRequest:
-        conversation = request.conversation
-        choice, sampling = conversation.tool_choice, conversation.sampling
-        # Where a form fixes the whole output, a call's markup in it is content.
-        form = held_form(conversation)
-        none = choice.mode == "none" or form is not None
-        calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
-        context = ParseContext(
-            model=self._model,
-            family=self._setup.family.name if conversation.prompt is None else VERBATIM.name,
-            frontend=request.frontend,
-            prompt_tokens=len(prompt.ids),
-            max_tokens=prompt.max_tokens,
-            tools=prompt.tools,
-            in_reasoning=prompt.in_reasoning,
-            prefix=prompt.prefix,
-            stop=[stop for stop in sampling.stop if stop],
-            include_stop=sampling.include_stop,
-            calls=calls,
-            allowed=allowed_tools(conversation),
-            logprobs=sampling.logprobs,
-            window_limited=prompt.window_limited,
-            ledger=_seat(prompt, conversation),
-        )
-        return GenerateRequest(
-            turn=request.turn,
-            attempt=request.attempt,
-            model=self._model,
-            prompt=packed,
-            parser=parser,
-            frontend=request.frontend,
-            sampling=prompt.sampling,
-            stop_ids=prompt.stop_ids,
-            context=msgspec.Raw(_encode(context)),
-            resume=request.resume,
-            deadline=request.deadline,
-            cache_salt=self._placement.salt(request.conversation),
-            priority=priority(request.conversation),
-            guided=msgspec.Raw(_encode(form)),
-            traceparent=request.traceparent,
-        )
-
-    def _window(self) -> int | None:
-        """The widest context window among the workers; None where there is none yet."""
-        beats = self._process.registry.able("worker", self._model)
-        return max((card.max_model_len for beat in beats for card in beat.models), default=None)
 
     async def _refuse(self, request: TurnRequest, error: ErrorInfo) -> None:
         """Tells the frontend until it says that it heard, or is gone."""
@@ -298,81 +232,6 @@ class Preprocessor:
         attempt, task = self._turns.get(cancel.turn, (0, None))
         if task is not None and attempt <= cancel.attempt:
             task.cancel()
-
-    # -- questions --------------------------------------------------------------------------------------------------
-
-    def _answer(self, answer: Callable[[Message], Coroutine[Any, Any, TextReply]], message: Message) -> None:
-        async def reply() -> None:
-            try:
-                found = await answer(message)
-            except TurnwireError as error:
-                found = TextReply(error=error.info)
-            except Exception as error:
-                self._log.exception("preprocessor.question_failed", subject=message.subject)
-                found = TextReply(error=EngineFailed(f"could not be answered: {type(error).__name__}").info)
-            message.reply(_encode(found))
-
-        self._begin(reply(), message.subject)
-
-    async def _count(self, message: Message) -> TextReply:
-        request = self._requests.decode(message.data, CountRequest)
-        prompt = await self._prompt(request.conversation, limit=False)
-        return TextReply(count=len(prompt.ids), max_model_len=self._setup.card.max_model_len)
-
-    async def _tokenize(self, message: Message) -> TextReply:
-        request = _decode_tokenize(message.data)
-        if request.conversation is not None:
-            ids = (await self._prompt(request.conversation, limit=False)).ids
-        else:
-            ids = await self._run(partial(self._setup.tokenizer.encode, request.text or "", request.add_special_tokens))
-        return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=self._setup.card.max_model_len)
-
-    async def _detokenize(self, message: Message) -> TextReply:
-        request = _decode_detokenize(message.data)
-        ids = unpack_ids(request.token_ids)
-        return TextReply(count=len(ids), text=await self._run(partial(self._setup.tokenizer.decode, ids)))
-
-    async def _prompt(self, conversation: Conversation, *, limit: bool) -> Prompt:
-        ledger = self._ledger
-        make = partial(
-            assemble,
-            conversation,
-            self._setup,
-            window=self._window(),
-            limit=limit,
-            unseal=self._sealer.open,
-        )
-        if ledger is None:
-            return await self._run(make)
-        try:
-            prompt = await self._run(partial(make, remember=ledger.remember))
-        except Gap as gap:
-            await ledger.fetch(gap.keys)
-            prompt = await self._run(partial(make, remember=ledger.remember_known))
-        if limit and prompt.found is not None:
-            ledger.count(prompt.found)
-        return prompt
-
-    async def _audit(self, check: Check) -> None:
-        """Compares a prompt that was sent, while nobody waits for it."""
-        try:
-            found = await self._run(check)
-        except TurnwireError as error:
-            self._log.warning("preprocessor.audit_failed", error=str(error))
-            return
-        if found is not None:
-            self._log.error("preprocessor.preparation_differed", found=found, remedy="turned off until the next start")
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-
-def _seat(prompt: Prompt, conversation: Conversation) -> LedgerSeat | None:
-    """Where the turn will stand in the ledger. A turn that may end where its template does not close it has none."""
-    sampling = conversation.sampling
-    if prompt.found is None or sampling.stop_token_ids or sampling.ignore_eos:
-        return None
-    return prompt.found.seat
 
 
 async def _open_ledger(

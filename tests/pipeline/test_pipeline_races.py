@@ -8,6 +8,8 @@ import pytest
 
 from schemas.errors import EngineFailed, ErrorKind
 from schemas.events import Failed, FinishReason
+from services.preprocessor import service
+from services.preprocessor.generation import generate_request
 from tests.conftest import eventually
 from tests.pipeline.local import Local, Model, Plan, Service
 
@@ -234,19 +236,16 @@ async def test_an_end_that_is_lost_twice_is_not_forgotten(local: Local) -> None:
     await eventually(lambda: not parser.core._shard.turns)
 
 
-async def test_a_stream_that_cannot_be_parsed_is_one_clear_error(local: Local) -> None:
+async def test_a_stream_that_cannot_be_parsed_is_one_clear_error(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     await local.start()
-    (preprocessor,), (worker,) = local.of("preprocessor"), local.of("worker")
-    generate = preprocessor.core._generate
+    (worker,) = local.of("worker")
 
-    def unknown(*arguments):  # type: ignore[no-untyped-def]
-        import msgspec
-
-        request = generate(*arguments)
+    def unknown(*arguments, **named):  # type: ignore[no-untyped-def]
+        request = generate_request(*arguments, **named)
         context = msgspec.json.decode(request.context) | {"family": "of_tomorrow"}
         return msgspec.structs.replace(request, context=msgspec.Raw(msgspec.json.encode(context)))
 
-    preprocessor.core._generate = unknown
+    monkeypatch.setattr(service, "generate_request", unknown)
     turn = local.turn(Plan(length=2000, pace_s=0.01))
     end = await turn.finished()
     assert isinstance(end, Failed)
@@ -296,7 +295,7 @@ async def test_a_client_that_leaves_while_its_turn_is_resumed_leaves_nothing(loc
     turn = local.turn(held(20))
     await turn.sink.words_at_least(10)
     opened = await turn.task
-    local.of("preprocessor")[0].core._prompt = lambda *_a, **_k: asyncio.Event().wait()
+    local.of("preprocessor")[0].core._preparation.prompt = lambda *_a, **_k: asyncio.Event().wait()
     await local.server_of(turn.id, "worker").kill()
     await eventually(lambda: opened.attempt > 1)
     opened.cancel("hangup")
