@@ -487,18 +487,17 @@ async def test_a_stream_that_its_worker_has_lost_goes_on_elsewhere(local: Local)
 
 
 @pytest.mark.parametrize("context", ['{"frontend": "FRONTEND"}', '{"frontend": 7}', "[]", '"x"'])
-async def test_an_unreadable_parse_context_is_one_error_at_once(local: Local, context: str) -> None:
+async def test_an_unreadable_parse_context_is_one_error_at_once(
+    local: Local, context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await local.start(1, 1, 1)
-    (frontend,), (preprocessor,), (worker,), (parser,) = (
-        local.of(stage) for stage in ("frontend", "preprocessor", "worker", "parser")
-    )
-    original = preprocessor.core._generate
+    (frontend,), (worker,), (parser,) = (local.of(stage) for stage in ("frontend", "worker", "parser"))
 
-    def spoiled(*arguments):  # type: ignore[no-untyped-def]
+    def spoiled(*arguments, **named):  # type: ignore[no-untyped-def]
         raw = msgspec.Raw(context.replace("FRONTEND", frontend.id).encode())
-        return msgspec.structs.replace(original(*arguments), context=raw)
+        return msgspec.structs.replace(generate_request(*arguments, **named), context=raw)
 
-    preprocessor.core._generate = spoiled
+    monkeypatch.setattr(service, "generate_request", spoiled)
     plan = held(5)
     turn = local.turn(plan)
     if "FRONTEND" in context:
@@ -509,5 +508,5 @@ async def test_an_unreadable_parse_context_is_one_error_at_once(local: Local, co
         with pytest.raises(EngineFailed, match="could not be parsed"):
             await asyncio.wait_for(turn.task, 3)
     await eventually(lambda: not worker.engine.open and not parser.core._shard.turns and not local.gateway._turns)
-    preprocessor.core._generate = original
+    monkeypatch.undo()
     await local.turn(Plan(length=10)).whole(10)
