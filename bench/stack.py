@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -74,7 +75,14 @@ async def own_stack(arguments: Sequence[str] = ()) -> AsyncIterator[Running]:
             took = asyncio.get_running_loop().time() - started
             yield Running(facts.url, facts.model, process.pid, facts.nats_url, marks, round(took, 3))
         finally:
-            await _end(process)
+            await end_process(process)
+
+
+def free_port() -> int:
+    """A port of the loopback on which nothing listens now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 async def _ready(process: asyncio.subprocess.Process, ready: Path, log: Path) -> _Ready:
@@ -89,7 +97,8 @@ async def _ready(process: asyncio.subprocess.Process, ready: Path, log: Path) ->
     return msgspec.json.decode(ready.read_bytes(), type=_Ready)  # noqa: ASYNC240 - some bytes in a local file
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """Asks a process to end, and makes it end where it does not within `STOP_S`."""
     if process.returncode is not None:
         return
     process.send_signal(signal.SIGTERM)

@@ -1,0 +1,76 @@
+"""`python -m bench.dynamo.install`: Dynamo from PyPI, in an environment of its own.
+
+`TURNWIRE_PEERS` says where peers are kept; by default the user's cache. The environment is kept, and made again when
+the wanted version changes.
+"""
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.dynamo import VERSION
+
+DYNAMO = (f"ai-dynamo=={VERSION}", f"ai-dynamo-runtime=={VERSION}")
+"""Without what they ask for: one of it, which only its planner needs, is not on PyPI."""
+NEEDED = (
+    "aiohttp>=3.14.3,<4",
+    "certifi",
+    "kubernetes>=32.0.1,<33",
+    "msgspec>=0.19",
+    "prometheus-client>=0.23.1,<1",
+    "psutil",
+    "pydantic>=2.10.6,<=2.13.5",
+    "pyzmq>=26",
+    "redis>=6.2,<9",
+    "tokenizers",
+    "tqdm",
+    "transformers>=4.56",
+    "uvloop>=0.21",
+    "zstandard>=0.23,<1",
+)
+"""What its frontend and a worker import, in the versions that its wheels ask for."""
+
+
+def home() -> Path:
+    """Where peers are kept."""
+    return Path(os.environ.get("TURNWIRE_PEERS") or Path.home() / ".cache" / "turnwire-peers")
+
+
+def interpreter() -> Path:
+    """The Python of Dynamo's environment, whether or not it is there."""
+    return home() / "dynamo" / "venv" / "bin" / "python"
+
+
+def installed() -> bool:
+    """The wanted version is there."""
+    if not interpreter().exists():
+        return False
+    look = "from importlib.metadata import version; print(version('ai-dynamo'), version('ai-dynamo-runtime'))"
+    found = subprocess.run([interpreter(), "-c", look], capture_output=True, text=True, check=False)
+    return found.stdout.split() == [VERSION, VERSION]
+
+
+def install(say: Callable[[str], None]) -> Path:
+    """Makes the environment unless it is there; returns its Python.
+
+    Raises subprocess.CalledProcessError where pip fails, OSError where the directory cannot be written.
+    """
+    if installed():
+        return interpreter()
+    where = interpreter().parents[1]
+    say(f"installing Dynamo {VERSION} into {where}")
+    venv.create(where, with_pip=True, clear=True)
+    pip = [str(interpreter()), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", *DYNAMO], check=True)
+    subprocess.run([*pip, *NEEDED], check=True)
+    return interpreter()
+
+
+if __name__ == "__main__":
+    try:
+        print(install(lambda line: print(line, file=sys.stderr)))
+    except (subprocess.CalledProcessError, OSError) as error:
+        sys.exit(f"bench.dynamo.install: {error}")

@@ -1,0 +1,31 @@
+"""The model directory that all stacks of a comparison share: the demo model, but for the end of its chat template.
+
+The demo's template opens a thought in front of every answer. Whether that can be turned off by a request differs from
+server to server, so here the model's own output says what is a thought, and nothing else does.
+"""
+
+from pathlib import Path
+
+from services.cli.demo_model import build_demo_model
+
+_OPENED = "{{- '<|im_start|>assistant\\n<think>\\n' }}"
+_LEFT_OPEN = "{{- '<|im_start|>assistant\\n' }}"
+_SKIPPED = "{{- '\\n</think>\\n\\n' }}"
+_LEFT_OUT = "{{- '<think>\\n\\n</think>\\n\\n' }}"
+
+
+def build_bench_model(path: Path) -> Path:
+    """Makes the directory at `path`, or brings it up to date, and returns `path`. Raises OSError, ValueError."""
+    build_demo_model(path)
+    template = path / "chat_template.jinja"
+    template.write_text(without_opening(template.read_text(encoding="utf-8")), encoding="utf-8")
+    return path
+
+
+def without_opening(template: str) -> str:
+    """The demo's chat template, leaving it to the model to open a thought. Raises ValueError where it is another."""
+    if _LEFT_OPEN in template and _OPENED not in template:
+        return template
+    if template.count(_OPENED) != 1 or template.count(_SKIPPED) != 1:
+        raise ValueError("the demo model's chat template opens its answers in another way than it did")
+    return template.replace(_OPENED, _LEFT_OPEN).replace(_SKIPPED, _LEFT_OUT)
