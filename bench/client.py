@@ -42,6 +42,20 @@ class Target(Struct, frozen=True):
         return cls(parts.hostname, parts.port or 80, parts.path.rstrip("/"))
 
 
+def request_head(target: Target, api: Api, headers: Mapping[str, str] | None) -> bytes:
+    """A request up to the number of its body's bytes."""
+    fields = {
+        "host": f"{target.host}:{target.port}",
+        "content-type": "application/json",
+        "accept": "text/event-stream",
+        "user-agent": "turnwire-bench",
+        **api.headers,
+        **(headers or {}),
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"POST {target.base}{api.path} HTTP/1.1\r\n{lines}content-length: ".encode()
+
+
 class Client:
     """Requests to one target over as many connections as they need."""
 
@@ -62,16 +76,7 @@ class Client:
         self._timeout_s = timeout_s
         self._idle: list[_Connection] = []
         self._address: tuple[int, tuple[object, ...]] | None = None
-        fields = {
-            "host": f"{target.host}:{target.port}",
-            "content-type": "application/json",
-            "accept": "text/event-stream",
-            "user-agent": "turnwire-bench",
-            **api.headers,
-            **(headers or {}),
-        }
-        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        self._head = f"POST {target.base}{api.path} HTTP/1.1\r\n{lines}content-length: ".encode()
+        self._head = request_head(target, api, headers)
 
     async def exchange(self, body: bytes, *, due: int | None = None, keep: bool = False) -> Exchange:
         """Sends one request and waits for the end of its answer. `due`: when it should have gone; default: now."""

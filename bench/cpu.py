@@ -15,10 +15,14 @@ _STAGE = re.compile(r"^services\.(\w+)$")
 
 
 class Memory(Struct, frozen=True):
-    """In MiB. Shared pages count in every process."""
+    """In MiB."""
 
     rss: float
+    """Resident; pages that processes share count in each of them."""
     peak: float
+    """The largest `rss` so far."""
+    pss: float = 0.0
+    """Resident; each page is divided among the processes that share it. 0: the kernel does not say."""
 
 
 class Meter:
@@ -71,8 +75,11 @@ def cpu_seconds(pid: int) -> float:
 def memory(pid: int) -> Memory:
     """Resident memory now and at most. Raises ProcessLookupError."""
     status = _read(pid, "status")
-    now, peak = (re.search(rf"^{key}:\s+(\d+)", status, re.MULTILINE) for key in ("VmRSS", "VmHWM"))
-    return Memory(*(round(int(found[1]) * 1024 / MIB, 1) if found else 0.0 for found in (now, peak)))
+    try:
+        shared = _read(pid, "smaps_rollup")
+    except OSError:
+        shared = ""
+    return Memory(_mib("VmRSS", status), _mib("VmHWM", status), _mib("Pss", shared))
 
 
 def machine_busy_seconds() -> float:
@@ -133,6 +140,11 @@ def parse_pids(pairs: Iterable[str]) -> dict[str, int]:
 def of_stage(process: str) -> str:
     """The stage of a process's name: `parser` of `parser-2`."""
     return re.sub(r"-\d+$", "", process)
+
+
+def _mib(key: str, text: str) -> float:
+    found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
+    return round(int(found[1]) * 1024 / MIB, 1) if found else 0.0
 
 
 def _stage(pid: int) -> str | None:

@@ -50,7 +50,7 @@ def arguments(
     what.add_argument("--sizes", type=_several(get_args(Size)), default=["small", "large"], help="of ttft's prompts")
     what.add_argument("--kinds", type=_several(KINDS), default=list(KINDS), help="of ttft's prompts")
     what.add_argument("--connections", type=_several(MODES), default=["keepalive", "fresh"], help="the first: streams'")
-    what.add_argument("--requests", type=int, default=30, help="of a sequence (ttft; dispatch: a third of it)")
+    what.add_argument("--requests", type=int, default=30, help="of a sequence (ttft), or of all of dispatch's clients")
     what.add_argument("--streams", type=_numbers(int), default=[1, 16, 64, 256], metavar="N,N,…")
     what.add_argument("--delays", type=_numbers(float), default=[10.0, 0.0], metavar="MS,MS", help="between tokens")
     what.add_argument("--each", type=int, help="requests of each client of stream")

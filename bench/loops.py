@@ -32,12 +32,19 @@ def arrival_plan(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed:
     return plan
 
 
-async def closed_loop(client: Client, body: MakeBody, clients: int, each: int) -> list[Exchange]:
-    """`clients` at once, `each` requests one after the other; request numbers are unique."""
+async def closed_loop(
+    client: Client, body: MakeBody, clients: int, each: int, *, ramp_s: float = 0.0, keep: bool = False
+) -> list[Exchange]:
+    """`clients` at once, `each` requests one after the other; request numbers are unique, answers in their order.
+
+    `ramp_s`: the clients begin evenly over that time. `keep`: every event is kept, with its time.
+    """
     await client.warm(clients)
 
     async def one(number: int) -> list[Exchange]:
-        return [await client.exchange(body(number * each + turn)) for turn in range(each)]
+        if ramp_s:
+            await asyncio.sleep(ramp_s * number / clients)
+        return [await client.exchange(body(number * each + turn), keep=keep) for turn in range(each)]
 
     found = await asyncio.gather(*(one(number) for number in range(clients)))
     return [exchange for some in found for exchange in some]

@@ -99,7 +99,7 @@ def make_prompt(size: Size, kind: Kind, play: str, seed: int = 0) -> Prompt:
     tail = "" if kind == "same" else f" ({NUMBER.decode()})"
     user = f"Please go on with the next step{tail}. [[play {play}]]"
     if size == "small":
-        return Prompt(user, head + _section(source, SMALL_BYTES))
+        return Prompt(user, head + prose(source, SMALL_BYTES))
     return Prompt(
         user,
         head + _manual(source, SYSTEM_BYTES),
@@ -119,13 +119,14 @@ def _manual(source: random.Random, size: int) -> str:
     parts: list[str] = []
     length = 0
     while length < size:
-        part = f"# {_title(source)}\n\n{_section(source, source.randrange(600, 2400))}\n\n"
+        part = f"# {_title(source)}\n\n{prose(source, source.randrange(600, 2400))}\n\n"
         parts.append(part)
         length += len(part)
     return "".join(parts)[:size]
 
 
-def _section(source: random.Random, size: int) -> str:
+def prose(source: random.Random, size: int) -> str:
+    """`size` characters of sentences, lists and code."""
     lines: list[str] = []
     length = 0
     while length < size:
@@ -164,6 +165,13 @@ def _statement(source: random.Random, value: str) -> str:
 
 
 def _tool(source: random.Random, name: str, head: str) -> Tool:
+    arguments = schema(source)
+    return Tool(name, head + prose(source, TOOL_BYTES), arguments)
+
+
+def schema(source: random.Random) -> dict[str, Any]:
+    """The arguments of a tool, as JSON schema."""
+
     def described(kind: str) -> dict[str, Any]:
         return {"type": kind, "description": _sentence(source)}
 
@@ -186,11 +194,10 @@ def _tool(source: random.Random, name: str, head: str) -> Tool:
             },
         },
     }
-    schema = {
+    return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
         "properties": properties,
         "required": ["path"],
         "additionalProperties": False,
     }
-    return Tool(name, head + _section(source, TOOL_BYTES), schema)

@@ -7,6 +7,7 @@ from statistics import median
 from msgspec import Struct
 
 from bench.apis import Api
+from bench.client import Mode
 from bench.cpu import Cost, Memory
 from bench.exchange import Exchange
 from bench.stats import Spread, middle, spread
@@ -17,7 +18,7 @@ class Case(Struct, frozen=True):
 
     scenario: str
     api: str
-    mode: str
+    mode: Mode
     prompt: str = ""
     clients: int = 1
     delay_ms: float | None = None
@@ -51,6 +52,8 @@ class Row(Struct, frozen=True):
     """Between one event with output and the next; 0 where several came in one read."""
     gap_ms: Spread | None
     """Between one read with output and the next."""
+    worst_gap_ms: Spread | None
+    """Of each stream, the longest time without output: the spread over streams says whether one was starved."""
     send_lag_ms: Spread | None
     """How late the client sent: above all this shows a client at its limit."""
     cost: Cost
@@ -112,6 +115,7 @@ def make_row(
         first_byte_ms=spread(one.first_byte_ms for one in spoken),
         itl_ms=spread(gap for one in good for gap in one.event_gaps_ms()),
         gap_ms=spread(gap for one in good for gap in one.gaps_ms()),
+        worst_gap_ms=spread(max(one.gaps_ms(), default=None) for one in good),
         send_lag_ms=spread(one.send_lag_ms for one in exchanges if one.sent),
         cost=cost,
         memory=memory,
@@ -152,6 +156,7 @@ def _median(rows: Sequence[Row]) -> Row:
         first_byte_ms=middle([row.first_byte_ms for row in rows]),
         itl_ms=middle([row.itl_ms for row in rows]),
         gap_ms=middle([row.gap_ms for row in rows]),
+        worst_gap_ms=middle([row.worst_gap_ms for row in rows]),
         send_lag_ms=middle([row.send_lag_ms for row in rows]),
         cost=Cost(
             {name: median(row.cost.processes.get(name, 0.0) for row in rows) for name in names},

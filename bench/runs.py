@@ -9,18 +9,19 @@ from typing import Any
 import aiohttp
 from msgspec.structs import replace
 
-from bench import report, scenarios
+from bench import report, scenarios, sequences
 from bench.apis import APIS
 from bench.client import Target
 from bench.clocks import Clock, Marks, Tap
 from bench.cpu import parse_pids, stages
+from bench.measuring import Site
 from bench.rows import Row
-from bench.scenarios import Site
 from bench.stack import own_stack
 
 CLOSER = "</tool_call>"
 """The last token of a call as `bench/scripts` writes it."""
 DISPATCH_TOKENS = 200
+DISPATCH_CLIENTS = 5
 DISPATCH_DELAY_MS = 10.0
 
 Say = Callable[[str], None]
@@ -72,7 +73,7 @@ async def cases(site: Site, asked: argparse.Namespace, say: Say) -> list[Row]:
 def _scenario(name: str, site: Site, asked: argparse.Namespace) -> AsyncIterator[Row]:
     mode = asked.connections[0]
     if name == "ttft":
-        return scenarios.ttft(
+        return sequences.ttft(
             site, sizes=asked.sizes, kinds=asked.kinds, modes=asked.connections, requests=asked.requests
         )
     if name == "stream":
@@ -92,7 +93,8 @@ def _scenario(name: str, site: Site, asked: argparse.Namespace) -> AsyncIterator
     return scenarios.dispatch(
         site,
         scripts=asked.scripts,
-        requests=max(2, asked.requests // 3),
+        clients=DISPATCH_CLIENTS,
+        each=max(1, asked.requests // DISPATCH_CLIENTS),
         tokens=DISPATCH_TOKENS,
         delay_ms=DISPATCH_DELAY_MS,
         mode=mode,

@@ -18,7 +18,7 @@ from schemas.frames import ParseContext, TokenEntry, TokenFinish
 from schemas.ledger import LedgerEntry
 from services.parser.commit import Notary, entry_of
 from services.parser.seal import Sealer
-from services.parser.shard import TurnParse
+from services.parser.turn_parse import TurnParse
 from services.parser.writing import as_json
 from services.preprocessor.ledger import Ledger
 from services.preprocessor.model import ModelSetup

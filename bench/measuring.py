@@ -1,0 +1,84 @@
+"""How a case is measured: what is known of a site, and a load with the meters on."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from bench.apis import Api
+from bench.blocking import SequenceClient
+from bench.client import Client, Mode, Target
+from bench.clocks import Clock
+from bench.cpu import Memory, Meter, machine_busy_seconds, memory
+from bench.exchange import Exchange
+from bench.rows import Case, Row, make_row
+
+QUIET = 0.15
+"""Cores in use by others below which the machine counts as idle."""
+
+
+class Site(Struct, frozen=True):
+    """What is measured, and what is known of it besides its URL."""
+
+    target: Target
+    api: Api
+    model: str
+    key: str | None = None
+    pids: Mapping[str, int] = {}
+    clocks: Sequence[Clock] = ()
+    timeout_s: float = 120.0
+    quiet_wait_s: float = 0.0
+    """How long to wait, before each case, for the machine to be idle."""
+    seed: int = 0
+    """Makes this run's prompts different from those of earlier runs against the same server."""
+
+    def client(self, mode: Mode) -> Client:
+        """A client without connections yet."""
+        return Client(self.target, self.api, mode, headers=self._headers(), timeout_s=self.timeout_s)
+
+    def sequence_client(self, mode: Mode) -> SequenceClient:
+        """A client for one request after the other."""
+        return SequenceClient(self.target, self.api, mode, headers=self._headers(), timeout_s=self.timeout_s)
+
+    def memory(self) -> dict[str, Memory]:
+        """What each process holds now. Raises ProcessLookupError for one that has ended."""
+        return {name: memory(pid) for name, pid in self.pids.items()}
+
+    def _headers(self) -> dict[str, str] | None:
+        return {"x-api-key": self.key, "authorization": f"Bearer {self.key}"} if self.key else None
+
+
+async def measured(
+    site: Site,
+    case: Case,
+    run: Callable[[], Awaitable[list[Exchange]]],
+    kept: list[Exchange] | None = None,
+    *,
+    sequence: bool = False,
+) -> Row:
+    """Runs a load with the meters on. The collector rests meanwhile: its pauses are the client's, not the server's."""
+    await _quiet(site.quiet_wait_s)
+    meter = Meter(site.pids)
+    gc.collect()
+    gc.disable()
+    try:
+        meter.start()
+        exchanges = await run()
+        cost = meter.stop()
+    finally:
+        gc.enable()
+    if kept is not None:
+        kept += exchanges
+    return make_row(case, site.api, exchanges, cost, site.memory(), sequence=sequence)
+
+
+async def _quiet(wait_s: float) -> None:
+    """Returns once the machine is idle, or after `wait_s`."""
+    end = time.monotonic() + wait_s
+    while time.monotonic() < end:
+        before = machine_busy_seconds()
+        await asyncio.sleep(1)
+        if machine_busy_seconds() - before < QUIET:
+            return

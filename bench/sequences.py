@@ -1,0 +1,71 @@
+"""The cases in which one request follows the other and the worker answers at once: time to first token, by prompt."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from bench.client import Mode
+from bench.codex import captured_bodies, codex_body
+from bench.exchange import Exchange
+from bench.measuring import Site, measured
+from bench.prompts import Kind, Size, make_body
+from bench.rows import Case, Row
+from bench.sessions import long_body, session_body
+
+ANSWER_TOKENS = 16
+PLAY = f"text n={ANSWER_TOKENS} delay=0"
+
+MakeBody = Callable[[int], bytes]
+
+
+async def ttft(
+    site: Site, sizes: Sequence[Size], kinds: Sequence[Kind], modes: Sequence[Mode], requests: int
+) -> AsyncIterator[Row]:
+    """Prompts in the shape of Claude Code's."""
+    for number, (size, kind, mode) in enumerate((s, k, m) for s in sizes for k in kinds for m in modes):
+        make = make_body(site.api, site.model, size=size, kind=kind, play=PLAY, seed=site.seed + number * requests)
+        yield await sequence(site, Case("ttft", site.api.name, mode, prompt=f"{size} {kind}"), make, requests)
+
+
+async def codex(
+    site: Site, modes: Sequence[Mode], requests: int, *, plain: Sequence[bool], captures: Path | None
+) -> AsyncIterator[Row]:
+    """Prompts in the shape of Codex's, and recorded ones where there are any."""
+    for whole in plain:
+        for number, (head, mode) in enumerate((h, m) for h in (True, False) for m in modes):
+            name = f"codex{' plain' if whole else ''} {'head' if head else 'tail'}"
+            make = codex_body(site.model, PLAY, plain=whole, head=head, seed=site.seed + number * requests)
+            yield await sequence(site, Case("ttft", "responses", mode, prompt=name), make, requests)
+    for name, make in captured_bodies(captures, site.model, PLAY, site.seed) if captures else ():
+        case = Case("ttft", "responses", modes[0], prompt=f"recorded {name}")
+        yield await sequence(site, case, make, max(3, requests // 2))
+
+
+async def turns(site: Site, counts: Sequence[int], mode: Mode, requests: int) -> AsyncIterator[Row]:
+    """A session from its `counts[i]`-th turn on, a turn more with each request. Messages only."""
+    make = session_body(site.model, PLAY, site.seed)
+    for count in counts:
+        case = Case("turns", "messages", mode, prompt=f"{count} turns")
+        yield await sequence(site, case, lambda number, count=count: make(count + number), requests)  # type: ignore[misc]
+
+
+async def lengths(site: Site, tokens: Sequence[int], mode: Mode, requests: int) -> AsyncIterator[Row]:
+    """Prompts of so many tokens: first seen, and with a prefix that is known."""
+    for number, (count, head) in enumerate((t, h) for t in tokens for h in (True, False)):
+        make = long_body(site.api, site.model, count, PLAY, head=head, seed=site.seed + number * requests)
+        case = Case("lengths", site.api.name, mode, prompt=f"{count} {'head' if head else 'tail'}")
+        yield await sequence(site, case, make, requests)
+
+
+async def sequence(site: Site, case: Case, make: MakeBody, requests: int) -> Row:
+    """`requests` requests, one after the other."""
+    bodies = [make(number) for number in range(requests)]
+    client = site.sequence_client(case.mode)
+
+    async def run() -> list[Exchange]:
+        return [client.exchange(body) for body in bodies]
+
+    try:
+        client.warm()
+        return await measured(site, case, run, sequence=True)
+    finally:
+        client.close()
