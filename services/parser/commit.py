@@ -15,8 +15,8 @@ from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
 from services.parser.detokenizer import Detokenizer
 from services.parser.seal import secret
-from services.parser.shard import TurnParse
 from services.parser.turn_keys import key_arguments, turn_key
+from services.parser.turn_parse import TurnParse
 from services.runtime.turnlog import Cursor
 
 MAX_ENTRY_BYTES = 768 * 1024

@@ -31,6 +31,11 @@ class Detokenizer(Protocol):
         """The text that this token completes."""
         ...
 
+    def plain(self, ids: Sequence[int]) -> str | None:
+        """What `feed` would give, where each of these tokens is whole characters and nothing is held. None elsewhere,
+        or where it cannot be told; nothing changes either way."""
+        ...
+
     @property
     def pending(self) -> bytes:
         """What is held of a character that is not complete."""
@@ -118,6 +123,16 @@ class _TableDetokenizer:
             self._inside = bool(self._decoder.getstate()[0])
         return text
 
+    def plain(self, ids: Sequence[int]) -> str | None:
+        if self._inside:
+            return None
+        try:
+            if len(ids) == 1:
+                return self._texts[ids[0]]
+            return "".join([self._texts[token] for token in ids])  # type: ignore[misc]
+        except (IndexError, TypeError):  # beyond the vocabulary; a part of a character
+            return None
+
     @property
     def pending(self) -> bytes:
         return self._decoder.getstate()[0] if self._inside else b""
@@ -150,6 +165,9 @@ class _StreamDetokenizer:
             return ""
         self._pending.clear()
         return text
+
+    def plain(self, ids: Sequence[int]) -> str | None:
+        return None
 
     @property
     def pending(self) -> bytes:

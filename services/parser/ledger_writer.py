@@ -13,7 +13,7 @@ from schemas.errors import TurnwireError
 from services.parser import family
 from services.parser.commit import MAX_ENTRY_BYTES, Notary, entry_of
 from services.parser.detokenizer import Vocabulary
-from services.parser.shard import TurnParse
+from services.parser.turn_parse import TurnParse
 from services.runtime.kv import Bucket
 from services.runtime.metrics import CountCollector, register
 from services.runtime.process import Process

@@ -8,6 +8,7 @@ asked for again.
 import asyncio
 from collections import OrderedDict, deque
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,8 @@ from services.parser.commit import Notary
 from services.parser.detokenizer import Vocabulary
 from services.parser.ledger_writer import LedgerWriter
 from services.parser.seal import Sealer
-from services.parser.shard import Shard, TurnParse
+from services.parser.shard import Shard
+from services.parser.turn_parse import TurnParse
 from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
 from services.runtime.kv import open_bucket
@@ -81,29 +83,42 @@ class Parser:
         frame = _decode_frame(message.data)
         if not self._receiver.opens(frame.sender, frame.seq):
             return
-        done = self._done
+        turns = self._shard.turns
+        frontend, dirty = "", dict[str, TurnParse]()
         for entry in frame.entries:
-            if done.get(entry.turn, 0) >= entry.attempt:
-                if entry.finish is None:
-                    self._over(entry.turn)
+            turn = entry.turn
+            parse = turns.get(turn)
+            if parse is None or not parse.goes_on(entry):
+                self._take(entry, frame.sender)
                 continue
-            try:
-                taken = self._shard.take(entry, frame.sender)
-            except Exception as error:
-                # One turn's failure (an unknown family in its context, a defect) must not touch its neighbours.
-                self._fail(entry, frame.sender, error)
-                continue
-            if isinstance(taken, Standing):
-                self._receiver.gap(frame.sender, taken)
-            elif taken is not None:
-                self._mark(taken)
-                if taken.ended and self._ledger is not None:
-                    self._ledger.ended(taken)
-                if taken.cut is not None:
-                    self._cut(taken)
+            if parse.context.frontend != frontend:
+                frontend = parse.context.frontend
+                dirty = self._dirty.setdefault(frontend, {})
+                self._sender.mark(frontend)
+            dirty[turn] = parse
         if self._empty.is_set() and self._shard.turns:
             self._empty.clear()
         self._receiver.arrived(frame.sender, frame.seq, len(message.data))
+
+    def _take(self, entry: TokenEntry, worker: str) -> None:
+        if self._done.get(entry.turn, 0) >= entry.attempt:
+            if entry.finish is None:
+                self._over(entry.turn)
+            return
+        try:
+            taken = self._shard.take(entry, worker)
+        except Exception as error:
+            # One turn's failure (an unknown family in its context, a defect) must not touch its neighbours.
+            self._fail(entry, worker, error)
+            return
+        if isinstance(taken, Standing):
+            self._receiver.gap(worker, taken)
+        elif taken is not None:
+            self._mark(taken)
+            if taken.ended and self._ledger is not None:
+                self._ledger.ended(taken)
+            if taken.cut is not None:
+                self._cut(taken)
 
     def _mark(self, parse: TurnParse) -> None:
         frontend = parse.context.frontend
@@ -116,11 +131,17 @@ class Parser:
             return None
         entries: list[EventEntry] = []
         room = FRAME_BYTES
-        for turn, parse in list(dirty.items()):
+        filed = 0
+        for turn, parse in dirty.items():
+            delta = parse.log.follow(parse.sent, room) if parse.announced else None
+            if delta is not None:
+                room -= len(delta.text)
+                entries.append(EventEntry(turn, parse.attempt, [delta]))
+                filed += 1
+                continue
             events, room = parse.log.read(parse.sent, room)
             said: list[TurnEvent] = list(events) if parse.announced else [self._announced(parse), *events]
-            if room > 0:
-                del dirty[turn]
+            filed += room > 0
             if said:
                 entries.append(EventEntry(turn, parse.attempt, said))
             if parse.sent.ended and said:
@@ -128,6 +149,11 @@ class Parser:
                 self._ends.setdefault(frontend, deque()).append((seq, parse))
             if room <= 0:
                 break
+        if filed == len(dirty):
+            dirty.clear()
+        else:
+            for turn in list(islice(dirty, filed)):
+                del dirty[turn]
         return EventFrame(self._process.id, seq, entries) if entries else None
 
     def _announced(self, parse: TurnParse) -> Prepared:

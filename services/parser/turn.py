@@ -130,18 +130,19 @@ class TurnParser:
     on what a model wrote. Use: `feed` any number of times, then `finish` once.
     """
 
-    __slots__ = ("_blocks", "_program", "_tape", "_turn")
+    __slots__ = ("_blocks", "_program", "_turn", "tape")
 
     def __init__(self, program: Program, turn: Turn, prefix: str = "") -> None:
         self._turn = turn
-        self._tape = turn.tape
+        self.tape = turn.tape
+        """Its `trigger` tells which text need not be fed; see `passed`."""
         self._blocks = turn.blocks
         self._program = program(turn)
         next(self._program, None)
         if prefix:
             self._read(prefix)
             turn.resume()
-        self._tape.trigger = None  # what is written so far leaves with the first feed
+        self.tape.trigger = None  # what is written so far leaves with the first feed
 
     @property
     def in_reasoning(self) -> bool:
@@ -150,7 +151,7 @@ class TurnParser:
 
     def feed(self, text: str) -> list[BlockEvent]:
         """Takes the next piece of the generation and returns what became certain."""
-        tape = self._tape
+        tape = self.tape
         trigger = tape.trigger
         if trigger is not None and text and trigger(text) is None:
             if tape.escape:
@@ -164,18 +165,23 @@ class TurnParser:
         self._read(text)
         return self._blocks.drain()
 
+    def passed(self, length: int) -> None:
+        """So many characters went into the open block past this parser: the tape's `trigger` had found them to be
+        plain. To be told before the next `feed` or `finish`."""
+        self._blocks.length += length
+
     def finish(self, reason: FinishReason) -> list[BlockEvent]:
         """Ends the generation: what was held back is decided, every block is closed.
 
         With `FinishReason.STOP` a call whose body is whole counts as complete even if its closing marker is missing;
         with any other reason it does not.
         """
-        self._tape.final, self._tape.reason = True, reason
+        self.tape.final, self.tape.reason = True, reason
         self._read("")
         turn = self._turn
         turn.end_prose()
         return self._blocks.drain()
 
     def _read(self, text: str) -> None:
-        self._tape.extend(text)
+        self.tape.extend(text)
         next(self._program, None)

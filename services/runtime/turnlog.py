@@ -7,7 +7,7 @@ look alike to a cursor: what it has passed is dropped, what comes next is taken,
 """
 
 import sys
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from enum import Enum
 
 from schemas.control import Standing
@@ -42,6 +42,9 @@ class Cursor:
         if self.ended:
             return Verdict.REPEAT
         if isinstance(event, Delta):
+            if event.offset == self.length and event.block == self.blocks - 1 and not self.stopped:
+                self.length += len(event.text)
+                return event
             return self._accept_delta(event)
         if isinstance(event, BlockStart):
             return self._accept_start(event)
@@ -62,9 +65,6 @@ class Cursor:
         have = self.length - event.offset
         if have < 0:
             return Verdict.GAP
-        if have == 0:
-            self.length += len(event.text)
-            return event
         if have >= len(event.text):
             return Verdict.REPEAT
         told = event.logprobs
@@ -115,30 +115,29 @@ class Cursor:
 
 
 class _Block:
-    __slots__ = ("length", "offsets", "pieces", "start", "stop", "told")
+    __slots__ = ("length", "pieces", "start", "stop", "told")
 
     def __init__(self, start: BlockStart) -> None:
         self.start = start
         self.pieces: list[str] = []
-        self.offsets: list[int] = []
         self.length = 0
         self.stop: BlockStop | None = None
         self.told: list[TokenLogprob] = []
         """In order of place. Some may stand behind the text that is out."""
 
-    def add(self, text: str) -> None:
-        self.pieces.append(text)
-        self.offsets.append(self.length)
-        self.length += len(text)
-
     def text_from(self, offset: int, room: int) -> str:
-        """At most `room` characters. Costs what it returns, however long the block is."""
-        if offset >= self.offsets[-1]:  # as a rule it is the last piece
-            return self.pieces[-1][offset - self.offsets[-1] :][:room]
-        first = bisect_right(self.offsets, offset) - 1
-        at = offset - self.offsets[first]
-        last = len(self.pieces) if self.length - offset <= room else bisect_right(self.offsets, offset + room)
-        return "".join(self.pieces[first:last])[at : at + room]
+        """At most `room` characters of what stands behind `offset`, which must not be the end."""
+        pieces = self.pieces
+        first = len(pieces) - 1
+        at = self.length - len(pieces[first])
+        while at > offset:  # as a rule it is the last piece
+            first -= 1
+            at -= len(pieces[first])
+        if first < len(pieces) - 1:
+            # Joined for good, so that whoever reads a long text in many steps does not walk along it each time.
+            pieces[first:] = ["".join(pieces[first:])]
+        start = offset - at
+        return pieces[first][start : start + room]
 
     def told_from(self, offset: int, text: str, room: int) -> tuple[str, list[TokenLogprob], int]:
         """The tokens of `text`, which stands at `offset`. Where they do not fit the room it is cut before one of them.
@@ -159,10 +158,12 @@ class _Block:
 class TurnLog:
     """All events of a turn so far."""
 
-    __slots__ = ("_blocks", "size", "terminal")
+    __slots__ = ("_blocks", "_open", "size", "terminal")
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
+        self._open: _Block | None = None
+        """The last block, while text may be added to it."""
         self.size = 0
         """Events that were appended."""
         self.terminal: Finish | Failed | Interrupted | None = None
@@ -170,7 +171,10 @@ class TurnLog:
     def add(self, text: str) -> None:
         """Adds text to the open block: as `append` does with a `Delta`."""
         self.size += 1
-        self._blocks[-1].add(text)
+        block = self._open
+        assert block is not None
+        block.pieces.append(text)
+        block.length += len(text)
 
     def tell(self, tokens: list[TokenLogprob]) -> None:
         """Adds log probabilities of the last block's tokens, in order. They go out with the text at their places."""
@@ -183,11 +187,29 @@ class TurnLog:
             return
         self.size += 1
         if isinstance(event, BlockStart):
-            self._blocks.append(_Block(event))
-        elif isinstance(event, BlockStop):
+            self._open = _Block(event)
+            self._blocks.append(self._open)
+            return
+        if isinstance(event, BlockStop):
             self._blocks[-1].stop = event
         else:
             self.terminal = event
+        self._open = None
+
+    def follow(self, cursor: Cursor, room: int) -> Delta | None:
+        """As `read`, where that gives one delta and leaves room: text of the open block, of which the cursor has the
+        beginning. None where it gives anything else; the cursor has then not moved."""
+        block = self._open
+        if block is None or block.told or cursor.stopped or cursor.blocks != len(self._blocks):
+            return None
+        offset, length = cursor.length, block.length
+        if not offset < length < offset + room:
+            return None
+        piece = block.pieces[-1]
+        if len(piece) != length - offset:
+            piece = block.text_from(offset, room)
+        cursor.length = length
+        return Delta(cursor.blocks - 1, offset, piece)
 
     def read(self, cursor: Cursor, room: int = sys.maxsize) -> tuple[list[LoggedEvent], int]:
         """What is behind the cursor, deltas joined, up to about `room` characters; moves the cursor past it.

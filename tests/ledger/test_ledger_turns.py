@@ -29,7 +29,7 @@ from schemas.ledger import LedgerEntry
 from services.cli.demo_model import build_demo_model
 from services.parser.commit import Notary, entry_of
 from services.parser.seal import Sealer
-from services.parser.shard import TurnParse
+from services.parser.turn_parse import TurnParse
 from services.preprocessor.ledger import Ledger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup

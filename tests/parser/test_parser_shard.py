@@ -15,7 +15,8 @@ from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishR
 from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, unpack_ids
 from services.parser.detokenizer import Vocabulary
 from services.parser.seal import Sealer
-from services.parser.shard import Shard, TurnParse
+from services.parser.shard import Shard
+from services.parser.turn_parse import TurnParse
 from services.runtime.turnlog import Cursor, Verdict
 from services.worker.stepper import GONE
 
@@ -258,3 +259,58 @@ def test_a_stream_that_is_gone_is_not_asked_for_again() -> None:
     assert shard.take(TokenEntry("unknown", 1, 0, finish=GONE), "w") is None
     assert isinstance(shard.take(TokenEntry("unknown", 1, 0, [1]), "w"), Standing)
     assert shard.turns == {}
+
+
+STREAM = (
+    "Hm, a < b.\n\nGrüße, 船は 🌊👩‍🚀 turn\n</think>\n\nI run it.\n"
+    '<tool_call>\n{"name": "run", "arguments": {"cmd": "echo \\"x\\" <a>\\n 🌊"}}\n</tool_call>\nDone, 1 < 2.\n'
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sampled_from([[], ["Done"]]), st.booleans())
+def test_what_goes_past_the_parser_is_what_it_would_have_said(cuts: list[int], stop: list[str], lone: bool) -> None:
+    """Ordinary entries by the short way, and everything token by token through the parser: the same turn."""
+    ids = ids_of(STREAM)
+    context: dict[str, Any] = {"in_reasoning": True, "tools": [RUN], "stop": stop}
+    slow = parsed(ids, cuts=1, told=False, **context)
+    shard = Shard(VOCABULARY, SEALER)
+    shard.take(entry(0, [], told=False, **context), "w")
+    parse, at, short = shard.turns["t"], 0, 0
+    while at < len(ids):
+        step = 1 if lone else cuts[at % len(cuts)]
+        piece = entry(at, ids[at : at + step], told=False, **context)
+        if parse.goes_on(piece):
+            short += 1
+        else:
+            shard.take(piece, "w")
+        at += step
+    last = entry(len(ids), [], told=False, finish=TokenFinish(FinishReason.STOP, STOP))
+    assert not parse.goes_on(last)
+    shard.take(last, "w")
+    assert told(parse) == told(slow)
+    assert finish(parse) == finish(slow)
+    assert parse.ids == slow.ids
+    assert bool(short) or not lone or bool(stop)
+
+
+def test_the_short_way_is_for_the_next_tokens_of_this_attempt() -> None:
+    shard = Shard(VOCABULARY, SEALER)
+    ids = ids_of("Hello there friend")
+    shard.take(entry(0, ids[:2], told=False), "w")
+    parse = shard.turns["t"]
+    for other in (
+        TokenEntry("t", 1, 1, ids[1:2]),  # had
+        TokenEntry("t", 1, 3, ids[3:4]),  # one is missing
+        TokenEntry("t", 2, 2, ids[2:3]),  # of another attempt
+        TokenEntry("t", 1, 2, ids[2:3], cached=1),
+        TokenEntry("t", 1, 2, ids[2:3], finish=TokenFinish(FinishReason.LENGTH)),
+        TokenEntry("t", 1, 2, ids_of("<tool_call>")),
+        TokenEntry("t", 1, 2, ids_of("🌊")[:1]),
+        TokenEntry("t", 1, 2, [10**6]),
+    ):
+        assert not parse.goes_on(other)
+        assert len(parse.ids) == 2
+    assert parse.goes_on(TokenEntry("t", 1, 2, ids[2:3]))
+    shard.take(TokenEntry("t", 1, 3, finish=GONE), "w")
+    assert not parse.goes_on(TokenEntry("t", 1, 3, ids[3:4]))
