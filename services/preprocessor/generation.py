@@ -1,10 +1,11 @@
 """A prepared turn as the request to its worker. Pure."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, ToolSpec
 from schemas.frames import GenerateRequest, ParseContext, TurnRequest
 from schemas.ledger import LedgerSeat
 from services.parser.verbatim import VERBATIM
@@ -16,9 +17,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 def generate_request(
-    request: TurnRequest, prompt: Prompt, packed: bytes, *, model: str, family: str, parser: str, salt: str | None
+    request: TurnRequest,
+    prompt: Prompt,
+    packed: bytes,
+    *,
+    model: str,
+    family: str,
+    parser: str,
+    salt: str | None,
+    tools: Sequence[ToolSpec],
 ) -> GenerateRequest:
-    """What the worker gets. `packed`: the prompt's ids (`pack_ids`), made once for all workers that are asked."""
+    """What the worker gets. `packed`: the prompt's ids (`pack_ids`), made once for all workers that are asked. `tools`:
+    what a parser needs of the prompt's (`BareTools`)."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     # Where a form fixes the whole output, a call's markup in it is content.
@@ -31,7 +41,7 @@ def generate_request(
         frontend=request.frontend,
         prompt_tokens=len(prompt.ids),
         max_tokens=prompt.max_tokens,
-        tools=prompt.tools,
+        tools=list(tools),
         in_reasoning=prompt.in_reasoning,
         prefix=prompt.prefix,
         stop=[stop for stop in sampling.stop if stop],

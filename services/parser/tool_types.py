@@ -1,0 +1,83 @@
+"""What a parser needs of a request's tools: their names, and the types of their arguments. Pure.
+
+Agents send 20 to 30 tools with every request, tens of kilobytes of words for the model. The words end here: a parse
+context holds what is left, a tenth of it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from schemas.conversation import ToolSpec
+from services.parser.coercion import CONTAINERS
+
+KEPT: Final = 64
+"""Lists of tools that a memo knows at most."""
+_TYPES: Final = frozenset({"type", "const", "enum", "$ref"})
+_INNER: Final = frozenset({"items", "additionalProperties"})
+_NAMED: Final = frozenset({"properties", "$defs", "definitions"})
+_CHOICES: Final = frozenset({"anyOf", "oneOf", "allOf"})
+_MAX_DEPTH: Final = 64
+
+
+def bare(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+    """The tools with nothing but names and schemas, and these with nothing but what tells types.
+
+    Every parser says the same with them as with the tools themselves.
+    """
+    return [ToolSpec(tool.name, schema=_bare(tool.schema) if _told(tool.schema) else tool.schema) for tool in tools]
+
+
+class BareTools:
+    """`bare`, remembering what it gave for the lists of tools that came last: those of a session are the same."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, ...], tuple[Sequence[ToolSpec], list[ToolSpec]]] = OrderedDict()
+
+    def __call__(self, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+        """As `bare`. Comparing costs little where the schemas are the same objects."""
+        if not tools:
+            return []
+        names = tuple([tool.name for tool in tools])
+        known = self._known.get(names)
+        if known is None or known[0] != tools:
+            known = self._known[names] = (tools, bare(tools))
+        self._known.move_to_end(names)
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return known[1]
+
+
+def _bare(schema: Any, depth: int = 0) -> Any:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+        return schema
+    kept: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _TYPES:
+            kept[key] = value
+        elif key in _INNER:
+            kept[key] = _bare(value, depth + 1)
+        elif key in _NAMED and isinstance(value, Mapping):
+            kept[key] = {name: _bare(inner, depth + 1) for name, inner in value.items()}
+        elif key in _CHOICES and isinstance(value, list):
+            kept[key] = [_bare(branch, depth + 1) for branch in value]
+        elif key in _NAMED or key in _CHOICES:
+            kept[key] = value
+    # A schema of words only is not the same as none.
+    return kept or ({"type": sorted(CONTAINERS)} if schema else {})
+
+
+def _told(schema: Any, depth: int = 0) -> bool:
+    """Whether every reference leads where `_bare` keeps what is there."""
+    if depth > _MAX_DEPTH:
+        return False
+    if isinstance(schema, list):
+        return all(_told(value, depth + 1) for value in schema)
+    if not isinstance(schema, Mapping):
+        return True
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        path = reference.split("/")
+        if path[0] == "#" and not (len(path) == 3 and path[1] in _NAMED):
+            return False
+    return all(_told(value, depth + 1) for value in schema.values())
