@@ -4,12 +4,19 @@ Engines refuse bad requests late or not at all: transformers' continuous batchin
 of an empty one and of an id outside the vocabulary; TensorRT-LLM asserts on ids that are no Python ints.
 """
 
+import re
+import sys
 from array import array
+from collections.abc import Sequence
 from math import isfinite
 
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
 from services.worker.engine import EngineInfo, EngineRequest
+
+_BYTES = bytes(range(256))
+_FEW = 8
+"""One in so many ids is looked at singly; where there are more, all are."""
 
 
 def check(request: EngineRequest, info: EngineInfo) -> None:
@@ -32,13 +39,28 @@ def check(request: EngineRequest, info: EngineInfo) -> None:
     _check_features(request, info)
 
 
-def _check_ids(name: str, token_ids: list[int], vocab_size: int | None) -> None:
+def _check_ids(name: str, token_ids: Sequence[int], vocab_size: int | None) -> None:
     try:
-        array("I", token_ids)  # the quickest look at 50,000 elements: 0.2 ms
+        ids = token_ids if isinstance(token_ids, array) and token_ids.typecode == "I" else array("I", token_ids)
     except (TypeError, OverflowError) as error:
         raise Invalid(f"the {name} is not a list of token ids: {error}", param=name) from None
-    if vocab_size is not None and (largest := max(token_ids, default=0)) >= vocab_size:
+    if vocab_size is not None and (largest := _largest(ids, vocab_size)) >= vocab_size:
         raise Invalid(f"token id {largest} is outside the vocabulary of {vocab_size}", param=name)
+
+
+def _largest(ids: "array[int]", vocab_size: int) -> int:
+    """The largest id where one is `vocab_size` or more, else any that is not."""
+    high = vocab_size >> 16
+    packed = ids.tobytes()
+    if sys.byteorder == "little" and high < 256 and not packed[3::4].strip(b"\0"):
+        # Most ids are told by their third byte alone, without an object for each: 0.08 ms for 50,000 instead of 0.9.
+        third = packed[2::4]
+        if not (suspects := third.translate(None, _BYTES[:high])):
+            return 0
+        if len(suspects) * _FEW < len(ids):
+            wanted = re.compile(b"[%b-\xff]" % re.escape(_BYTES[high : high + 1]))
+            return max(ids[found.start()] for found in wanted.finditer(third))
+    return max(ids, default=0)
 
 
 def _check_room(prompt: int, max_tokens: int, info: EngineInfo) -> None:

@@ -1,23 +1,27 @@
 """The engine contract: token ids in, token ids out.
 
-An engine knows nothing of text, tools, reasoning, HTTP or the bus. What every engine must do is written here once and
-checked by one conformance suite (`tests/worker/conformance.py`):
+An engine knows nothing of text, tools, reasoning, HTTP or the bus. It is asked to decode with `open`, and says what
+came of it by calling the turn's sink, on the event loop, once per engine step at most: no task, future or iterator
+stands between a step and the frame it goes out in. What every engine must do is written here once and checked by one
+conformance suite (`tests/worker/conformance.py`):
 
-- exactly one terminal `Delta` (one with `finish`), after which the iterator ends; ids are never taken back;
-- closing the iterator (or cancelling the task that iterates) stops the decoding; nothing is awaited there;
-- a request that cannot be decoded raises `Invalid` before the first delta; a failure of this request alone raises
-  `EngineFailed`; the death of the engine raises `EngineDied` in every open iterator, once each, and for good;
+- the sink hears nothing before `open` has returned, then deltas, then exactly one end: a `Delta` with `finish`, or
+  `fail`; nothing follows it, and ids are never taken back;
+- closing the handle stops the decoding; nothing is awaited there, and the sink hears nothing any more;
+- a request that cannot be decoded is `Invalid`, raised by `open` or failed with before the first delta; a failure of
+  this request alone is `EngineFailed`; the death of the engine is `EngineDied` in every open turn, once each, and for
+  good;
 - the end token is not among `ids`: it is reported as `stop_id`.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from schemas.control import Load
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import EngineFailed
+from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
 from services.worker.kv_events import KvEvent
 
@@ -52,7 +56,8 @@ class EngineRequest(Struct, frozen=True):
     """One turn to decode. `sampling.max_tokens` is set; 0 means: prefill, then finish with LENGTH."""
 
     id: str
-    token_ids: list[int]
+    token_ids: Sequence[int]
+    """The prompt. An array of typecode I on the way from the bus: an engine that needs a list makes one."""
     sampling: Sampling
     stop_ids: list[int]
     """Ends decoding, every end-of-sequence id included (unless `sampling.ignore_eos`)."""
@@ -64,10 +69,12 @@ class EngineRequest(Struct, frozen=True):
     resumed: int = 0
     """How many ids at the end of `token_ids` are output of an earlier attempt. For an engine that decodes they are
     prompt like the rest; one that plays goes on behind them."""
+    block_keys: Sequence[int] | None = None
+    """The keys of the prompt's whole blocks (`runtime.block_keys`), where the worker has made them."""
 
 
-class Delta(Struct):
-    """What one engine step gave one turn. May be empty but for the terminal fields."""
+class Delta(Struct, gc=False):
+    """What one engine step gave one turn. May be empty but for the terminal fields. The lists are not changed later."""
 
     ids: list[int] = []
     logprobs: list[list[tuple[int, float]]] | None = None
@@ -75,19 +82,40 @@ class Delta(Struct):
     cached: int | None = None
     """Prompt tokens found in the KV cache; given once it is known."""
     finish: FinishReason | None = None
-    """STOP, LENGTH or CANCELLED. Errors are raised, not returned."""
+    """STOP, LENGTH or CANCELLED. For errors there is `Sink.fail`."""
     stop_id: int | None = None
 
 
+class Sink(Protocol):
+    """Who hears of one turn. Neither method raises, blocks or calls the engine back except to close the turn."""
+
+    def put(self, delta: Delta) -> None:
+        """One engine step's result."""
+        ...
+
+    def fail(self, error: TurnwireError) -> None:
+        """The turn ends with an error, an object of its own."""
+        ...
+
+
+class Handle(Protocol):
+    """One open turn, as whoever opened it holds it."""
+
+    def close(self) -> None:
+        """The turn is not wanted any more. Does nothing where it has ended."""
+        ...
+
+
 class Engine(Protocol):
-    """One engine in one process. `generate` and `stop` are called on the loop on which `start` was awaited."""
+    """One engine in one process. `open` and `stop` are called on the loop on which `start` was awaited."""
 
     async def start(self) -> EngineInfo:
         """Load everything; returns when the first request can be decoded. Blocking work is done off the loop."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[Delta, None]:
-        """The turn's deltas, one per engine step at most."""
+    def open(self, request: EngineRequest, sink: Sink) -> Handle:
+        """Decode this. Raises Invalid, EngineFailed or EngineDied where that is known at once; the sink then hears
+        nothing."""
         ...
 
     def load(self) -> Load:
@@ -99,7 +127,7 @@ class Engine(Protocol):
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """Release everything within `grace_s` seconds; open iterators end with CANCELLED."""
+        """Release everything within `grace_s` seconds; open turns end with CANCELLED."""
         ...
 
 

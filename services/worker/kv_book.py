@@ -5,13 +5,13 @@ with a prefix cache the book assumes what such a cache does: the blocks of a tur
 those of its output when it ends, and the least recently used go when the capacity is reached.
 """
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from schemas.frames import pack_ids
 from services.runtime.block_keys import block_keys, root
+from services.worker.held_blocks import HeldBlocks
 from services.worker.kv_events import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 DEFAULT_BLOCKS = 65536
@@ -34,19 +34,19 @@ class KvBook:
 
     def __init__(self, block_tokens: int, capacity_tokens: int | None) -> None:
         self.block_tokens = block_tokens
-        self._capacity = max(1, capacity_tokens // block_tokens) if capacity_tokens else DEFAULT_BLOCKS
-        self._held: OrderedDict[int, int] = OrderedDict()
-        """Key → how many ranks hold the block; the least recently used first."""
+        self._assumed = HeldBlocks(max(1, capacity_tokens // block_tokens) if capacity_tokens else DEFAULT_BLOCKS)
+        self._held: dict[int, int] = {}
+        """Key → how many ranks hold the block, as the engine tells."""
         self._own: dict[tuple[int, BlockHash], int] = {}
         """(rank, the engine's hash) → key."""
         self._changes = Changes()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._held) + len(self._assumed)
 
     def keys(self) -> list[int]:
-        """Every block that is held."""
-        return list(self._held)
+        """Every block that is held; of those that are assumed the least recently used first."""
+        return [*self._held, *self._assumed.keys()]
 
     def take_changes(self) -> Changes:
         """What is new since the last call."""
@@ -91,33 +91,33 @@ class KvBook:
         for rank, block in [own for own in self._own if own[0] == event.rank]:
             self._release(self._own.pop((rank, block)))
 
-    # -- an engine that does not --------------------------------------------------------------------------------------
-
-    def used(self, keys: Sequence[int]) -> None:
-        """The blocks of a prompt, or of a turn that ended, were computed or found just now."""
-        for key in reversed(keys[: self._capacity]):  # what is left of a prompt is always its beginning
-            if key in self._held:
-                self._held.move_to_end(key)
-            else:
-                self._hold(key)
-        while len(self._held) > self._capacity:
-            self._release(next(iter(self._held)))
-
     def _hold(self, key: int) -> None:
         ranks = self._held[key] = self._held.get(key, 0) + 1
         if ranks == 1:
-            _note(key, self._changes.stored, unless=self._changes.removed)
+            _note((key,), self._changes.stored, unless=self._changes.removed)
 
     def _release(self, key: int) -> None:
         self._held[key] -= 1
         if not self._held[key]:
             del self._held[key]
-            _note(key, self._changes.removed, unless=self._changes.stored)
+            _note((key,), self._changes.removed, unless=self._changes.stored)
+
+    # -- an engine that does not --------------------------------------------------------------------------------------
+
+    def used(self, keys: Sequence[int]) -> None:
+        """The blocks of a prompt, or of a turn that ended, were computed or found just now."""
+        came, went = self._assumed.use(keys)
+        _note(came, self._changes.stored, unless=self._changes.removed)
+        _note(went, self._changes.removed, unless=self._changes.stored)
 
 
-def _note(key: int, changed: dict[int, None], *, unless: dict[int, None]) -> None:
-    """A block that comes and goes between two looks did not change."""
-    if key in unless:
-        del unless[key]
-    else:
-        changed[key] = None
+def _note(keys: Iterable[int], changed: dict[int, None], *, unless: dict[int, None]) -> None:
+    """Blocks that come and go between two looks did not change."""
+    if not unless:
+        changed.update(dict.fromkeys(keys))
+        return
+    for key in keys:
+        if key in unless:
+            del unless[key]
+        else:
+            changed[key] = None

@@ -9,7 +9,7 @@ import msgspec
 from schemas import subjects
 from schemas.frames import pack_ids
 from schemas.kv import KvSnapshot, KvUpdate
-from services.runtime.block_keys import block_keys, pack
+from services.runtime.block_keys import KeyMemo, block_keys, pack
 from services.runtime.bus import Message
 from services.runtime.process import Process
 from services.worker.kv_book import Changes, KvBook
@@ -22,11 +22,14 @@ SNAPSHOT_SHARE = 0.5
 _KEY_CHARS = 11
 """Of a key in JSON: eight bytes in base64."""
 
+TELL_DELAY_S = 0.02
+"""So late may be what preprocessors know: they need it for the next turn, not for this one."""
+
 _encode = msgspec.json.Encoder().encode
 
 
 class KvPublisher:
-    """One worker's word on its KV cache. What changes within one tick goes out together."""
+    """One worker's word on its KV cache. What changes within `TELL_DELAY_S` goes out together."""
 
     def __init__(
         self, process: Process, model: str, book: KvBook, events: AsyncIterator[KvEvent] | None = None
@@ -38,6 +41,8 @@ class KvPublisher:
         self._events = events
         self._seq = 0
         self._due = False
+        self._memo = KeyMemo(book.block_tokens)
+        self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
         """Subscribes; from now on questions are answered and events are read."""
@@ -46,22 +51,27 @@ class KvPublisher:
             self._process.spawn(self._read(self._events), "kv events")
 
     @property
-    def assumes(self) -> bool:
-        """Wants to hear of turns: the engine says nothing itself."""
-        return self._events is None
+    def block_tokens(self) -> int:
+        """Tokens in a block."""
+        return self._book.block_tokens
 
-    def taken(self, prompt: bytes, salt: str | None) -> list[int]:
-        """A turn's prompt (`pack_ids`) is being computed. Returns the keys of its blocks, for `ended`."""
-        keys = list(block_keys(prompt, self._book.block_tokens, salt=salt))
+    def keys(self, prompt: bytes, salt: str | None) -> list[int] | None:
+        """The keys of a prompt's whole blocks (`pack_ids`), for `used` and `ended`; None: the engine tells itself."""
+        return self._memo.keys(prompt, salt=salt) if self._events is None else None
+
+    def used(self, keys: Sequence[int]) -> None:
+        """A prompt with these blocks is being computed."""
         self._book.used(keys)
         self._tell_soon()
-        return keys
 
-    def ended(self, keys: Sequence[int], prompt: bytes, output: Sequence[int], salt: str | None) -> None:
-        """The turn has ended: its output is in the cache, too. The last token was never computed itself."""
-        tail = prompt[len(keys) * self._book.block_tokens * 4 :] + pack_ids(output[:-1])
-        parent = keys[-1] if keys else None
-        self._book.used([*keys, *block_keys(tail, self._book.block_tokens, salt=salt, parent=parent)])
+    def ended(self, keys: Sequence[int], rest: bytes, output: Sequence[int], salt: str | None) -> None:
+        """The turn has ended: its output is in the cache, too. The last token was never computed itself.
+
+        `rest`: the prompt's ids behind the blocks with `keys` (`pack_ids`).
+        """
+        tail = rest + pack_ids(output[:-1])
+        more = list(block_keys(tail, self._book.block_tokens, salt=salt, parent=keys[-1] if keys else None))
+        self._book.used([*keys, *more] if more else keys)
         self._tell_soon()
 
     async def _read(self, events: AsyncIterator[KvEvent]) -> None:
@@ -72,7 +82,7 @@ class KvPublisher:
     def _tell_soon(self) -> None:
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._tell)
+            self._loop.call_later(TELL_DELAY_S, self._tell)
 
     def _tell(self) -> None:
         self._due = False

@@ -1,30 +1,39 @@
 """The worker process: one engine on the bus.
 
-A generate request is admitted or refused at once; then one task iterates the engine's deltas into the turn's token
-stream, and the outbox drains what is ready to the parser shards, one frame per shard and tick. Cancellation cancels the
-task, which closes the engine's iterator.
+A generate request is admitted or refused at once; then the engine puts each step's tokens into the turn's token stream,
+and the outbox drains what is ready to the parser shards, one frame per shard and tick. Nothing of it waits, so that a
+turn needs no task. Cancellation closes the engine's handle.
 """
 
 import asyncio
 import time
 from collections import OrderedDict
-from functools import partial
 
 import msgspec
 from prometheus_client import Histogram
+from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Beat, Cancel, ModelCard, Replay
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import ENGINE_DIED, EngineFailed, ErrorInfo, Invalid, Overloaded, TurnwireError, Unavailable
-from schemas.events import Failed, FinishReason
-from schemas.frames import EventEntry, EventFrame, GenerateReply, GenerateRequest, TokenFinish, unpack_ids
+from schemas.errors import EngineFailed, Invalid, Overloaded, TurnwireError, Unavailable
+from schemas.events import Failed
+from schemas.frames import (
+    EventEntry,
+    EventFrame,
+    GenerateReply,
+    GenerateRequest,
+    pack_ids,
+    unpack_array,
+    unpack_ids,
+)
 from services.runtime.bus import Message
 from services.runtime.config import WorkerConfig
 from services.runtime.process import Process
 from services.runtime.streams import FRAME_BYTES, FrameSender
 from services.worker.admission import check
-from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest, TellsBlocks
+from services.worker.decoding import Decoding
+from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest, TellsBlocks
 from services.worker.engines import open_engine
 from services.worker.kv_book import KvBook
 from services.worker.kv_publisher import KvPublisher
@@ -38,6 +47,7 @@ RETRY_AFTER_S = 1.0
 
 _decode_request = msgspec.json.Decoder(GenerateRequest).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
+_decode_form = msgspec.json.Decoder(OutputFormat | None).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -51,6 +61,7 @@ class Worker:
         self._model = model
         self._queue_limit = queue_limit
         self._log = process.log
+        self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=LINGER_S)
         self._sender = FrameSender(
             process,
@@ -60,8 +71,11 @@ class Worker:
             on_credit=self._credited,
             on_replay=self._replay,
         )
-        self._turns: dict[str, tuple[TokenStream, asyncio.Task[None]]] = {}
+        self._turns: dict[str, Decoding] = {}
         """The newest attempt at each turn, while it decodes."""
+        self._idle = asyncio.Event()
+        """No turn decodes."""
+        self._idle.set()
         self._cancelled: OrderedDict[str, int] = OrderedDict()
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything."""
@@ -108,7 +122,7 @@ class Worker:
         while self._engine.healthy():  # noqa: ASYNC110 - an engine that dies tells nobody
             await asyncio.sleep(HEALTH_INTERVAL_S)
         # Turns first: their errors must be in the outbox before the process goes.
-        await asyncio.gather(*(task for _, task in self._turns.values()), return_exceptions=True)
+        await self._idle.wait()
         await asyncio.sleep(0)
         self._process.stop(failure="the engine died")
 
@@ -130,20 +144,22 @@ class Worker:
             self._prefill(request)
             return
         resume = unpack_ids(request.resume)
+        token_ids = unpack_array(request.prompt + request.resume)
+        keys = self._kv.keys(request.prompt + request.resume, request.cache_salt) if self._kv is not None else None
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
-            token_ids=unpack_ids(request.prompt) + resume,
-            sampling=_what_is_left(request.sampling, len(resume)),
+            token_ids=token_ids,
+            sampling=_what_is_left(request.sampling, len(resume)) if resume else request.sampling,
             stop_ids=request.stop_ids,
             priority=request.priority,
             cache_salt=request.cache_salt,
-            guided=msgspec.json.decode(request.guided, type=OutputFormat | None),
+            guided=_decode_form(request.guided),
             resumed=len(resume),
+            block_keys=keys,
         )
         check(engine_request, self._info)
         if request.turn in self._turns:
-            _, former = self._turns.pop(request.turn)
-            former.cancel()
+            self._turns[request.turn].cancel()
         stream = TokenStream(
             request.turn,
             request.attempt,
@@ -152,52 +168,49 @@ class Worker:
             context=request.context,
             resume=resume,
         )
-        self._process.registry.expect("frontend", stream.frontend, asyncio.get_running_loop().time())
-        self._outbox.open(stream)
+        decoding = Decoding(stream, on_step=self._send, on_end=self._ended)
+        # Before the stream is marked: an engine that has its first token in its next step sends it in the frame of the
+        # parse context.
+        try:
+            decoding.handle = self._engine.open(engine_request, decoding)
+        except EngineDied as death:
+            raise Unavailable("this worker is going away") from death
+        self._turns[request.turn] = decoding
+        self._idle.clear()
         self._settled.clear()
+        self._outbox.open(stream)
         self._send(stream)  # the parse context: should this worker die in prefill, the shard knows of the turn
-        task = asyncio.get_running_loop().create_task(self._decode(stream, engine_request), name=request.turn)
-        # A callback and not a `finally`: a task that is cancelled before its first step never runs its body.
-        task.add_done_callback(partial(self._ended, stream))
-        if self._kv is not None and self._kv.assumes:
-            keys = self._kv.taken(request.prompt, request.cache_salt)
-            task.add_done_callback(lambda _: self._note_output(stream, keys, request))
-        self._turns[request.turn] = (stream, task)
+        self._process.registry.expect("frontend", stream.frontend, self._loop.time())
+        if self._kv is not None and keys is not None:
+            decoding.block_keys, decoding.salt = keys, request.cache_salt
+            decoding.rest = token_ids[len(keys) * self._kv.block_tokens :]
+            self._loop.call_soon(self._kv.used, keys)
 
     def _prefill(self, request: GenerateRequest) -> None:
         """Computes a prompt that is likely to come, while there is nothing else to do."""
         if self._turns or self._engine.load().waiting:
             raise Overloaded("this worker has turns to decode", retry_after_s=RETRY_AFTER_S)
+        keys = self._kv.keys(request.prompt, request.cache_salt) if self._kv is not None else None
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
-            token_ids=unpack_ids(request.prompt),
+            token_ids=unpack_array(request.prompt),
             sampling=request.sampling,
             stop_ids=request.stop_ids,
             priority=request.priority,
             cache_salt=request.cache_salt,
+            block_keys=keys,
         )
         check(engine_request, self._info)
-
-        async def prefill() -> None:
-            deltas = self._engine.generate(engine_request)
-            try:
-                async for _ in deltas:
-                    pass
-            except TurnwireError as error:
-                self._log.info("worker.prefill_failed", turn=request.turn, error=str(error))
-            finally:
-                await deltas.aclose()
-
-        self._process.spawn(prefill(), f"prefill {request.turn}")
-        if self._kv is not None and self._kv.assumes:
-            self._kv.taken(request.prompt, request.cache_salt)
+        self._engine.open(engine_request, _Prefill(request.turn, self._log))
+        if self._kv is not None and keys is not None:
+            self._loop.call_soon(self._kv.used, keys)
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
             raise Unavailable("this worker is going away")
         if self._cancelled.get(request.turn, 0) >= request.attempt:
             raise Unavailable("the turn was cancelled")
-        if request.turn in self._turns and self._turns[request.turn][0].attempt >= request.attempt:
+        if request.turn in self._turns and self._turns[request.turn].stream.attempt >= request.attempt:
             raise Unavailable("this worker has the turn already")
         slots = self._engine.load().slots
         if 0 < slots <= len(self._turns) - self._queue_limit:
@@ -210,41 +223,28 @@ class Worker:
             return parser
         heir = self._heir()
         if heir is None:
-            registry.expect("parser", parser, asyncio.get_running_loop().time())
+            registry.expect("parser", parser, self._loop.time())
         return heir or parser
 
-    async def _decode(self, stream: TokenStream, request: EngineRequest) -> None:
-        deltas = self._engine.generate(request)
-        try:
-            async for delta in deltas:
-                stream.add(delta)
-                self._send(stream)
-            if stream.finish is None:
-                raise EngineFailed("the engine ended the turn without saying why")
-        except EngineDied as error:
-            stream.finish = _failed(msgspec.structs.replace(error.info, code=ENGINE_DIED))
-        except TurnwireError as error:
-            stream.finish = _failed(error.info)
-        except Exception as error:
-            self._log.exception("worker.engine_error", turn=stream.turn)
-            stream.finish = _failed(EngineFailed(f"engine error: {type(error).__name__}").info)
-        finally:
-            await deltas.aclose()
-
-    def _ended(self, stream: TokenStream, task: asyncio.Task[None]) -> None:
-        if stream.finish is None:
-            stream.finish = TokenFinish(FinishReason.CANCELLED)
+    def _ended(self, decoding: Decoding) -> None:
+        stream = decoding.stream
         self._send(stream)
-        self._outbox.ended(stream, asyncio.get_running_loop().time())
-        if self._turns.get(stream.turn, (None, None))[1] is task:
+        self._outbox.ended(stream, self._loop.time())
+        if self._turns.get(stream.turn) is decoding:
             del self._turns[stream.turn]
+            if not self._turns:
+                self._idle.set()
+        if self._kv is not None and decoding.block_keys is not None:
+            # Behind the frame with the turn's end: nobody waits for the book-keeping.
+            self._loop.call_soon(self._note_output, decoding)
         self._settle()
         if not self._outbox.busy and self._process.draining:
             self._process.poke()  # a beat makes the shards say what they have
 
-    def _note_output(self, stream: TokenStream, keys: list[int], request: GenerateRequest) -> None:
-        if self._kv is not None:
-            self._kv.ended(keys, request.prompt, stream.ids, request.cache_salt)
+    def _note_output(self, decoding: Decoding) -> None:
+        if self._kv is not None and decoding.block_keys is not None:
+            output = decoding.stream.ids[decoding.stream.resumed :]
+            self._kv.ended(decoding.block_keys, pack_ids(decoding.rest), output, decoding.salt)
 
     def _send(self, stream: TokenStream) -> None:
         self._outbox.mark(stream)
@@ -274,12 +274,12 @@ class Worker:
             self._tell_failed(cancel)
         if cancel.turn not in self._turns:
             return
-        stream, task = self._turns[cancel.turn]
-        if stream.attempt <= cancel.attempt and not task.cancelling():
-            loop = asyncio.get_running_loop()
-            arrived = loop.time()
-            task.add_done_callback(lambda _: self._abort_seconds.observe(loop.time() - arrived))
-            task.cancel()
+        decoding = self._turns[cancel.turn]
+        stream = decoding.stream
+        if stream.attempt <= cancel.attempt:
+            arrived = time.perf_counter()
+            decoding.cancel()
+            self._abort_seconds.observe(time.perf_counter() - arrived)
             self._log.info("worker.cancelled", turn=cancel.turn, reason=cancel.reason, tokens=len(stream.ids))
 
     def _tell_failed(self, cancel: Cancel) -> None:
@@ -297,10 +297,10 @@ class Worker:
             self._adopt()
             self._settle()
         elif beat.stage == "frontend":
-            for stream, task in self._turns.values():
-                if stream.frontend == beat.id:
-                    self._log.info("worker.cancelled", turn=stream.turn, reason="frontend_gone")
-                    task.cancel()
+            for decoding in list(self._turns.values()):
+                if decoding.stream.frontend == beat.id:
+                    self._log.info("worker.cancelled", turn=decoding.stream.turn, reason="frontend_gone")
+                    decoding.cancel()
 
     def _peer_joined(self, beat: Beat) -> None:
         if beat.stage == "parser" and self._orphans:
@@ -324,8 +324,19 @@ class Worker:
         self._orphans.clear()
 
 
-def _failed(info: ErrorInfo) -> TokenFinish:
-    return TokenFinish(FinishReason.ERROR, error=info)
+class _Prefill:
+    """The sink of a prefill: nobody reads what it makes."""
+
+    def __init__(self, turn: str, log: FilteringBoundLogger) -> None:
+        self._turn = turn
+        self._log = log
+
+    def put(self, delta: Delta) -> None:
+        """See `Sink.put`."""
+
+    def fail(self, error: TurnwireError) -> None:
+        """See `Sink.fail`."""
+        self._log.info("worker.prefill_failed", turn=self._turn, error=str(error))
 
 
 def _what_is_left(sampling: Sampling, said: int) -> Sampling:

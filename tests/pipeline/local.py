@@ -81,6 +81,16 @@ class Model:
         return [(self.place[word] - (first + i) * STRIDE) % len(self.words) for i, word in enumerate(words)]
 
 
+class Telling:
+    """A turn of a `CountingEngine`."""
+
+    def __init__(self, task: "asyncio.Task[None]") -> None:
+        self._task = task
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
 class CountingEngine:
     """`Engine` that says numbered words."""
 
@@ -88,7 +98,7 @@ class CountingEngine:
         self.model = model
         self.salt = salt
         self.plans = plans
-        self.open: dict[str, int] = {}
+        self.running: dict[str, int] = {}
         """Running requests: how many tokens each has said."""
         self.seen: list[contract.EngineRequest] = []
         self.alive = True
@@ -99,16 +109,21 @@ class CountingEngine:
         features = frozenset({"logprobs", "min_tokens", "seed"})
         return contract.EngineInfo("counting", "1", WINDOW, self.slots, None, None, [self.model.eos], features)
 
-    async def generate(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
+    def open(self, request: contract.EngineRequest, sink: contract.Sink) -> "Telling":
         self.seen.append(request)
+        return Telling(asyncio.create_task(self._tell(request, sink)))
+
+    async def _tell(self, request: contract.EngineRequest, sink: contract.Sink) -> None:
         async with self.free:
-            self.open[request.id] = request.resumed
+            self.running[request.id] = request.resumed
             try:
                 async for delta in self._say(request):
-                    self.open[request.id] += len(delta.ids)
-                    yield delta
+                    self.running[request.id] += len(delta.ids)
+                    sink.put(delta)
+            except EngineFailed as error:
+                sink.fail(error)
             finally:
-                del self.open[request.id]
+                del self.running[request.id]
 
     async def _say(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
         plan = self.plans.get(request.id.rpartition(".")[0], Plan())
@@ -136,7 +151,7 @@ class CountingEngine:
             yield contract.Delta(finish=FinishReason.STOP, stop_id=self.model.eos)
 
     def load(self) -> Load:
-        return Load(running=len(self.open), slots=self.slots, queue_limit=QUEUE)
+        return Load(running=len(self.running), slots=self.slots, queue_limit=QUEUE)
 
     def healthy(self) -> bool:
         return self.alive
@@ -244,8 +259,8 @@ class Service:
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
         if isinstance(self.core, Worker):
-            for _, task in list(self.core._turns.values()):
-                task.cancel()
+            for decoding in list(self.core._turns.values()):
+                decoding.cancel()
 
 
 class Local:
@@ -329,7 +344,7 @@ class Local:
 
     async def begun(self, turn: "Running") -> Service:
         """The worker that has a turn, as soon as its engine does."""
-        await eventually(lambda: any(r.startswith(f"{turn.id}.") for w in self.of("worker") for r in w.engine.open))
+        await eventually(lambda: any(r.startswith(f"{turn.id}.") for w in self.of("worker") for r in w.engine.running))
         return self.server_of(turn.id, "worker")
 
     def server_of(self, turn: str, stage: str) -> Service:
@@ -347,8 +362,8 @@ class Local:
                 service.cut = True
                 service.running.cancel()
                 if isinstance(service.core, Worker):
-                    for _, task in list(service.core._turns.values()):
-                        task.cancel()
+                    for decoding in list(service.core._turns.values()):
+                        decoding.cancel()
         await asyncio.gather(*(s.running for s in self.services if s.running is not None), return_exceptions=True)
 
 

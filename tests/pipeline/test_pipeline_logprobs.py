@@ -91,7 +91,7 @@ async def test_a_raw_prompt_reaches_the_engine_and_all_that_it_says_is_text(loca
     assert isinstance(end, Finish)
     (worker,) = local.of("worker")
     assert worker.engine is not None
-    assert worker.engine.seen[-1].token_ids == ids
+    assert list(worker.engine.seen[-1].token_ids) == ids
     assert turn.sink.kinds == ["text"]
     spelled = b"".join(token.data for token in told(turn)[0])
     assert spelled == turn.sink.texts[0].encode()

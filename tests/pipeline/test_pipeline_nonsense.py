@@ -101,7 +101,7 @@ async def test_nonsense_on_every_subject_harms_nobody(local: Local, ear: Ear) ->
     await held.whole(60)
     for words in range(10):
         await local.turn(Plan(length=words)).whole(words)
-    await eventually(lambda: not any(worker.engine.open for worker in local.of("worker")), 20)
+    await eventually(lambda: not any(worker.engine.running for worker in local.of("worker")), 20)
     await eventually(lambda: not any(parser.core._shard.turns for parser in local.of("parser")), 20)
     await eventually(lambda: not local.gateway._turns and not local.of("preprocessor")[0].core._turns)
     for service in local.services:

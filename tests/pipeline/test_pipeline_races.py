@@ -46,7 +46,7 @@ async def test_a_worker_and_its_parser_that_die_in_prefill_are_replaced(local: L
     plan = held(0)
     turn = local.turn(plan)
     worker = await local.begun(turn)
-    parser = next(p for p in local.of("parser") if p.id == worker.core._turns[turn.id][0].parser)
+    parser = next(p for p in local.of("parser") if p.id == worker.core._turns[turn.id].stream.parser)
     await asyncio.gather(worker.kill(), parser.kill())
     plan.go.set()
     await turn.whole(60)
@@ -80,7 +80,7 @@ async def test_a_word_that_is_lost_on_the_way_in_costs_little(local: Local, what
     turn = local.turn(Plan(length=300, pace_s=0.01))
     await turn.whole(300)
     assert any(lost)
-    await eventually(lambda: not any(w.engine and w.engine.open for w in local.of("worker")))
+    await eventually(lambda: not any(w.engine and w.engine.running for w in local.of("worker")))
 
 
 async def test_a_refusal_that_is_lost_is_said_again(local: Local) -> None:
@@ -189,7 +189,7 @@ async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence
     else:
         await shown.whole(60)
     await silent.whole(60)
-    await eventually(lambda: not worker.engine.open)
+    await eventually(lambda: not worker.engine.running)
 
 
 @SILENCE
@@ -202,7 +202,7 @@ async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: 
     heir = other(local, deaf)
     await eventually(lambda: turn.id in heir.core._turns)
     setattr(deaf, silence, False)
-    await eventually(lambda: not deaf.engine.open)
+    await eventually(lambda: not deaf.engine.running)
     await turn.whole(400, switches=1)
 
 
@@ -250,7 +250,7 @@ async def test_a_stream_that_cannot_be_parsed_is_one_clear_error(local: Local, m
     end = await turn.finished()
     assert isinstance(end, Failed)
     assert "could not be parsed" in end.error.message
-    await eventually(lambda: not worker.engine.open)
+    await eventually(lambda: not worker.engine.running)
 
 
 async def test_a_turn_for_a_parser_that_is_gone_goes_to_another(local: Local) -> None:
@@ -312,7 +312,7 @@ async def test_a_frontend_whose_grace_is_over_tells_its_clients(local: Local) ->
     end = await turn.finished(1)
     assert isinstance(end, Failed)
     (worker,) = local.of("worker")
-    await eventually(lambda: not worker.engine.open)
+    await eventually(lambda: not worker.engine.running)
 
 
 async def test_a_worker_whose_grace_is_over_hands_its_turns_on(local: Local) -> None:
@@ -357,17 +357,13 @@ async def test_max_tokens_counts_what_was_said_before(local: Local) -> None:
 async def test_a_worker_drains_as_soon_as_its_last_turn_has_arrived(local: Local) -> None:
     await local.start()
     (worker,) = local.of("worker")
-    generate = worker.engine.generate
-
-    async def slow_to_let_go(request):  # type: ignore[no-untyped-def]
-        async for delta in generate(request):
-            yield delta
-        await asyncio.sleep(0.3)  # the shard has everything by now
-
-    worker.engine.generate = slow_to_let_go
-    turn = local.turn(Plan(length=5))
+    turn = local.turn(held(3, length=5))
+    await local.begun(turn)
+    leaving = asyncio.create_task(worker.leave())
+    await eventually(lambda: worker.process.draining)
+    local.plans[turn.id].go.set()
     await turn.whole(5)
-    await asyncio.wait_for(worker.leave(), 2)
+    await asyncio.wait_for(leaving, 2)
 
 
 async def test_a_draining_worker_finishes_what_waits_in_its_queue(local: Local) -> None:
@@ -507,6 +503,6 @@ async def test_an_unreadable_parse_context_is_one_error_at_once(
     else:
         with pytest.raises(EngineFailed, match="could not be parsed"):
             await asyncio.wait_for(turn.task, 3)
-    await eventually(lambda: not worker.engine.open and not parser.core._shard.turns and not local.gateway._turns)
+    await eventually(lambda: not worker.engine.running and not parser.core._shard.turns and not local.gateway._turns)
     monkeypatch.undo()
     await local.turn(Plan(length=10)).whole(10)

@@ -111,6 +111,6 @@ async def test_whatever_is_lost_every_turn_ends(local: Local, seed: int) -> None
     await play_many(local, 150, seed)
     for service in local.services:
         service.losing.clear()
-    await eventually(lambda: not any(w.engine and w.engine.open for w in local.of("worker")), 20)
+    await eventually(lambda: not any(w.engine and w.engine.running for w in local.of("worker")), 20)
     await eventually(lambda: not any(p.core._shard.turns for p in local.of("parser")), 20)
     assert not local.gateway._turns

@@ -22,6 +22,14 @@ def keys(tokens: list[int]) -> list[int]:
     return list(block_keys(pack_ids(tokens), SIZE))
 
 
+def taken(publisher: KvPublisher, prompt: bytes, salt: str | None = None) -> list[int]:
+    """A turn with this prompt begins."""
+    keys = publisher.keys(prompt, salt)
+    assert keys is not None
+    publisher.used(keys)
+    return keys
+
+
 class Pair:
     """A worker that publishes and a preprocessor that listens."""
 
@@ -57,9 +65,9 @@ async def test_a_turn_s_prompt_and_output_are_known(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
     prompt = pack_ids(PROMPT[:10])
-    known = publisher.taken(prompt, None)
+    known = taken(publisher, prompt)
     await eventually(lambda: pair.held(PROMPT) == 2)
-    publisher.ended(known, prompt, PROMPT[10:21], None)
+    publisher.ended(known, pack_ids(PROMPT[8:10]), PROMPT[10:21], None)
     await eventually(lambda: pair.held(PROMPT) == 5)
 
 
@@ -67,7 +75,7 @@ async def test_a_salted_turn_is_known_by_its_salt_only(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
     prompt = pack_ids(PROMPT)
-    publisher.ended(publisher.taken(prompt, "s"), prompt, [1] * 9, "s")
+    publisher.ended(taken(publisher, prompt, "s"), b"", [1] * 9, "s")
     await eventually(lambda: len(pair.index) == 12)
     assert pair.held(PROMPT) == 0
     salted = list(block_keys(pack_ids([*PROMPT, *[1] * 8]), SIZE, salt="s"))
@@ -76,7 +84,7 @@ async def test_a_salted_turn_is_known_by_its_salt_only(pair: Pair) -> None:
 
 async def test_a_worker_that_was_there_first_is_asked(pair: Pair) -> None:
     publisher = await pair.worker()
-    publisher.taken(pack_ids(PROMPT), None)
+    taken(publisher, pack_ids(PROMPT))
     await pair.preprocessor()
     pair.process.beat()
     await eventually(lambda: pair.held(PROMPT) == 10)
@@ -89,12 +97,12 @@ async def test_a_lost_update_is_made_good(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
     await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
-    publisher.taken(pack_ids(PROMPT[:8]), None)
+    taken(publisher, pack_ids(PROMPT[:8]))
     await eventually(lambda: pair.held(PROMPT) == 2)
     pair.book.used(keys(PROMPT))
     for _ in publisher._updates(pair.book.take_changes()):
         pass  # lost on the way
-    publisher.taken(pack_ids([9] * 4), None)
+    taken(publisher, pack_ids([9] * 4))
     await eventually(lambda: pair.held(PROMPT) == 10 and pair.held([9] * 4) == 1)
 
 
@@ -102,7 +110,7 @@ async def test_large_changes_come_in_pieces(pair: Pair, monkeypatch: pytest.Monk
     monkeypatch.setattr(kv_publisher, "MAX_KEYS", 3)
     await pair.preprocessor()
     publisher = await pair.worker()
-    publisher.taken(pack_ids(PROMPT), None)
+    taken(publisher, pack_ids(PROMPT))
     await eventually(lambda: pair.held(PROMPT) == 10)
     pair.book.used(keys([5] * 4 * 60))
     publisher._tell_soon()
@@ -113,7 +121,7 @@ async def test_large_changes_come_in_pieces(pair: Pair, monkeypatch: pytest.Monk
 async def test_a_worker_that_leaves_is_forgotten(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
-    publisher.taken(pack_ids(PROMPT), None)
+    taken(publisher, pack_ids(PROMPT))
     await eventually(lambda: pair.held(PROMPT) == 10)
     pair.process.beat(leaving=True)
     await eventually(lambda: len(pair.index) == 0)
@@ -128,5 +136,5 @@ async def test_nonsense_harms_nothing(pair: Pair) -> None:
     for data in (b"", b"{}", b"[]", b'{"worker":1}', b'{"worker":"x","seq":1,"stored":"AAAA"}'):
         bus.publish(subject, data)
     pair.process.publish(subject, KvUpdate(pair.process.id, 2**62, stored=pack([1])))
-    publisher.taken(pack_ids(PROMPT), None)
+    taken(publisher, pack_ids(PROMPT))
     await eventually(lambda: pair.held(PROMPT) == 10)

@@ -15,6 +15,7 @@ from schemas.events import FinishReason
 from services.worker.admission import check
 from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
 from tests.conftest import eventually
+from tests.worker.listening import listen
 
 WAIT_S = 20.0
 
@@ -52,7 +53,7 @@ class Bench:
 
     async def run(self, request: EngineRequest) -> list[Delta]:
         async with asyncio.timeout(WAIT_S):
-            return [delta async for delta in self.engine.generate(request)]
+            return [delta async for delta in listen(self.engine, request)]
 
     async def ids(self, request: EngineRequest) -> list[int]:
         return output(await self.run(request))
@@ -146,14 +147,14 @@ class Conformance:
 
     async def test_ids_are_never_taken_back(self, bench: Bench) -> None:
         kept: list[list[int]] = []
-        async for delta in bench.engine.generate(bench.request(max_tokens=16)):
+        async for delta in listen(bench.engine, bench.request(max_tokens=16)):
             kept.append(delta.ids)
         before = [list(ids) for ids in kept]
         await bench.run(bench.request(max_tokens=4))
         assert kept == before
 
     async def test_closing_while_it_decodes_stops_the_decoding(self, bench: Bench) -> None:
-        deltas = bench.engine.generate(bench.request(max_tokens=2000))
+        deltas = listen(bench.engine, bench.request(max_tokens=2000))
         async with asyncio.timeout(WAIT_S):
             assert await anext(deltas)
             await anext(deltas)
@@ -165,7 +166,7 @@ class Conformance:
         started = asyncio.Event()
 
         async def read() -> None:
-            async for _ in bench.engine.generate(bench.request(max_tokens=2000)):
+            async for _ in listen(bench.engine, bench.request(max_tokens=2000)):
                 started.set()
 
         task = asyncio.create_task(read())
@@ -190,7 +191,7 @@ class Conformance:
         assert len(await bench.ids(bench.request(max_tokens=8))) == 8
 
     async def test_cancelling_in_the_queue(self, bench: Bench) -> None:
-        busy = [bench.engine.generate(bench.request(max_tokens=1500)) for _ in range(bench.slots)]
+        busy = [listen(bench.engine, bench.request(max_tokens=1500)) for _ in range(bench.slots)]
         async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*(anext(deltas) for deltas in busy))
         queued = asyncio.create_task(bench.run(bench.request(max_tokens=4)))
@@ -211,7 +212,7 @@ class Conformance:
         assert bench.engine.load().running == 0
 
     async def test_an_id_that_is_in_use(self, bench: Bench) -> None:
-        first = bench.engine.generate(bench.request(turn="same", max_tokens=2000))
+        first = listen(bench.engine, bench.request(turn="same", max_tokens=2000))
         await asyncio.wait_for(anext(first), WAIT_S)
         with pytest.raises(Invalid):
             await bench.run(bench.request(turn="same"))
@@ -291,7 +292,7 @@ class Conformance:
 
     async def test_load_tells_who_runs_and_who_waits(self, bench: Bench) -> None:
         assert (bench.engine.load().running, bench.engine.load().waiting) == (0, 0)
-        open_turns = [bench.engine.generate(bench.request(max_tokens=1500)) for _ in range(bench.slots + 2)]
+        open_turns = [listen(bench.engine, bench.request(max_tokens=1500)) for _ in range(bench.slots + 2)]
         readers = [asyncio.create_task(anext(deltas)) for deltas in open_turns]
         await eventually(lambda: bench.engine.load().waiting == 2)
         load = bench.engine.load()
@@ -304,7 +305,7 @@ class Conformance:
         await bench.idle()
 
     async def test_death_is_told_to_every_open_turn_and_for_good(self, bench: Bench) -> None:
-        open_turns = [bench.engine.generate(bench.request(max_tokens=2000)) for _ in range(3)]
+        open_turns = [listen(bench.engine, bench.request(max_tokens=2000)) for _ in range(3)]
         async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*(anext(deltas) for deltas in open_turns))
         assert bench.engine.healthy()
@@ -327,7 +328,7 @@ class Conformance:
             await bench.run(bench.request())
 
     async def test_stop_ends_open_turns_as_cancelled(self, bench: Bench) -> None:
-        deltas = bench.engine.generate(bench.request(max_tokens=2000))
+        deltas = listen(bench.engine, bench.request(max_tokens=2000))
         await asyncio.wait_for(anext(deltas), WAIT_S)
         rest = asyncio.create_task(_rest(deltas))
         await asyncio.sleep(0)

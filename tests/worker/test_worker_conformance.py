@@ -31,7 +31,7 @@ class TestScript(Conformance):
 
         def hold() -> None:
             held.append(engine._ticker)
-            engine._ticker = Ticker(lambda stream: None)
+            engine._ticker = Ticker(lambda stream, now: None)
 
         def resume() -> None:
             engine._ticker = held.pop()

@@ -19,6 +19,7 @@ from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest
 from services.worker.engines.script import BLOCK_TOKENS, ScriptEngine
 from services.worker.engines.script_logprobs import made_up
 from tests.conftest import eventually
+from tests.worker.listening import listen
 
 WAIT_S = 20.0
 
@@ -51,12 +52,12 @@ class Stage:
 
     async def hear(self, request: EngineRequest, heard: list[int]) -> None:
         async with asyncio.timeout(WAIT_S):
-            async for delta in self.engine.generate(request):
+            async for delta in listen(self.engine, request):
                 heard += delta.ids
 
     async def play(self, text: str, **more: Any) -> list[Delta]:
         async with asyncio.timeout(WAIT_S):
-            return [delta async for delta in self.engine.generate(self.request(text, **more))]
+            return [delta async for delta in listen(self.engine, self.request(text, **more))]
 
 
 @pytest.fixture
@@ -145,14 +146,14 @@ async def test_streams_of_one_pace_go_in_step(stage: Any) -> None:
     trial = await stage(token_delay_ms=20.0)
     times: list[set[int]] = []
 
-    async def listen() -> None:
+    async def hear() -> None:
         moments = set()
-        async for _ in trial.engine.generate(trial.request("[[say]][[fill 8]][[/say]]")):
+        async for _ in listen(trial.engine, trial.request("[[say]][[fill 8]][[/say]]")):
             moments.add(time.monotonic_ns() // 20_000_000)
         times.append(moments)
 
     started = time.monotonic()
-    await asyncio.gather(*(listen() for _ in range(16)))
+    await asyncio.gather(*(hear() for _ in range(16)))
     spent = time.monotonic() - started
     assert 0.1 < spent < 1.0
     shared = set.intersection(*(moments for moments in times))
@@ -175,7 +176,7 @@ async def test_prefill_costs_time_for_what_is_not_cached(stage: Any) -> None:
 
     async def first_token_after(text: str) -> tuple[float, int | None]:
         started = time.monotonic()
-        deltas = trial.engine.generate(trial.request(text))
+        deltas = listen(trial.engine, trial.request(text))
         first = await asyncio.wait_for(anext(deltas), WAIT_S)
         await deltas.aclose()
         return time.monotonic() - started, first.cached
@@ -201,7 +202,7 @@ async def test_prompts_are_prefilled_one_after_the_other(stage: Any) -> None:
 async def test_cancelling_in_prefill_leaves_nothing_cached(stage: Any) -> None:
     trial = await stage(prefill_tokens_per_s=100.0)
     request = trial.request("word " * 500 + "[[say]]yes[[/say]]")
-    task = asyncio.create_task(anext(trial.engine.generate(request)))
+    task = asyncio.create_task(anext(listen(trial.engine, request)))
     await eventually(lambda: trial.engine.load().running == 1)
     task.cancel()
     await asyncio.wait([task])
@@ -221,7 +222,7 @@ async def test_an_error_in_mid_stream_harms_nobody_else(stage: Any) -> None:
 
 async def test_a_request_may_kill_the_engine(stage: Any) -> None:
     trial = await stage()
-    other = trial.engine.generate(trial.request("[[say]]a[[silence]][[/say]]"))
+    other = listen(trial.engine, trial.request("[[say]]a[[silence]][[/say]]"))
     await asyncio.wait_for(anext(other), WAIT_S)
     with pytest.raises(EngineDied, match="at lunch"):
         await trial.play("[[say]]a[[die at lunch]][[/say]]")
@@ -232,7 +233,7 @@ async def test_a_request_may_kill_the_engine(stage: Any) -> None:
 
 async def test_silence_lasts_until_it_is_cancelled(stage: Any) -> None:
     trial = await stage(slots=1)
-    deltas = trial.engine.generate(trial.request("[[say]]a[[silence]]b[[/say]]"))
+    deltas = listen(trial.engine, trial.request("[[say]]a[[silence]]b[[/say]]"))
     assert (await asyncio.wait_for(anext(deltas), WAIT_S)).ids
     silent = asyncio.ensure_future(anext(deltas))
     await asyncio.wait([silent], timeout=0.05)
@@ -244,7 +245,7 @@ async def test_silence_lasts_until_it_is_cancelled(stage: Any) -> None:
 
 async def test_greater_priority_is_sooner(stage: Any) -> None:
     trial = await stage(slots=1)
-    holder = trial.engine.generate(trial.request("[[say]]a[[silence]][[/say]]"))
+    holder = listen(trial.engine, trial.request("[[say]]a[[silence]][[/say]]"))
     await asyncio.wait_for(anext(holder), WAIT_S)
     order: list[int] = []
 
@@ -284,7 +285,7 @@ async def test_the_cache_is_as_large_as_it_is_told(stage: Any) -> None:
 
 async def test_kv_use_is_told_and_given_back(stage: Any) -> None:
     trial = await stage(kv_tokens=1000)
-    deltas = trial.engine.generate(trial.request("word " * 400 + "[[say]]a[[silence]][[/say]]"))
+    deltas = listen(trial.engine, trial.request("word " * 400 + "[[say]]a[[silence]][[/say]]"))
     await asyncio.wait_for(anext(deltas), WAIT_S)
     used = trial.engine.load().kv_used
     assert used is not None

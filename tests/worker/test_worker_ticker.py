@@ -16,7 +16,7 @@ def test_paces_fall_into_step(after: int, period: int, expected: int) -> None:
 async def test_flat_out_is_once_per_turn_of_the_loop() -> None:
     steps: list[str] = []
 
-    def step(item: str) -> int | None:
+    def step(item: str, now: int) -> int | None:
         steps.append(item)
         return NOW if len(steps) < 6 else None
 
@@ -34,7 +34,7 @@ async def test_what_is_due_together_is_stepped_together(monkeypatch: pytest.Monk
     now = 1_000_000
     monkeypatch.setattr(ticker, "now_us", lambda: now)
     ticks: list[list[str]] = [[]]
-    clock: Ticker[str] = Ticker(lambda item: ticks[-1].append(item))
+    clock: Ticker[str] = Ticker(lambda item, now: ticks[-1].append(item))
     for item, at in (("late", now + 9_000), ("one", now + 2_000), ("two", now + 2_000), ("soon", now + 1_000)):
         clock.add(item, at)
     for moment, expected in ((1_500, ["soon"]), (2_500, ["one", "two"]), (9_500, ["late"])):
@@ -47,7 +47,7 @@ async def test_what_is_due_together_is_stepped_together(monkeypatch: pytest.Monk
 
 async def test_an_earlier_time_moves_the_timer_forward() -> None:
     done = asyncio.Event()
-    clock: Ticker[str] = Ticker(lambda item: done.set())
+    clock: Ticker[str] = Ticker(lambda item, now: done.set())
     clock.add("in an hour", ticker.now_us() + 3_600_000_000)
     clock.add("now", ticker.now_us() + 1_000)
     await asyncio.wait_for(done.wait(), 5)

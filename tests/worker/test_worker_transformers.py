@@ -21,6 +21,7 @@ from services.runtime.config import WorkerConfig  # noqa: E402
 from services.worker.engine import Delta, EngineDied, EngineRequest  # noqa: E402
 from services.worker.engines.transformers import TransformersEngine  # noqa: E402
 from tests.conftest import eventually  # noqa: E402
+from tests.worker.listening import listen  # noqa: E402
 
 WAIT_S = 20.0
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]
@@ -45,7 +46,7 @@ def request(turn: str, ids: list[int] | None = None, stop_ids: tuple[int, ...] =
 
 async def run(engine: TransformersEngine, asked: EngineRequest) -> list[Delta]:
     async with asyncio.timeout(WAIT_S):
-        return [delta async for delta in engine.generate(asked)]
+        return [delta async for delta in listen(engine, asked)]
 
 
 async def ids_of(engine: TransformersEngine, asked: EngineRequest) -> list[int]:
@@ -107,7 +108,7 @@ async def test_requests_sample_each_in_their_own_way(engine: TransformersEngine)
 
 async def test_cancelled_requests_leave_no_handler_and_no_blocks(engine: TransformersEngine) -> None:
     for turn in range(5):
-        deltas = engine.generate(request(f"t{turn}", [turn + 8, *PROMPT], max_tokens=3000))
+        deltas = listen(engine, request(f"t{turn}", [turn + 8, *PROMPT], max_tokens=3000))
         await asyncio.wait_for(anext(deltas), WAIT_S)
         await deltas.aclose()
     scheduler = engine._manager.batch_processor.scheduler
@@ -131,7 +132,7 @@ async def test_cancelling_in_a_long_prefill(engine: TransformersEngine) -> None:
 async def test_an_id_may_come_again_at_once(engine: TransformersEngine) -> None:
     """The library's own id differs, or the late cancellation would hit the second attempt."""
     for _ in range(5):
-        deltas = engine.generate(request("same", max_tokens=3000))
+        deltas = listen(engine, request("same", max_tokens=3000))
         await asyncio.wait_for(anext(deltas), WAIT_S)
         await deltas.aclose()
     assert len(await ids_of(engine, request("same", max_tokens=40))) == 40
@@ -140,7 +141,7 @@ async def test_an_id_may_come_again_at_once(engine: TransformersEngine) -> None:
 async def test_a_request_that_the_library_refuses_fails_alone(engine: TransformersEngine, monkeypatch: Any) -> None:
     from services.worker.engines import transformers as module
 
-    other = engine.generate(request("other", max_tokens=200))
+    other = listen(engine, request("other", max_tokens=200))
     await asyncio.wait_for(anext(other), WAIT_S)
     with monkeypatch.context() as patch:
         patch.setattr(module, "row_arguments", lambda *_: {"temperature": "hot"})
@@ -166,7 +167,7 @@ async def test_a_stuck_step_is_noticed(tiny_model: Path) -> None:
     await engine.start()
     gate = threading.Event()
     engine._manager.batch_processor.prepare_next_batch = gate.wait
-    deltas = engine.generate(request("t", max_tokens=3000))
+    deltas = listen(engine, request("t", max_tokens=3000))
     try:
         with pytest.raises(EngineDied, match="no step in"):
             await asyncio.wait_for(_drain(deltas), WAIT_S)

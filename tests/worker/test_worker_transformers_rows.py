@@ -18,6 +18,7 @@ from schemas.events import FinishReason  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
 from services.worker.engine import Delta, EngineRequest  # noqa: E402
 from services.worker.engines.transformers import TransformersEngine  # noqa: E402
+from tests.worker.listening import listen  # noqa: E402
 
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(60)]
 
@@ -41,7 +42,7 @@ async def run(engine: TransformersEngine, turn: str, **sampling: Any) -> list[De
     ids, stops = sampling.pop("ids", PROMPT), sampling.pop("stop_ids", [])
     options = {"max_tokens": 24, "temperature": 0.0, **sampling}
     async with asyncio.timeout(30):
-        return [delta async for delta in engine.generate(EngineRequest(turn, ids, Sampling(**options), stops, **more))]
+        return [delta async for delta in listen(engine, EngineRequest(turn, ids, Sampling(**options), stops, **more))]
 
 
 def ids_of(deltas: list[Delta]) -> list[int]:

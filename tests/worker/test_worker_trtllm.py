@@ -19,6 +19,7 @@ from services.worker.engines.trtllm import TrtllmEngine
 from services.worker.engines.trtllm_pollers import MAX_EVENTS, KvFeed
 from services.worker.kv_events import BlocksStored, CacheCleared
 from tests.conftest import eventually
+from tests.worker.listening import listen
 
 WAIT_S = 20.0
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]
@@ -51,7 +52,7 @@ def request(turn: str = "t", stop_ids: tuple[int, ...] = (), **more: Any) -> Eng
 
 async def run(engine: TrtllmEngine, asked: EngineRequest) -> list[Delta]:
     async with asyncio.timeout(WAIT_S):
-        return [delta async for delta in engine.generate(asked)]
+        return [delta async for delta in listen(engine, asked)]
 
 
 async def drain(deltas: Any) -> None:
@@ -79,7 +80,7 @@ async def test_every_request_has_sampling_parameters_of_its_own(engine: TrtllmEn
 async def test_leaving_early_aborts_and_ending_does_not(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     runtime = fake_trtllm.LLM.last.runtime
     await run(engine, request())
-    deltas = engine.generate(request(max_tokens=3000))
+    deltas = listen(engine, request(max_tokens=3000))
     await asyncio.wait_for(anext(deltas), WAIT_S)
     await deltas.aclose()
     assert [output.aborts for output in runtime.outputs] == [0, 1]
@@ -132,9 +133,9 @@ async def test_a_call_that_is_refused_ends_that_turn_alone(
 
 @BOTH
 async def test_an_error_of_one_request_in_mid_stream(engine: TrtllmEngine, fake_trtllm: Any) -> None:
-    deltas = engine.generate(request("bad", max_tokens=3000))
+    deltas = listen(engine, request("bad", max_tokens=3000))
     await asyncio.wait_for(anext(deltas), WAIT_S)
-    other = engine.generate(request("other", max_tokens=500))
+    other = listen(engine, request("other", max_tokens=500))
     await asyncio.wait_for(anext(other), WAIT_S)
     fake_trtllm.LLM.last.runtime.outputs[0].deliver(fake_trtllm.llmapi.RequestError("bad word"))
     with pytest.raises(EngineFailed, match="bad word") as caught:
@@ -146,7 +147,7 @@ async def test_an_error_of_one_request_in_mid_stream(engine: TrtllmEngine, fake_
 
 @BOTH
 async def test_any_other_error_of_an_iterator_is_the_end(engine: TrtllmEngine, fake_trtllm: Any) -> None:
-    turns = [engine.generate(request(f"t{i}", max_tokens=3000)) for i in range(3)]
+    turns = [listen(engine, request(f"t{i}", max_tokens=3000)) for i in range(3)]
     await asyncio.wait_for(asyncio.gather(*(anext(deltas) for deltas in turns)), WAIT_S)
     fake_trtllm.LLM.last.runtime.outputs[1].deliver(RuntimeError("NCCL: unhandled system error"))
     for deltas in turns:
@@ -167,7 +168,7 @@ async def test_an_engine_that_shuts_down_by_itself_is_dead(engine: TrtllmEngine,
 async def test_silence_is_death_after_a_while(fake_trtllm: Any, model: Path) -> None:
     engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096, watchdog_s=0.3))
     await engine.start()
-    deltas = engine.generate(request(max_tokens=3000))
+    deltas = listen(engine, request(max_tokens=3000))
     await asyncio.wait_for(anext(deltas), WAIT_S)
     fake_trtllm.LLM.last.runtime.kill()
     with pytest.raises(EngineDied, match="said nothing"):
@@ -253,7 +254,7 @@ async def test_a_reader_that_falls_behind_is_told() -> None:
 
 @BOTH
 async def test_stop_aborts_ends_and_shuts_down(engine: TrtllmEngine, fake_trtllm: Any) -> None:
-    deltas = engine.generate(request(max_tokens=3000))
+    deltas = listen(engine, request(max_tokens=3000))
     await asyncio.wait_for(anext(deltas), WAIT_S)
     rest = asyncio.create_task(run_rest(deltas))
     await asyncio.wait_for(engine.stop(5.0), WAIT_S)

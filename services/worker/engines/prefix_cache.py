@@ -1,8 +1,10 @@
 """Which blocks of tokens a KV cache would hold: the bookkeeping of prefix sharing without the tensors."""
 
-from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
+
+from schemas.frames import pack_ids
+from services.runtime.block_keys import block_keys
+from services.worker.held_blocks import HeldBlocks
 
 
 class PrefixCache:
@@ -11,44 +13,27 @@ class PrefixCache:
 
     def __init__(self, block_tokens: int, capacity_tokens: int) -> None:
         self.block_tokens = block_tokens
-        self._capacity = max(1, capacity_tokens // block_tokens)
-        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._blocks = HeldBlocks(max(1, capacity_tokens // block_tokens))
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def keys(self, token_ids: Sequence[int], salt: str | None = None) -> list[int]:
+    def keys(self, token_ids: Sequence[int], salt: str | None = None) -> Sequence[int]:
         """The keys of all whole blocks of `token_ids`. Equal keys mean equal tokens from the start, and equal salts."""
-        return self._chain(hash(salt) if salt is not None else 0, token_ids)
+        return list(block_keys(pack_ids(token_ids), self.block_tokens, salt=salt))
 
-    def extend(self, keys: Sequence[int], more_ids: Sequence[int], salt: str | None = None) -> list[int]:
+    def extend(self, keys: Sequence[int], more_ids: Sequence[int], salt: str | None = None) -> Sequence[int]:
         """`keys` and those of the blocks behind them; `more_ids` begin where the last of `keys` ends."""
-        return [*keys, *(self._chain(keys[-1], more_ids) if keys else self.keys(more_ids, salt))]
-
-    def _chain(self, key: int, token_ids: Sequence[int]) -> list[int]:
-        data = array("I", token_ids).tobytes()
-        step = self.block_tokens * array("I").itemsize
-        keys = []
-        for start in range(0, len(data) - step + 1, step):
-            key = hash((key, data[start : start + step]))
-            keys.append(key)
-        return keys
+        parent = keys[-1] if keys else None
+        more = list(block_keys(pack_ids(more_ids), self.block_tokens, salt=salt, parent=parent))
+        return [*keys, *more] if more else keys
 
     def match(self, keys: Sequence[int]) -> int:
         """How many leading blocks are held. They count as used now."""
-        held = 0
-        while held < len(keys) and keys[held] in self._blocks:
-            held += 1
-        self._touch(keys[:held])
+        held = self._blocks.match(keys)
+        self._blocks.use(keys[:held])
         return held
 
     def insert(self, keys: Sequence[int]) -> None:
         """The blocks are computed. The oldest others go if there is no room."""
-        self._touch(keys[: self._capacity])
-        while len(self._blocks) > self._capacity:
-            self._blocks.popitem(last=False)
-
-    def _touch(self, keys: Sequence[int]) -> None:
-        for key in reversed(keys):
-            self._blocks[key] = None
-            self._blocks.move_to_end(key)
+        self._blocks.use(keys)

@@ -12,20 +12,20 @@ import asyncio
 import heapq
 import os
 import time
-from collections.abc import AsyncGenerator
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from schemas.control import Load
-from schemas.errors import EngineFailed
+from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
 from services.parser import Family, family
 from services.runtime.config import WorkerConfig
 from services.runtime.model_files import find_file, read_facts, read_json
-from services.worker.engine import Delta, EngineInfo, EngineRequest
+from services.worker.engine import Delta, EngineInfo, EngineRequest, Sink
 from services.worker.engines.prefix_cache import PrefixCache
 from services.worker.engines.script_author import Author
 from services.worker.engines.script_logprobs import made_up
@@ -58,21 +58,56 @@ FEATURES = frozenset(
 class _Stream:
     """One turn that is being said."""
 
-    __slots__ = ("burst", "cached", "cue", "delay_us", "done", "keys", "mark", "playback", "pos", "request", "turn")
+    __slots__ = (
+        "burst",
+        "cached",
+        "cue",
+        "delay_us",
+        "ids",
+        "keys",
+        "logprobs",
+        "mark",
+        "plain_until",
+        "playback",
+        "pos",
+        "prompt_tokens",
+        "put",
+        "resumed",
+        "running",
+        "salt",
+        "tail",
+        "turn",
+        "waiting",
+    )
 
-    def __init__(self, turn: Turn, request: EngineRequest, playback: Playback, keys: list[int], delay_us: int) -> None:
-        self.turn = turn
-        self.request = request
-        self.playback = playback
+    def __init__(self, request: EngineRequest, keys: Sequence[int]) -> None:
+        self.prompt_tokens = len(request.token_ids)
         self.keys = keys
-        self.delay_us = delay_us
+        self.tail = request.token_ids[len(keys) * BLOCK_TOKENS :]
+        """What of the prompt fills no block."""
+        self.salt = request.cache_salt
+        self.resumed = request.resumed
+        self.logprobs = request.sampling.logprobs
+        self.waiting = False
+        self.running = False
+        self.delay_us = 0
         self.burst = 1
         self.mark = "-"
         self.pos = 0
         self.cue = 0
+        self.plain_until = 0
+        """Steps that end before this token hold tokens and nothing else."""
         self.cached: int | None = None
         """Given with the first delta, then None."""
-        self.done = False
+        self.playback: Playback
+        self.ids: list[int] = []
+        self.turn: Turn
+        self.put: Callable[[Delta], None]
+
+    def plays(self, directive: Directive, playback: Playback, delay_us: int) -> None:
+        """What the turn will hear is known."""
+        self.playback, self.ids = playback, playback.ids
+        self.delay_us, self.burst, self.mark = delay_us, directive.burst, directive.id
 
 
 class ScriptEngine:
@@ -86,15 +121,18 @@ class ScriptEngine:
         self._waiting: list[tuple[int, int, _Stream]] = []
         self._order = count()
         self._queued = 0
-        self._running: set[_Stream] = set()
+        self._running = 0
+        self._writing: set[asyncio.Task[None]] = set()
         self._kv_held = 0
         self._prefill_free_us = 0
         self._marks = -1
         self._author: Author
+        self._loop: asyncio.AbstractEventLoop
         self._vocabulary_size = 0
 
     async def start(self) -> EngineInfo:
         """Loads the tokenizer and the scripts. Raises OSError or ValueError where they cannot be read."""
+        self._loop = asyncio.get_running_loop()
         info = await asyncio.to_thread(self._load)
         marks = (self._config.engine_args or {}).get("marks")
         if marks:
@@ -130,41 +168,52 @@ class ScriptEngine:
             vocab_size=self._vocabulary_size,
         )
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[Delta, None]:
-        """See `Engine.generate`."""
-        turn = self._turns.open(request.id)
-        stream: _Stream | None = None
+    def open(self, request: EngineRequest, sink: Sink) -> Turn:
+        """See `Engine.open`."""
+        keys = request.block_keys
+        if keys is None:
+            keys = self._cache.keys(request.token_ids, request.cache_salt)
+        stream = _Stream(request, keys)
+        stream.turn = turn = self._turns.open(request.id, sink, partial(self._release, stream))
+        stream.put = turn.put
         try:
-            prepared = await self._prepare(turn, request)
-            if not turn.ended:  # else the engine has died or stopped meanwhile, and `get` says so
-                stream = prepared
-                self._queued += 1
-                heapq.heappush(self._waiting, (-request.priority, next(self._order), stream))
-                self._admit()
-            while True:
-                delta = await turn.get()
-                yield delta
-                if delta.finish is not None:
-                    return
-        finally:
-            self._turns.close(turn)
-            if stream is not None:
-                self._drop(stream)
+            named = self._author.named(request)
+        except Exception:
+            turn.close()
+            raise
+        if named is not None:
+            self._enqueue(stream, request.priority, *named)
+        else:
+            writing = self._loop.create_task(self._write(stream, request))
+            self._writing.add(writing)
+            writing.add_done_callback(self._writing.discard)
+        return turn
 
-    async def _prepare(self, turn: Turn, request: EngineRequest) -> _Stream:
-        named = self._author.named(request)
-        directive, playback = named or (Directive("-"), await asyncio.to_thread(self._author.written, request))
+    async def _write(self, stream: _Stream, request: EngineRequest) -> None:
+        """On a thread: the agent reads the whole prompt."""
+        try:
+            playback = await self._loop.run_in_executor(None, self._author.written, request)
+        except TurnwireError as error:
+            stream.turn.fail(error)
+        except Exception as error:
+            stream.turn.fail(EngineFailed(f"the script engine has no words: {type(error).__name__}: {error}"))
+        else:
+            if not stream.turn.ended:
+                self._enqueue(stream, request.priority, Directive("-"), playback)
+
+    def _enqueue(self, stream: _Stream, priority: int, directive: Directive, playback: Playback) -> None:
         delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
-        keys = self._cache.keys(request.token_ids, request.cache_salt)
-        stream = _Stream(turn, request, playback, keys, round(delay_ms * 1000))
-        stream.burst, stream.mark = directive.burst, directive.id
-        return stream
+        stream.plays(directive, playback, round(delay_ms * 1000))
+        stream.waiting = True
+        self._queued += 1
+        heapq.heappush(self._waiting, (-priority, next(self._order), stream))
+        self._admit()
 
     def load(self) -> Load:
         """See `Engine.load`."""
         capacity = self._config.kv_tokens or DEFAULT_KV_TOKENS
         return Load(
-            running=len(self._running),
+            running=self._running,
             waiting=self._queued,
             slots=self._config.slots,
             queue_limit=self._config.queue_limit,
@@ -179,24 +228,26 @@ class ScriptEngine:
         """See `Engine.stop`."""
         self._ticker.stop()
         self._turns.stop()
+        for writing in self._writing:
+            writing.cancel()
         if self._marks >= 0:
             os.close(self._marks)
             self._marks = -1
 
     def _admit(self) -> None:
         """Gives free slots to those who wait: prefill now, first token when it is done."""
-        while self._waiting and len(self._running) < self._config.slots and not self._turns.over:
+        while self._waiting and self._running < self._config.slots and not self._turns.over:
             _, _, stream = heapq.heappop(self._waiting)
-            if stream.done:
+            if not stream.waiting:
                 continue
             self._queued -= 1
-            self._running.add(stream)
-            prompt = len(stream.request.token_ids)
-            self._kv_held += prompt
+            self._running += 1
+            stream.waiting, stream.running = False, True
+            self._kv_held += stream.prompt_tokens
             # The last token is always computed: without it there is nothing to decode from.
-            held = self._cache.match(stream.keys[: (prompt - 1) // BLOCK_TOKENS])
+            held = self._cache.match(stream.keys[: (stream.prompt_tokens - 1) // BLOCK_TOKENS])
             stream.cached = held * BLOCK_TOKENS
-            self._ticker.add(stream, self._prefilled_at(prompt - stream.cached))
+            self._ticker.add(stream, self._prefilled_at(stream.prompt_tokens - stream.cached))
 
     def _prefilled_at(self, tokens: int) -> int:
         """When `tokens` more are computed; prompts are, one after the other."""
@@ -206,18 +257,26 @@ class ScriptEngine:
         self._prefill_free_us = start + round(tokens * 1e6 / self._config.prefill_tokens_per_s)
         return self._prefill_free_us
 
-    def _step(self, stream: _Stream) -> int | None:
+    def _step(self, stream: _Stream, now: int) -> int | None:
         """One engine step of one turn; returns when the next one is due."""
         try:
-            return None if stream.done else self._say(stream)
+            end = stream.pos + stream.burst
+            if end >= stream.plain_until:
+                return self._say(stream, now) if stream.running else None
+            ids = stream.ids[stream.pos : end]
+            self._kv_held += end - stream.pos
+            stream.pos = end
+            stream.put(Delta(ids))
+            delay = stream.delay_us
+            return (now // delay + 1) * delay if delay else NOW  # `aligned`, without the call
         except Exception as error:  # the ticker serves all turns: an error here must end them, not leave them hanging
             self._die(f"{type(error).__name__}: {error}")
             return None
 
-    def _say(self, stream: _Stream) -> int | None:
+    def _say(self, stream: _Stream, now: int) -> int | None:
+        """A step that may hold more than tokens."""
         playback = stream.playback
-        if stream.pos == 0 and stream.cue == 0:
-            self._cache.insert(stream.keys)
+        first = stream.pos == 0 and stream.cue == 0
         ahead = len(playback.ids)
         while stream.cue < len(playback.cues):
             at, cue = playback.cues[stream.cue]
@@ -226,33 +285,38 @@ class ScriptEngine:
                 break
             stream.cue += 1
             if cue.kind in {"pause", "fail", "die", "silence"}:
-                return self._interrupt(stream, cue)
+                if first:
+                    self._cache.insert(stream.keys)
+                return self._interrupt(stream, cue, now)
             self._pace(stream, cue)
         end = min(stream.pos + stream.burst, ahead)
         ids = playback.ids[stream.pos : end]
         stream.pos = end
+        stream.plain_until = ahead if stream.logprobs is None else 0
         self._kv_held += len(ids)
         delta = Delta(ids, cached=stream.cached)
         stream.cached = None
-        if stream.request.sampling.logprobs is not None:
-            top, first = stream.request.sampling.logprobs, stream.request.resumed + end - len(ids)
-            delta.logprobs = [made_up(token, first + n, top, self._vocabulary_size) for n, token in enumerate(ids)]
+        if stream.logprobs is not None:
+            at = stream.resumed + end - len(ids)
+            delta.logprobs = [
+                made_up(token, at + n, stream.logprobs, self._vocabulary_size) for n, token in enumerate(ids)
+            ]
         if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
             delta.finish, delta.stop_id = playback.finish, playback.stop_id
-            self._drop(stream)
-        stream.turn.put(delta)
-        return None if stream.done else aligned(now_us(), stream.delay_us) if stream.delay_us else NOW
+        if first and stream.running:
+            # Behind the frame with the first token: nobody waits for the book-keeping of its prompt.
+            self._loop.call_soon(self._cache.insert, stream.keys)
+        stream.put(delta)
+        return aligned(now, stream.delay_us) if stream.running and stream.delay_us else NOW if stream.running else None
 
-    def _interrupt(self, stream: _Stream, cue: Cue) -> int | None:
+    def _interrupt(self, stream: _Stream, cue: Cue, now: int) -> int | None:
         """A cue that no token follows in this step."""
         if cue.kind == "pause":
-            return aligned(now_us() + round(cue.amount * 1000), stream.delay_us)
+            return aligned(now + round(cue.amount * 1000), stream.delay_us)
         if cue.kind == "die":
             self._die(cue.text or "it was told to")
         elif cue.kind == "fail":
-            message = cue.text or "the script fails here"
-            self._drop(stream)
-            stream.turn.fail(lambda: EngineFailed(message))
+            stream.turn.fail(EngineFailed(cue.text or "the script fails here"))
         return None  # `silence`: the turn keeps its slot until it is cancelled
 
     def _pace(self, stream: _Stream, cue: Cue) -> None:
@@ -264,20 +328,24 @@ class ScriptEngine:
             # One write each, so that whoever reads the file sees whole lines.
             os.write(self._marks, f"{stream.mark} {cue.text} {time.monotonic_ns()}\n".encode())
 
-    def _drop(self, stream: _Stream) -> None:
+    def _release(self, stream: _Stream) -> None:
         """The turn is over for the engine: its slot is free, its tokens stay in the cache."""
-        if stream.done:
-            return
-        stream.done = True
-        if stream in self._running:
-            self._running.discard(stream)
-            self._kv_held -= len(stream.request.token_ids) + stream.pos
-            if stream.pos:
-                rest = stream.request.token_ids[len(stream.keys) * BLOCK_TOKENS :] + stream.playback.ids[: stream.pos]
-                self._cache.insert(self._cache.extend(stream.keys, rest, stream.request.cache_salt))
-        else:
+        if stream.waiting:
+            stream.waiting = False
             self._queued -= 1
+        if not stream.running:
+            return
+        stream.running = False
+        stream.plain_until = 0
+        self._running -= 1
+        self._kv_held -= stream.prompt_tokens + stream.pos
+        if stream.pos:
+            self._loop.call_soon(self._keep, stream)
         self._admit()
+
+    def _keep(self, stream: _Stream) -> None:
+        rest = [*stream.tail, *stream.ids[: stream.pos]]
+        self._cache.insert(self._cache.extend(stream.keys, rest, stream.salt))
 
     def _die(self, reason: str) -> None:
         self._ticker.stop()

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from tokenizers import Tokenizer
 
+from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from services.parser import Family
 from services.worker.engine import EngineRequest
@@ -26,6 +27,7 @@ from services.worker.engines.script_player import (
 
 _TAIL = 160
 """The play directive stands within so many tokens of the prompt's end; a long prompt is not decoded for it."""
+_NEAR = 48
 _COMPILED = 256
 _SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
 _OVER = Reply("All that the request brought is said.", "The request's script has no further turn.")
@@ -51,6 +53,7 @@ class Author:
         self._request_mode = request_mode
         self._prose = self._encode(PROSE)
         self._compiled = lru_cache(_COMPILED)(self._compile_named)
+        self._played = lru_cache(_COMPILED)(self._play_named)
 
     def named(self, request: EngineRequest) -> tuple[Directive, Playback] | None:
         """The written script that the prompt's tail names; None if it names none. Quick.
@@ -60,13 +63,16 @@ class Author:
         if not self._scripts:
             return None
         end = len(request.token_ids) - request.resumed
-        directive = find_directive(self._decode(request.token_ids[max(0, end - _TAIL) : end]))
+        # Most prompts name it close to their end, and decoding is what this costs.
+        directive = find_directive(self._decode(request.token_ids[max(0, end - _NEAR) : end]))
+        if directive is None:
+            directive = find_directive(self._decode(request.token_ids[max(0, end - _TAIL) : end]))
         if directive is None:
             return None
         if directive.name not in self._scripts:
             known = ", ".join(sorted(self._scripts))
             raise Invalid(f"there is no script {directive.name!r}; there are: {known}", param="prompt")
-        return directive, self._perform(self._compiled(directive.name, directive.n), request)
+        return directive, self._play(directive, request)
 
     def written(self, request: EngineRequest) -> Playback:
         """What the prompt brings with it, in request mode, or what the agent has to say. Milliseconds on long prompts.
@@ -88,6 +94,20 @@ class Author:
 
     def _compile_named(self, name: str, n: int) -> Compiled:
         return compile_script(self._scripts[name], self._encode, self._prose, n)
+
+    def _play(self, directive: Directive, request: EngineRequest) -> Playback:
+        sampling, stops = request.sampling, tuple(request.stop_ids)
+        limit = sampling.max_tokens or 0
+        if not sampling.min_tokens and any(token in stops for token in self._eos_ids):
+            # The script ends by itself: limits beyond its end, which differ from prompt to prompt, all mean the same.
+            limit = min(limit, len(self._compiled(directive.name, directive.n).ids) + 1)
+        return self._played((directive.name, directive.n), (limit, sampling.min_tokens), stops, request.resumed)
+
+    def _play_named(
+        self, script: tuple[str, int], limits: tuple[int, int | None], stops: tuple[int, ...], resumed: int
+    ) -> Playback:
+        sampling = Sampling(max_tokens=limits[0], min_tokens=limits[1])
+        return perform(self._compiled(*script), sampling, stops, self._eos_ids, self._prose, resumed=resumed)
 
     def _perform(self, script: Compiled, request: EngineRequest) -> Playback:
         return perform(script, request.sampling, request.stop_ids, self._eos_ids, self._prose, resumed=request.resumed)

@@ -23,19 +23,20 @@ def aligned(after_us: int, period_us: int) -> int:
 
 
 class Ticker(Generic[T]):
-    """Calls `step(item)` for each item when it is due; what it returns is when to step the item again.
+    """Calls `step(item, now_us)` for each item when it is due; what it returns is when to step the item again.
 
     One timer for all items, and none at all for those that are to go flat out: these are stepped once per turn of the
     loop, so that the loop's other work runs between two steps.
     """
 
-    def __init__(self, step: Callable[[T], int | None]) -> None:
+    def __init__(self, step: Callable[[T, int], int | None]) -> None:
         self._step = step
         self._flat: list[T] = []
         self._due: dict[int, list[T]] = {}
         self._times: list[int] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.Handle | None = None
-        self._armed_for: int | None = None
+        self._armed_for = NOW
 
     def add(self, item: T, at_us: int = NOW) -> None:
         """Step `item` at `at_us`."""
@@ -63,13 +64,13 @@ class Ticker(Generic[T]):
     def _arm(self) -> None:
         wanted = NOW if self._flat else self._times[0] if self._times else None
         if self._handle is not None:
-            if wanted is not None and self._armed_for is not None and self._armed_for <= wanted:
+            if wanted is not None and self._armed_for <= wanted:
                 return
             self._handle.cancel()
             self._handle = None
         if wanted is None:
             return
-        loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         self._armed_for = wanted
         if wanted == NOW:
             self._handle = loop.call_soon(self._tick)
@@ -82,8 +83,9 @@ class Ticker(Generic[T]):
         now = now_us()
         while self._times and self._times[0] <= now:
             items += self._due.pop(heapq.heappop(self._times))
+        step, put = self._step, self._put
         for item in items:
-            again = self._step(item)
+            again = step(item, now)
             if again is not None:
-                self._put(item, again)
+                put(item, again)
         self._arm()

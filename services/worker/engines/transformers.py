@@ -13,22 +13,37 @@ import asyncio
 import contextlib
 import gc
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
 from schemas.control import Load
 from schemas.conversation import Sampling
-from schemas.errors import EngineFailed
+from schemas.errors import EngineFailed, TurnwireError
 from services.runtime.config import WorkerConfig
 from services.runtime.model_files import with_defaults
-from services.worker.engine import Delta, EngineInfo, EngineRequest
+from services.worker.engine import Delta, EngineInfo, EngineRequest, Sink
 from services.worker.engines.threads import in_daemon_thread
 from services.worker.engines.transformers_adapter import MAX_SEED, Progress, parse_args, row_arguments
 from services.worker.engines.transformers_loader import Loaded, load_model
 from services.worker.engines.turns import OpenTurns, Turn
 
 WATCH_INTERVAL_S = 0.25
+
+
+class _First:
+    """The sink of the first token, by which the engine is tried."""
+
+    def __init__(self, ended: "asyncio.Future[None]") -> None:
+        self.ended = ended
+
+    def put(self, delta: Delta) -> None:
+        if delta.finish is not None and not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: TurnwireError) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
 
 
 class TransformersEngine:
@@ -66,31 +81,38 @@ class TransformersEngine:
         self._rows, self._guides = loaded.rows, loaded.guides
         self._watcher = asyncio.create_task(self._watch())
         try:
-            async for _ in self.generate(EngineRequest("start", [0], Sampling(max_tokens=1), [])):
-                pass
+            await self._decode_one()
         except EngineFailed:
             await self.stop(1.0)
             raise
         return self._info
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[Delta, None]:
-        """See `Engine.generate`."""
-        turn = self._turns.open(request.id)
+    async def _decode_one(self) -> None:
+        first = _First(asyncio.get_running_loop().create_future())
+        handle = self.open(EngineRequest("start", [0], Sampling(max_tokens=1), []), first)
+        try:
+            await first.ended
+        finally:
+            handle.close()
+
+    def open(self, request: EngineRequest, sink: Sink) -> Turn:
+        """See `Engine.open`."""
         progress = Progress(request)
         # An id of its own for each try: the library hangs on a duplicate, and a late cancellation would hit its heir.
         key = f"{request.id}#{next(self._keys)}"
-        self._held += len(request.token_ids)
+        prompt_tokens = len(request.token_ids)
+        turn = self._turns.open(request.id, sink, lambda: self._release(key, prompt_tokens, progress))
+        self._held += prompt_tokens
         try:
-            self._submit(key, turn, request, progress)
-            while True:
-                delta = await turn.get()
-                yield delta
-                if delta.finish is not None:
-                    return
-        finally:
-            self._turns.close(turn)
-            self._held -= len(request.token_ids) + progress.taken
-            self._release(key, cancel=not progress.finished)
+            added = self._submit(key, turn, request, progress)
+        except Exception:
+            turn.close()
+            raise
+        if not added:
+            turn.close()  # it hears of this from the exception
+            self._turns.die("the generation thread has ended")
+            raise self._turns.died()
+        return turn
 
     def load(self) -> Load:
         """See `Engine.load`."""
@@ -126,7 +148,8 @@ class TransformersEngine:
             await asyncio.wait_for(stop, grace_s)
         gc.collect()
 
-    def _submit(self, key: str, turn: Turn, request: EngineRequest, progress: Progress) -> None:
+    def _submit(self, key: str, turn: Turn, request: EngineRequest, progress: Progress) -> bool:
+        """Hands the request over. False: the library takes nothing any more."""
         arguments: dict[str, Any] = {}
         told: Mapping[int, list[tuple[int, float]]] | None = None
         if self._args.mode == "sampling":
@@ -137,15 +160,14 @@ class TransformersEngine:
         # The handler first: outputs that come before it land in a shared queue, and the turn would hang.
         self._manager.register_result_handler(key, self._callback(key, turn, progress, told))
         added = self._manager.add_request(
-            request.token_ids,
+            list(request.token_ids),
             request_id=key,
             max_new_tokens=progress.max_new_tokens,
             streaming=True,
             eos_token_id=progress.eos_token_id,
             **arguments,
         )
-        if added is None:  # it takes nothing any more
-            self._turns.die("the generation thread has ended")
+        return added is not None
 
     def _open_row(
         self, key: str, request: EngineRequest, sampling: Sampling
@@ -178,8 +200,7 @@ class TransformersEngine:
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:
-                message = f"{type(error).__name__}: {error}"
-                turn.fail(lambda: EngineFailed(message))
+                turn.fail(EngineFailed(f"{type(error).__name__}: {error}"))
 
         return deliver
 
@@ -190,14 +211,15 @@ class TransformersEngine:
         if stopping or not self._manager.is_running() or getattr(self._manager, "fatal_error", None) is not None:
             self._turns.die(error)
         else:
-            turn.fail(lambda: EngineFailed(f"transformers: {error}"))
+            turn.fail(EngineFailed(f"transformers: {error}"))
 
-    def _release(self, key: str, *, cancel: bool) -> None:
+    def _release(self, key: str, prompt_tokens: int, progress: Progress) -> None:
         """Nobody listens any more. A cancelled request gets no last output, so that its handler would stay for ever."""
+        self._held -= prompt_tokens + progress.taken
         self._cached.pop(key, None)
         if self._rows is not None:
             self._rows.close(key)
-        if cancel:
+        if not progress.finished:
             self._manager.cancel_request(key)
             router = self._manager.output_router
             with router._lock:

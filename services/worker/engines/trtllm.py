@@ -20,7 +20,7 @@ from schemas.control import Load
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.runtime.model_files import ModelFacts, read_facts
-from services.worker.engine import Delta, EngineInfo, EngineRequest
+from services.worker.engine import EngineInfo, EngineRequest, Sink
 from services.worker.engines.threads import in_daemon_thread
 from services.worker.engines.trtllm_events import KvTranslator, kv_used
 from services.worker.engines.trtllm_pollers import KvFeed, Poller
@@ -55,7 +55,7 @@ class TrtllmEngine:
         self._config = config
         self._turns = OpenTurns("trtllm")
         self._handles: dict[str, Any] = {}
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._pumps: dict[str, asyncio.Task[None]] = {}
         self._pollers: list[Poller] = []
         self._feed: KvFeed | None = None
         self._kv_used: float | None = None
@@ -86,30 +86,27 @@ class TrtllmEngine:
         self._watcher = asyncio.create_task(self._watch())
         return self._info
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[Delta, None]:
-        """See `Engine.generate`."""
-        turn = self._turns.open(request.id)
-        handle: Any = None
-        pump: asyncio.Task[None] | None = None
+    def open(self, request: EngineRequest, sink: Sink) -> Turn:
+        """See `Engine.open`."""
+        turn = self._turns.open(request.id, sink, lambda: self._release(request.id))
         try:
             if len(self._turns) == 1:
                 self._progress_at = time.monotonic()  # it was idle, not silent
-            handle = self._handles[request.id] = self._submit(request)
-            pump = asyncio.create_task(self._pump(turn, handle, Progress(request, self._facts.eos_ids)))
-            self._pumps.add(pump)
-            pump.add_done_callback(self._pumps.discard)
-            while True:
-                delta = await turn.get()
-                yield delta
-                if delta.finish is not None:
-                    return
-        finally:
-            self._turns.close(turn)
-            self._handles.pop(request.id, None)
-            if pump is not None:
-                pump.cancel()
-            if handle is not None:
-                _abort(handle)
+            handle = self._handles[request.id] = self._submit(turn, request)
+        except BaseException:
+            turn.close()
+            raise
+        # TensorRT-LLM gives an iterator and nothing else, so that each turn needs a task.
+        pump = asyncio.create_task(self._pump(turn, handle, Progress(request, self._facts.eos_ids)))
+        self._pumps[request.id] = pump
+        return turn
+
+    def _release(self, turn_id: str) -> None:
+        handle, pump = self._handles.pop(turn_id, None), self._pumps.pop(turn_id, None)
+        if pump is not None and pump is not asyncio.current_task():
+            pump.cancel()
+        if handle is not None:
+            _abort(handle)
 
     def load(self) -> Load:
         """See `Engine.load`."""
@@ -144,7 +141,7 @@ class TrtllmEngine:
             _abort(handle)
         # Engines answer an abort with a last response, which is what makes them forget the request.
         if self._pumps and self.healthy():
-            await asyncio.wait(self._pumps, timeout=grace_s * ABORT_SHARE)
+            await asyncio.wait(self._pumps.values(), timeout=grace_s * ABORT_SHARE)
         self._turns.stop()
         if self._feed is not None:
             self._feed.close()
@@ -153,7 +150,7 @@ class TrtllmEngine:
                 stopping = in_daemon_thread(lambda: self._shutdown(deadline), "trtllm-shutdown")
                 await asyncio.wait_for(stopping, max(0.0, deadline - time.monotonic()))
 
-    def _submit(self, request: EngineRequest) -> Any:
+    def _submit(self, turn: Turn, request: EngineRequest) -> Any:
         """Hands the request over; TensorRT-LLM checks it at once, and may raise half a dozen kinds of errors."""
         arguments = sampling_arguments(request, self._facts.sampling, self._facts.eos_ids, self._can)
         try:
@@ -164,11 +161,13 @@ class TrtllmEngine:
                 row = bias_row(request.sampling.logit_bias, self._facts.vocab_size or 0)
                 arguments["embedding_bias"] = importlib.import_module("torch").tensor(row)
             sampling = self._trtllm.SamplingParams(**arguments)
-            return self._llm.generate_async(request.token_ids, sampling, **generate_arguments(request, self._can))
+            ids = list(request.token_ids)
+            return self._llm.generate_async(ids, sampling, **generate_arguments(request, self._can))
         except (self._request_error, ValueError, TypeError, NotImplementedError) as error:
             raise Invalid(f"TensorRT-LLM refused the request: {error}") from error
         except RuntimeError as error:
             if "shutting down" in str(error):
+                turn.close()  # it hears of this from the exception
                 self._die(str(error))
                 raise self._turns.died() from error
             raise EngineFailed(f"TensorRT-LLM: {error}") from error
@@ -182,11 +181,11 @@ class TrtllmEngine:
                 turn.put(progress.take(output))
                 if turn.ended:
                     return
-            turn.fail(lambda: EngineFailed("TensorRT-LLM ended the request without saying why"))
+            turn.fail(EngineFailed("TensorRT-LLM ended the request without saying why"))
         except self._request_error as error:
-            _fail(turn, f"TensorRT-LLM: {error}")
+            turn.fail(EngineFailed(f"TensorRT-LLM: {error}"))
         except EngineFailed as error:
-            _fail(turn, error.info.message)
+            turn.fail(error)
         except Exception as error:
             self._die(f"{type(error).__name__}: {error}")
 
@@ -299,7 +298,3 @@ def _abort(handle: Any) -> None:
     if not handle.finished and not handle.aborted():
         with contextlib.suppress(Exception):
             handle.abort()
-
-
-def _fail(turn: Turn, message: str) -> None:
-    turn.fail(lambda: EngineFailed(message))

@@ -1,56 +1,50 @@
-"""The turns that an engine has open: from its callbacks to the iterators, and the engine's death to all of them."""
+"""The turns that an engine has open: from its callbacks to their sinks, and the engine's death to all of them."""
 
-import asyncio
-from collections import deque
 from collections.abc import Callable
 
-from schemas.errors import ENGINE_DIED, EngineFailed, Invalid
+from schemas.errors import ENGINE_DIED, Invalid, TurnwireError
 from schemas.events import FinishReason
-from services.worker.engine import Delta, EngineDied
+from services.worker.engine import Delta, EngineDied, Sink
 
 
 class Turn:
-    """One open turn. Deltas go in with `put` and come out of `get`, in order, on one event loop.
+    """One open turn, and the handle by which it is closed.
 
-    Whatever comes after the terminal delta or the failure is ignored: there is exactly one end.
+    It ends once: with a terminal delta, a failure, or because it was closed. Whatever comes after that is ignored.
     """
 
-    __slots__ = ("_failure", "_ready", "_waiter", "ended", "id")
+    __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id")
 
-    def __init__(self, turn_id: str) -> None:
+    def __init__(self, turns: "OpenTurns", turn_id: str, sink: Sink, released: Callable[[], None]) -> None:
         self.id = turn_id
         self.ended = False
-        self._ready: deque[Delta] = deque()
-        self._failure: Callable[[], EngineFailed] | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._turns = turns
+        self._sink = sink
+        self._put = sink.put
+        self._released = released
 
     def put(self, delta: Delta) -> None:
-        """One engine step's result. Never raises: it is called from engines' own callbacks."""
+        """One engine step's result."""
         if not self.ended:
-            self.ended = delta.finish is not None
-            self._ready.append(delta)
-            self._wake()
+            if delta.finish is not None:
+                self._end()
+            self._put(delta)
 
-    def fail(self, failure: Callable[[], EngineFailed]) -> None:
-        """The turn ends with an exception, made when it is raised; deltas that came before it still come out."""
+    def fail(self, error: TurnwireError) -> None:
+        """The turn ends with an error. Turns must not share one, for it holds a traceback."""
         if not self.ended:
-            self.ended = True
-            self._failure = failure
-            self._wake()
+            self._end()
+            self._sink.fail(error)
 
-    async def get(self) -> Delta:
-        """The next delta; raises what `fail` was given."""
-        while not self._ready:
-            if self._failure is not None:
-                raise self._failure()
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self._ready.popleft()
+    def close(self) -> None:
+        """See `Handle.close`."""
+        if not self.ended:
+            self._end()
 
-    def _wake(self) -> None:
-        # A bare future, not an asyncio.Queue: this is once per token and turn.
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _end(self) -> None:
+        self.ended = True
+        self._turns.forget(self)
+        self._released()
 
 
 class OpenTurns:
@@ -75,20 +69,22 @@ class OpenTurns:
         """Dead or stopped."""
         return self._stopped or self._death is not None
 
-    def open(self, turn_id: str) -> Turn:
-        """A new turn. Raises Invalid for an id that is in use, EngineDied if the engine is dead or stopped."""
+    def open(self, turn_id: str, sink: Sink, released: Callable[[], None]) -> Turn:
+        """A new turn. `released` is called once, as it ends, before the sink hears of the end.
+
+        Raises Invalid for an id that is in use, EngineDied if the engine is dead or stopped.
+        """
         if self._death is not None:
             raise self.died()
         if self._stopped:
             raise EngineDied(f"the {self._engine} engine was stopped", code=ENGINE_DIED)
         if turn_id in self._turns:
             raise Invalid(f"a turn with the id {turn_id!r} is being decoded", param="id")
-        turn = self._turns[turn_id] = Turn(turn_id)
+        turn = self._turns[turn_id] = Turn(self, turn_id, sink, released)
         return turn
 
-    def close(self, turn: Turn) -> None:
-        """The turn's iterator is gone."""
-        turn.ended = True
+    def forget(self, turn: Turn) -> None:
+        """The turn has ended: its id can be used again."""
         if self._turns.get(turn.id) is turn:
             del self._turns[turn.id]
 
@@ -97,10 +93,10 @@ class OpenTurns:
         if self._death is None:
             self._death = reason
             for turn in list(self._turns.values()):
-                turn.fail(self.died)
+                turn.fail(self.died())
 
     def died(self) -> EngineDied:
-        """The error that says so. A new one each time: turns must not share a traceback."""
+        """The error that says so, a new one each time."""
         return EngineDied(f"the {self._engine} engine died: {self._death}", code=ENGINE_DIED)
 
     def stop(self) -> None:

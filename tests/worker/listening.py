@@ -1,0 +1,60 @@
+"""An engine's turn as an iterator: what tests read in place of a sink."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+
+from schemas.errors import TurnwireError
+from services.worker.engine import Delta, Engine, EngineRequest
+
+
+class Listener:
+    """A sink that keeps all it hears, and holds the engine to the contract."""
+
+    def __init__(self) -> None:
+        self.deltas: deque[Delta] = deque()
+        self.error: TurnwireError | None = None
+        self.opened = False
+        self.ended = False
+        self._heard = asyncio.Event()
+
+    def put(self, delta: Delta) -> None:
+        self._check()
+        self.deltas.append(delta)
+        self.ended = delta.finish is not None
+        self._heard.set()
+
+    def fail(self, error: TurnwireError) -> None:
+        self._check()
+        self.error = error
+        self.ended = True
+        self._heard.set()
+
+    def _check(self) -> None:
+        assert self.opened, "the sink heard something before `open` had returned"
+        assert not self.ended, "the sink heard something after the end"
+
+    async def get(self) -> Delta:
+        """The next delta; raises what the turn failed with."""
+        while not self.deltas:
+            if self.error is not None:
+                raise self.error
+            self._heard.clear()
+            await self._heard.wait()
+        return self.deltas.popleft()
+
+
+async def listen(engine: Engine, request: EngineRequest) -> AsyncGenerator[Delta, None]:
+    """Opens the turn with the first step; leaving the iterator closes it."""
+    listener = Listener()
+    handle = engine.open(request, listener)
+    listener.opened = True
+    try:
+        while True:
+            delta = await listener.get()
+            yield delta
+            if delta.finish is not None:
+                return
+    finally:
+        handle.close()
+        listener.ended = True
