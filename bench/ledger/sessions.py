@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
-
 from bench.ledger.clients import Block, Dialogue
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
-from schemas.frames import ParseContext, TokenEntry, TokenFinish
+from schemas.frames import ParseContext, TokenFinish
 from schemas.ledger import LedgerEntry
 from services.parser.commit import Notary, entry_of
 from services.parser.seal import Sealer
@@ -205,8 +203,7 @@ class Model:
             prefix=prompt.prefix,
             ledger=prompt.found.seat,
         )
-        raw = msgspec.Raw(msgspec.json.encode(context))
-        parse = TurnParse(TokenEntry(f"t{self._turns}", 1, 0, context=raw), "w")
+        parse = TurnParse(f"t{self._turns}", 1, context, "w")
         parse.start(self.ledger.model.vocabulary, self._sealer)
         parse.feed(ids)
         parse.finish(TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None))

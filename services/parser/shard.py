@@ -10,6 +10,7 @@ import msgspec
 from schemas.control import Standing
 from schemas.errors import STREAM_GONE
 from schemas.frames import ABSENT, ParseContext, TokenEntry
+from services.parser.contexts import Contexts
 from services.parser.detokenizer import Vocabulary
 from services.parser.seal import Sealer
 from services.parser.turn_parse import TurnParse
@@ -31,6 +32,7 @@ class Shard:
     def __init__(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
         self._vocabulary = vocabulary
         self._sealer = sealer
+        self._contexts = Contexts()
         self.turns: dict[str, TurnParse] = {}
 
     def take(self, entry: TokenEntry, worker: str) -> TurnParse | Standing | None:
@@ -42,7 +44,8 @@ class Shard:
             if entry.context == ABSENT:
                 # Asked for again, a stream that is gone would only be told to be gone again.
                 return None if _is_gone(entry) else Standing(entry.turn, entry.attempt)
-            parse = self.turns[entry.turn] = TurnParse(entry, worker)
+            context = self._contexts.read(entry.context)
+            parse = self.turns[entry.turn] = TurnParse(entry.turn, entry.attempt, context, worker)
             parse.start(self._vocabulary, self._sealer)
         elif entry.attempt < parse.attempt or parse.ended:
             return None
@@ -70,8 +73,7 @@ class Shard:
         except msgspec.DecodeError:
             return None
         context = ParseContext(model="", family=VERBATIM.name, frontend=frontend, prompt_tokens=0)
-        stub = msgspec.structs.replace(entry, context=msgspec.Raw(msgspec.json.encode(context)))
-        parse = self.turns[entry.turn] = TurnParse(stub, worker)
+        parse = self.turns[entry.turn] = TurnParse(entry.turn, entry.attempt, context, worker)
         return parse
 
     def standings(self, worker: str) -> list[Standing]:

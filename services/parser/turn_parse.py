@@ -4,8 +4,6 @@ from array import array
 from collections.abc import Sequence
 from itertools import zip_longest
 
-import msgspec
-
 from schemas.control import Standing
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
 from schemas.events import (
@@ -31,8 +29,6 @@ from services.parser.tape import escaped
 from services.parser.trace import Logprobs, Trace
 from services.parser.verbatim import VERBATIM
 from services.runtime.turnlog import Cursor, TurnLog
-
-_decode_context = msgspec.json.Decoder(ParseContext).decode
 
 
 class TurnParse:
@@ -69,12 +65,12 @@ class TurnParse:
         "worker",
     )
 
-    def __init__(self, entry: TokenEntry, worker: str) -> None:
-        """`entry`: any with the parse context. `start` must follow. Raises ValueError for a context that is none."""
-        self.turn = entry.turn
-        self.attempt = entry.attempt
+    def __init__(self, turn: str, attempt: int, context: ParseContext, worker: str) -> None:
+        """`start` must follow."""
+        self.turn = turn
+        self.attempt = attempt
         self.worker = worker
-        self.context = _decode_context(entry.context)
+        self.context = context
         self.ids = array("I")
         self.cached: int | None = None
         self.reasoning_tokens = 0

@@ -24,7 +24,7 @@ from schemas.conversation import (
     Turn,
 )
 from schemas.events import FinishReason
-from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
+from schemas.frames import ParseContext, TokenFinish, pack_ids
 from schemas.ledger import LedgerEntry
 from services.cli.demo_model import build_demo_model
 from services.parser.commit import Notary, entry_of
@@ -93,7 +93,7 @@ class Session:
             ledger=prompt.found.seat,
             **context,
         )
-        parse = TurnParse(TokenEntry("t1", 1, 0, context=msgspec.Raw(msgspec.json.encode(given))), "w")
+        parse = TurnParse("t1", 1, given, "w")
         parse.start(self.ledger.model.vocabulary, SEALER)
         parse.feed(self.ids(text))
         if not parse.ended:
