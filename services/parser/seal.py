@@ -4,8 +4,8 @@ Messages calls it `signature`, Responses `encrypted_content`; both hold the same
 text of a thought and still send the blob back: it restores the text, and tells a text that was changed from one that
 was not. A blob that this deployment did not make opens to None and is treated as absent, never as an error.
 
-Form: base64url of `version ‖ nonce ‖ AES-GCM(zlib(text))`. The nonce is derived from the text, so that the same
-thought seals to the same blob wherever and whenever it is sealed.
+Form: base64url of `version ‖ nonce ‖ AES-GCM(zlib(text))`. The nonce is derived from what is encrypted, so that the
+same thought seals to the same blob wherever and whenever it is sealed, and no nonce is used for two.
 """
 
 import base64
@@ -20,6 +20,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 VERSION = b"\x01"
 _NONCE_BYTES = 12
+_LEVEL = 1
+"""A thought is sealed between two tokens of other turns. 16,000 characters of English: 0.06 ms for 7.1 kB; with level 6
+0.28 ms for 6.4 kB."""
 MAX_TEXT_BYTES = 16 * 1024 * 1024
 """A blob that would unpack to more is refused."""
 
@@ -49,9 +52,9 @@ class Sealer:
 
     def seal(self, text: str) -> str:
         """The blob of a thought."""
-        raw = text.encode()
-        nonce = hmac.digest(self._nonce_key, raw, "sha256")[:_NONCE_BYTES]
-        box = self._cipher.encrypt(nonce, zlib.compress(raw, 6), VERSION)
+        packed = zlib.compress(text.encode(), _LEVEL)
+        nonce = hmac.digest(self._nonce_key, packed, "sha256")[:_NONCE_BYTES]
+        box = self._cipher.encrypt(nonce, packed, VERSION)
         return base64.urlsafe_b64encode(VERSION + nonce + box).decode()
 
     def open(self, blob: str) -> str | None:
