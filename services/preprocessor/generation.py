@@ -1,11 +1,10 @@
 """A prepared turn as the request to its worker. Pure."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from schemas.conversation import Conversation, ToolSpec
+from schemas.conversation import Conversation
 from schemas.frames import GenerateRequest, ParseContext, TurnRequest
 from schemas.ledger import LedgerSeat
 from services.parser.verbatim import VERBATIM
@@ -17,18 +16,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def generate_request(
-    request: TurnRequest,
-    prompt: Prompt,
-    packed: bytes,
-    *,
-    model: str,
-    family: str,
-    parser: str,
-    salt: str | None,
-    tools: Sequence[ToolSpec],
+    request: TurnRequest, prompt: Prompt, packed: bytes, *, model: str, family: str, parser: str, salt: str | None
 ) -> GenerateRequest:
-    """What the worker gets. `packed`: the prompt's ids (`pack_ids`), made once for all workers that are asked. `tools`:
-    what a parser needs of the prompt's (`BareTools`)."""
+    """What the worker gets. `packed`: the prompt's ids (`pack_ids`), made once for all workers that are asked."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     # Where a form fixes the whole output, a call's markup in it is content.
@@ -41,7 +31,6 @@ def generate_request(
         frontend=request.frontend,
         prompt_tokens=len(prompt.ids),
         max_tokens=prompt.max_tokens,
-        tools=list(tools),
         in_reasoning=prompt.in_reasoning,
         prefix=prompt.prefix,
         stop=[stop for stop in sampling.stop if stop],
@@ -61,7 +50,7 @@ def generate_request(
         frontend=request.frontend,
         sampling=prompt.sampling,
         stop_ids=prompt.stop_ids,
-        context=msgspec.Raw(_encode(context)),
+        context=msgspec.Raw(_with_tools(_encode(context), prompt.parsed_tools)),
         resume=request.resume,
         deadline=request.deadline,
         cache_salt=salt,
@@ -69,6 +58,11 @@ def generate_request(
         guided=msgspec.Raw(_encode(form)),
         traceparent=request.traceparent,
     )
+
+
+def _with_tools(context: bytes, tools: bytes) -> bytes:
+    """A parse context that has no tools yet, with these: they are the same for a whole session, and most of it."""
+    return context if tools == b"[]" else b'%b,"tools":%b}' % (context[:-1], tools)
 
 
 def seat_of(prompt: Prompt, conversation: Conversation) -> LedgerSeat | None:

@@ -5,12 +5,12 @@ same; results follow the order in which they came; an instruction inside the con
 client spells in its own way (ids, argument JSON, blank text between blocks) does not reach the prompt.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, Turn
 from services.preprocessor.assistant import AssistantForms, Said, WriteCall
 from services.preprocessor.call_names import CallNames
 from services.preprocessor.template import Message, Tool
@@ -19,10 +19,10 @@ from services.preprocessor.wording import (
     JOIN,
     call_text,
     instruction_text,
+    list_tools,
     media_note,
     response_text,
     result_text,
-    tool_definition,
     tool_name,
 )
 
@@ -69,9 +69,10 @@ def adapt(
     unseal: Unseal | None = None,
     write_call: WriteCall = call_text,
     begun: Begun | None = None,
+    shown: list[Tool] | None = None,
 ) -> Adapted:
     """The conversation in the template's form. `begun` is what was found for turns with which it begins, if it is
-    known: at a `Place`, and with the same instructions and tools.
+    known: at a `Place`, and with the same instructions and tools. `shown`: its tools, if they were made before.
 
     Reasoning of which neither the text nor a readable seal came is absent. Media become a note, a failed result gets a
     short prefix, a loaded tool's definition stands where it was loaded. Raises nothing; whether the template takes the
@@ -98,12 +99,8 @@ def adapt(
                 continues = False
                 writer.turn(turn)
         at += len(turns)
-    return Adapted(writer.messages, list_tools(conversation.tools), continues and conversation.prefill, places, begun)
-
-
-def list_tools(tools: Iterable[ToolSpec]) -> list[Tool]:
-    """The tools at the front of the prompt."""
-    return [tool_definition(tool) for tool in tools if not tool.deferred]
+    tools = list_tools(conversation.tools) if shown is None else shown
+    return Adapted(writer.messages, tools, continues and conversation.prefill, places, begun)
 
 
 def _is_instruction(turn: Turn) -> bool:

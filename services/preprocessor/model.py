@@ -1,7 +1,7 @@
 """Everything that the preprocessor knows of its model, loaded once."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
 from services.preprocessor.thinking import EFFORTS
 from services.preprocessor.tokens import PromptTokenizer
+from services.preprocessor.tool_lists import ToolLists
 from services.preprocessor.traits import TemplateTraits
 from services.runtime.config import PreprocessorConfig
 from services.runtime.model_files import find_file, read_facts, read_json
@@ -51,6 +52,7 @@ class ModelSetup:
     """The operator's template variables."""
     strip_preamble: bool
     card: ModelCard
+    tool_lists: ToolLists = field(default_factory=ToolLists)
 
     @classmethod
     def load(cls, config: PreprocessorConfig) -> "ModelSetup":

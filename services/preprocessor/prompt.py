@@ -23,7 +23,8 @@ from services.preprocessor.preamble import strip_preamble
 from services.preprocessor.raw_prompt import encode_raw
 from services.preprocessor.template import Message, Tool
 from services.preprocessor.thinking import ThinkingDecision, decide, template_variables, without_old_reasoning
-from services.preprocessor.wording import tool_definition, tool_name
+from services.preprocessor.tool_lists import NO_TOOLS, ToolList
+from services.preprocessor.wording import tool_name
 from services.runtime.model_files import with_defaults
 
 _TAIL_CHARS = 512
@@ -42,6 +43,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """The end of the prompt that is the opening of a forced call, and so belongs to the turn."""
     tools: list[ToolSpec]
     """The tools under the names and with the schemas that the model was told, deferred ones included."""
+    parsed_tools: bytes = b"[]"
+    """The same as JSON, with what parsers need of them."""
     max_tokens: int
     window_limited: bool
     """Reaching `max_tokens` means that the context window is full."""
@@ -99,13 +102,13 @@ def assemble(
     raw = conversation.prompt
     stripped, lines = strip_preamble(conversation) if setup.strip_preamble and not raw else (conversation, 0)
     stripped = with_form(stripped)
-    told = [_as_told(tool) for tool in conversation.tools] if raw is None else []
     recall, found = None, None
     try:
+        tools = setup.tool_lists.of(conversation.tools) if raw is None else NO_TOOLS
         if remember is not None and raw is None:
-            recall = remember(stripped, told)
+            recall = remember(stripped, tools.told)
             stripped = recall.restore()
-        rendered = render(stripped, setup, unseal) if raw is None else _unrendered(raw, conversation)
+        rendered = render(stripped, setup, unseal, tools) if raw is None else _unrendered(raw, conversation)
         if recall is not None:
             found = recall.encode(rendered.text, rendered.prefix, rendered.stable, continues=rendered.continues)
     except RecursionError:
@@ -129,7 +132,8 @@ def assemble(
         text=rendered.text,
         in_reasoning=rendered.in_reasoning,
         prefix=rendered.prefix,
-        tools=told,
+        tools=tools.told,
+        parsed_tools=tools.parsed,
         max_tokens=output.max_tokens,
         window_limited=output.window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
@@ -157,8 +161,10 @@ def _stop_ids(sampling: Sampling, setup: ModelSetup) -> list[int]:
     return list(dict.fromkeys((*own, *sampling.stop_token_ids)))
 
 
-def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None = None) -> Rendered:
-    """The prompt's text, up to where the model goes on. Raises Invalid."""
+def render(
+    conversation: Conversation, setup: ModelSetup, unseal: Unseal | None = None, tools: ToolList | None = None
+) -> Rendered:
+    """The prompt's text, up to where the model goes on. `tools`: the conversation's. Raises Invalid."""
     conversation = without_old_reasoning(conversation)
     forced = _forced_call(conversation, setup)
     thinking = decide(conversation)
@@ -173,6 +179,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         unseal=unseal,
         write_call=setup.family.write_call,
         begun=known.begun if known is not None else None,
+        shown=tools.shown if tools is not None else None,
     )
     stable: Stable | None = None
     if adapted.continues:
@@ -264,8 +271,3 @@ def _continued(adapted: Adapted, setup: ModelSetup, variables: dict[str, Any]) -
     if not found:
         raise Invalid("this model's chat template cannot continue an assistant message", param="messages")
     return before_mark
-
-
-def _as_told(tool: ToolSpec) -> ToolSpec:
-    told = tool_definition(tool)["function"]
-    return replace(tool, name=told["name"], schema=told["parameters"], namespace=None)

@@ -28,7 +28,6 @@ from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.parser.commit import Notary
 from services.parser.seal import Sealer
-from services.parser.tool_types import BareTools
 from services.preprocessor.generation import generate_request, seat_of
 from services.preprocessor.ledger_feed import LedgerFeed
 from services.preprocessor.ledger_model import open_ledger
@@ -84,7 +83,6 @@ class Preprocessor:
         self._model = setup.card.name
         self._log = process.log
         self._requests = RequestDecoder(cache_bytes)
-        self._bare_tools = BareTools()
         self._placement = Placement(process, self._model, weights or Weights())
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -178,7 +176,6 @@ class Preprocessor:
         """Gives the turn to the best worker that takes it."""
         refusal: ErrorInfo | None = None
         packed = pack_ids(prompt.ids)
-        tools = self._bare_tools(prompt.tools)
         for worker in self._placement.workers(request, packed):
             shard = self._placement.shard()
             generate = generate_request(
@@ -189,7 +186,6 @@ class Preprocessor:
                 family=self._setup.family.name,
                 parser=shard,
                 salt=self._placement.salt(request.conversation),
-                tools=tools,
             )
             self._placement.assigned(worker, shard)
             try:

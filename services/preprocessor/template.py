@@ -1,38 +1,59 @@
-"""A model's chat template, rendered by transformers' own machinery."""
+"""A model's chat template."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import jinja2
 import jinja2.meta
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import chat_template_utils
 
 from schemas.errors import Invalid
+from services.preprocessor.jinja_template import as_given, environment
 
 Message: TypeAlias = dict[str, Any]
 """A message in the form that chat templates read: role, content, tool_calls and what else the template wants."""
 Tool: TypeAlias = dict[str, Any]
 """A tool in the form that chat templates read: OpenAI's `{"type": "function", "function": {…}}`."""
 
-_RESERVED = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) | {"messages"}
+_RESERVED = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "self", "kwargs"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors"),
+        *("return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "sanitize_control_tokens"),
+    )
+)
+"""What a template is given by its server, and parameters of transformers' `apply_chat_template`, which is how other
+servers render: a client's variable of such a name means something else than it says."""
+
+
+class TokenizerTemplates(Protocol):
+    """What a tokenizer has for templates: transformers' tokenizers, and `TokenizerFiles`."""
+
+    @property
+    def special_tokens_map(self) -> Mapping[str, Any]:
+        """`bos_token`, `eos_token` and so on, as text."""
+        ...
+
+    @property
+    def chat_template(self) -> str | dict[str, str] | None:
+        """One template, or several by name."""
+        ...
 
 
 class ChatTemplate:
     """Messages to prompt text. Immutable; may be used from several threads at once."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    def __init__(self, tokenizer: TokenizerTemplates, source: str) -> None:
         """`source` is the Jinja text; special tokens that it names come from `tokenizer`.
 
         Raises ValueError where the text is not a template.
         """
         self.source = source
-        self._tokenizer = tokenizer
+        self._special = {name: _text(token) for name, token in tokenizer.special_tokens_map.items()}
+        jinja = environment()
         try:
-            environment = chat_template_utils._compile_jinja_template(source).environment
-            self.variables = frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source)))
+            self._template = jinja.from_string(source)
+            self.variables = frozenset(jinja2.meta.find_undeclared_variables(jinja.parse(source)))
             """Names that the template reads from outside."""
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"the chat template is not valid Jinja: line {error.lineno}: {error.message}") from error
@@ -45,11 +66,13 @@ class ChatTemplate:
         come and go would part from its own prefix otherwise. Raises ValueError where there is none, OSError where the
         model or the file cannot be read.
         """
+        from transformers import AutoTokenizer  # 1.5 s to import
+
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
         return cls.of(tokenizer, override=override)
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, *, override: str | None = None) -> "ChatTemplate":
+    def of(cls, tokenizer: TokenizerTemplates, *, override: str | None = None) -> "ChatTemplate":
         """As `load`, for a tokenizer that is loaded already."""
         if override is not None:
             return cls(tokenizer, Path(override).read_text(encoding="utf-8"))
@@ -68,7 +91,8 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         generation: bool = True,
     ) -> str:
-        """The prompt text; with `generation`, up to where the model's own turn begins.
+        """The prompt text; with `generation`, up to where the model's own turn begins. Messages, tools and variables
+        are JSON data.
 
         Raises Invalid, with the template's own words, where the template refuses these messages or variables.
         """
@@ -77,20 +101,23 @@ class ChatTemplate:
             raise Invalid(f"chat_template_kwargs may not set {', '.join(sorted(taken))}", param="chat_template_kwargs")
         if not messages:
             raise Invalid("at least one message is required", param="messages")
+        given = {
+            **self._special,
+            **variables,
+            "messages": as_given(messages),
+            "tools": list(tools) or None,
+            "documents": None,
+            "add_generation_prompt": generation,
+        }
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    list(messages),
-                    tools=list(tools) or None,
-                    chat_template=self.source,
-                    add_generation_prompt=generation,
-                    tokenize=False,
-                    **variables,
-                )
-            )
+            return self._template.render(given)
         except jinja2.TemplateError as error:
             raise Invalid(f"the model's chat template refuses this conversation: {error}", param="messages") from error
         except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
             raise Invalid(
                 f"the model's chat template cannot render this conversation: {error}", param="messages"
             ) from error
+
+
+def _text(token: Any) -> Any:
+    return [str(one) for one in token] if isinstance(token, list | tuple) else str(token)

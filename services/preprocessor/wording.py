@@ -3,6 +3,7 @@ change breaks every cached prefix.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from schemas.conversation import Call, Media, Result, Text, ToolReference, ToolSpec
@@ -35,6 +36,11 @@ def tool_definition(tool: ToolSpec) -> Tool:
         "parameters": schema,
     }
     return {"type": "function", "function": function}
+
+
+def list_tools(tools: Iterable[ToolSpec]) -> list[Tool]:
+    """The tools at the front of the prompt: a deferred one is told of by the result that loads it."""
+    return [tool_definition(tool) for tool in tools if not tool.deferred]
 
 
 def _description(tool: ToolSpec) -> str:

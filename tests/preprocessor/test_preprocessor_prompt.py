@@ -177,7 +177,7 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize("limit", [True, False])
 def test_what_is_nested_too_deeply_to_render_is_the_requests_fault(setup: ModelSetup, limit: bool) -> None:
-    deep = ToolSpec("deep", "", {"type": "object", "properties": nested(900)})
+    deep = ToolSpec("deep", "", {"type": "object", "properties": nested(990)})
     with pytest.raises(Invalid, match="nested too deeply"):
         assemble(conversation(tools=[deep]), setup, limit=limit)
 

@@ -1,5 +1,7 @@
 """Requests that go on from each other are decoded as by an ordinary decoder."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -122,3 +124,63 @@ def test_sessions_in_any_order(steps: list[tuple[int, int, str]], room: int) -> 
         sessions[which] = turns = [*turns, *(turn(len(turns) + at, text) for at in range(more))]
         sent = request(turns, which, sampling=Sampling(max_tokens=which))
         assert decoder.decode(encode(sent), TurnRequest) == sent
+
+
+def big(turns: list[Turn], system: str, tools: int, **more: object) -> TurnRequest:
+    schema = {"type": "object", "properties": {"tools": {"enum": ["]", '],"tools":[', '],"tool_choice":']}}}
+    conversation = Conversation(
+        "demo",
+        turns,
+        system=[Text(system)] if system else [],
+        tools=[ToolSpec(f"tool{number}", "says " * 50, schema) for number in range(tools)],
+        **more,  # type: ignore[arg-type]
+    )
+    return TurnRequest("turn", "frontend", conversation)
+
+
+@pytest.mark.parametrize("system", ["", 'Be brief. ],"tools":[{"name":"x"}],"tool_choice":{} ' * 200])
+@pytest.mark.parametrize("tools", [0, 1, 30])
+def test_instructions_and_tools_that_come_again_are_the_same_objects(system: str, tools: int) -> None:
+    decoder = RequestDecoder(1 << 20)
+    asked = [big([turn(0, f"question {number} " + "x" * 5000)], system, tools) for number in range(3)]
+    found = [decoder.decode(encode(one), TurnRequest) for one in asked]
+    assert found == asked
+    assert decoder.fresh < len(encode(asked[2])) - len(encode(asked[2].conversation.tools)) // 2 + 100
+    for known, again in pairwise(found):
+        if tools == 30:
+            assert again.conversation.tools is known.conversation.tools
+        if system:
+            assert again.conversation.system is known.conversation.system
+    counted = decoder.decode(encode(CountRequest(asked[0].conversation)), CountRequest)
+    assert counted.conversation == asked[0].conversation
+
+
+def test_lists_that_only_look_alike() -> None:
+    decoder = RequestDecoder(1 << 20)
+    first = big([turn(0)], "x" * 6000, 30)
+    longer = big([turn(0)], "x" * 6000 + "y", 31)
+    other = big([turn(0)], "x" * 5999 + "z", 29)
+    shaped = big([turn(0)], "x" * 6000, 30, template_kwargs={"a": [1], "system": [{"text": "no"}], "tools": [2]})
+    for sent in (first, longer, other, first, shaped, first):
+        assert decoder.decode(encode(sent), TurnRequest) == sent
+    bare = TurnRequest("turn", "frontend", Conversation("demo", [turn(0, "w" * 5000)], template_kwargs={"tools": [2]}))
+    assert decoder.decode(encode(bare), TurnRequest) == bare
+    empty = big([], "x" * 6000, 0, template_kwargs={"a": [1], "tools": []})
+    assert decoder.decode(encode(empty), TurnRequest) == empty
+
+
+def test_garbage_behind_known_lists_is_refused_as_ever() -> None:
+    decoder = RequestDecoder(1 << 20)
+    whole = encode(big([turn(0), turn(1)], "x" * 6000, 30))
+    decoder.decode(whole, TurnRequest)
+    spoiled = [whole[:end] for end in range(len(whole) - 60, len(whole))]
+    spoiled += [whole.replace(b'],"tools":[', end, 1) for end in (b',],"tools":[', b'],"tools":[,', b'}],"tools":[')]
+    spoiled += [
+        whole.replace(b'],"system":[', b']],"system":[', 1),
+        whole.replace(b'"tool_choice":{', b'"tool_choice":['),
+    ]
+    for data in spoiled:
+        with pytest.raises(msgspec.DecodeError):
+            decoder.decode(data, TurnRequest)
+    twice = whole.replace(b',"tool_choice":', b',"tools":[],"tool_choice":', 1)
+    assert decoder.decode(twice, TurnRequest) == msgspec.json.decode(twice, type=TurnRequest)
