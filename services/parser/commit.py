@@ -10,14 +10,13 @@ import hmac
 import msgspec
 from msgspec.structs import replace
 
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
+from schemas.events import Finish, FinishReason
 from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
 from services.parser.detokenizer import Detokenizer
 from services.parser.seal import secret
 from services.parser.turn_keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse
-from services.runtime.turnlog import Cursor
 
 MAX_ENTRY_BYTES = 768 * 1024
 """Of an encoded entry: some 140,000 tokens. It must fit the bus of a NATS server with default limits (1 MB)."""
@@ -88,22 +87,17 @@ def entry_of(parse: TurnParse, retold: Detokenizer) -> LedgerEntry | None:
 
 def _blocks(parse: TurnParse) -> tuple[str, list[tuple[str, str]]] | None:
     """All text, and the calls; None where a call is incomplete."""
-    events, _ = parse.log.read(Cursor())
+    log = parse.log
     texts: list[str] = []
     calls: list[tuple[str, str]] = []
-    start, said = BlockStart(0, "text"), ""
-    for event in events:
-        if isinstance(event, BlockStart):
-            start, said = event, ""
-        elif isinstance(event, Delta):
-            said += event.text
-        elif isinstance(event, BlockStop):
-            if start.kind == "text":
-                texts.append(said)
-            elif start.kind == "tool_use":
-                if not event.complete:
-                    return None
-                calls.append((start.name or "", key_arguments(said)))
+    for block in range(log.blocks):
+        start, stop = log.ends(block)
+        if start.kind == "text":
+            texts.append(log.text(block))
+        elif start.kind == "tool_use":
+            if stop is None or not stop.complete:
+                return None
+            calls.append((start.name or "", key_arguments(log.text(block))))
     return "".join(texts), calls
 
 

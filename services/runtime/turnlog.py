@@ -128,6 +128,8 @@ class _Block:
     def text_from(self, offset: int, room: int) -> str:
         """At most `room` characters of what stands behind `offset`, which must not be the end."""
         pieces = self.pieces
+        if not offset:
+            pieces[:] = ["".join(pieces)]
         first = len(pieces) - 1
         at = self.length - len(pieces[first])
         while at > offset:  # as a rule it is the last piece
@@ -271,6 +273,10 @@ class TurnLog:
     def text(self, block: int) -> str:
         """All text of a block so far."""
         return "".join(self._blocks[block].pieces)
+
+    def ends(self, block: int) -> tuple[BlockStart, BlockStop | None]:
+        """How a block began, and how it ended if it did."""
+        return self._blocks[block].start, self._blocks[block].stop
 
 
 def _place(token: TokenLogprob) -> int:
