@@ -3,6 +3,7 @@
 # make clients  long sessions of Claude Code, Codex, opencode and OpenClaw from npm, and the SDKs' own tests
 # make lint   style, types, import contracts
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
+# make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--repeat 5 --fastokens"
 # make fuzz-api URL=http://127.0.0.1:8000   a running server against its own OpenAPI document
 # Needs Python 3.11 or newer and make. Another Python: make PYTHON=/path/to/python3.12 …
 
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 COMMA := ,
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up test lint bench fuzz-api clean
+.PHONY: help up test clients lint bench bench-peer fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -47,7 +48,10 @@ lint: $(TEST_ENV)
 	@$(BIN)/lint-imports
 
 bench: $(RUN_ENV)
-	@$(BIN)/python -m bench.load $(ARGS)
+	@$(BIN)/python -m bench.suite $(ARGS)
+
+bench-peer: $(RUN_ENV)
+	@$(BIN)/python -m bench.suite --peer $(ARGS)
 
 URL ?= http://127.0.0.1:8000
 CHECKS := not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance

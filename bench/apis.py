@@ -28,6 +28,8 @@ class Prompt(Struct, frozen=True):
     max_tokens: int = 4096
     preamble: bool = False
     """Dressed as an agent's request: billing line, identity, cache marks, metadata."""
+    thinking: bool = False
+    """The model may think. Where it may not, what a script says is text from its first token on."""
 
 
 class Tokens(Struct, frozen=True):
@@ -72,7 +74,7 @@ class Messages:
     end = b"event: message_stop"
 
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
-        """See `Api.body`. Thinking is off, so that what a script says is text from its first token on."""
+        """See `Api.body`."""
         body: dict[str, Any] = {
             "model": model,
             "messages": [{"role": "user", "content": [{"type": "text", "text": prompt.user}]}],
@@ -86,7 +88,8 @@ class Messages:
             ]
         if prompt.preamble:
             body["metadata"] = {"user_id": json.dumps({"device_id": "0" * 64, "session_id": "bench"})}
-        return body | {"max_tokens": prompt.max_tokens, "thinking": {"type": "disabled"}, "stream": True}
+        thinking = {"type": "enabled", "budget_tokens": 1024} if prompt.thinking else {"type": "disabled"}
+        return body | {"max_tokens": prompt.max_tokens, "thinking": thinking, "stream": True}
 
     def tokens(self, tail: bytes) -> Tokens | None:
         """See `Api.tokens`: `usage` of `message_delta`."""
@@ -134,14 +137,14 @@ class Chat:
     end = b"data: [DONE]"
 
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
-        """See `Api.body`. Thinking is off by the template's variable, which every server of the field hands on."""
+        """See `Api.body`. Thinking is the template's variable, which every server of the field hands on."""
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
         body: dict[str, Any] = {"model": model, "messages": [*system, {"role": "user", "content": prompt.user}]}
         if prompt.tools:
             body["tools"] = [{"type": "function", "function": _function(tool)} for tool in prompt.tools]
         return body | {
             "max_completion_tokens": prompt.max_tokens,
-            "chat_template_kwargs": {"enable_thinking": False},
+            "chat_template_kwargs": {"enable_thinking": prompt.thinking},
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -176,7 +179,7 @@ class Responses:
             body["tools"] = [{"type": "function", **_function(tool), "strict": False} for tool in prompt.tools]
         return body | {
             "max_output_tokens": prompt.max_tokens,
-            "reasoning": {"effort": "none"},
+            "reasoning": {"effort": "medium", "summary": "auto"} if prompt.thinking else {"effort": "none"},
             "store": False,
             "stream": True,
         }

@@ -6,8 +6,9 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import cycle
 from typing import Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -65,17 +66,19 @@ class Client:
         api: Api,
         mode: Mode = "keepalive",
         *,
+        also: Sequence[Target] = (),
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 120.0,
     ) -> None:
+        """`also`: further addresses of the same service; connections go to each in turn."""
         if mode == "quickack" and _QUICKACK is None:
             raise ValueError("this system has no TCP_QUICKACK")
         self.api = api
-        self._target = target
+        self._targets = cycle((target, *also))
         self._mode = mode
         self._timeout_s = timeout_s
         self._idle: list[_Connection] = []
-        self._address: tuple[int, tuple[object, ...]] | None = None
+        self._addresses: dict[Target, tuple[int, tuple[object, ...]]] = {}
         self._head = request_head(target, api, headers)
 
     async def exchange(self, body: bytes, *, due: int | None = None, keep: bool = False) -> Exchange:
@@ -123,10 +126,11 @@ class Client:
 
     async def _connect(self) -> "_Connection":
         loop = asyncio.get_running_loop()
-        if self._address is None:
-            found = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
-            self._address = (found[0][0], found[0][4])
-        family, address = self._address
+        target = next(self._targets)
+        if target not in self._addresses:
+            found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+            self._addresses[target] = (found[0][0], found[0][4])
+        family, address = self._addresses[target]
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)

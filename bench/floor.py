@@ -11,11 +11,26 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bench import sequences
+from bench.apis import APIS
+from bench.client import Target
+from bench.measuring import Site
+from bench.rows import Row
 from bench.stub import LAST_CHUNK, STREAM_HEAD, chunk, closing, delta, opening
 
 READ_BYTES = 256 * 1024
 TOKENS = 16
 THREADS = 4
+
+
+async def measure_floor(requests: int) -> list[Row]:
+    """Time to first token of small and large prompts, on kept and fresh connections, where nothing is done for it."""
+    rows: list[Row] = []
+    with canned_server() as url:
+        site = Site(target=Target.of(url), api=APIS["messages"], model="canned")
+        async for row in sequences.ttft(site, ["small", "large"], ["tail"], ("keepalive", "fresh"), requests):
+            rows.append(row)
+    return rows
 
 
 @contextmanager

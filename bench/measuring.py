@@ -31,12 +31,14 @@ class Site(Struct, frozen=True):
     timeout_s: float = 120.0
     quiet_wait_s: float = 0.0
     """How long to wait, before each case, for the machine to be idle."""
+    also: Sequence[Target] = ()
+    """Further frontends of the same stack, for streams."""
     seed: int = 0
     """Makes this run's prompts different from those of earlier runs against the same server."""
 
     def client(self, mode: Mode) -> Client:
         """A client without connections yet."""
-        return Client(self.target, self.api, mode, headers=self._headers(), timeout_s=self.timeout_s)
+        return Client(self.target, self.api, mode, also=self.also, headers=self._headers(), timeout_s=self.timeout_s)
 
     def sequence_client(self, mode: Mode) -> SequenceClient:
         """A client for one request after the other."""

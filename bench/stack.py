@@ -24,6 +24,8 @@ class Running(msgspec.Struct, frozen=True):
     """A stack that answers."""
 
     url: str
+    urls: Sequence[str]
+    """Of every frontend; `url` is the first."""
     model: str
     pid: int
     nats_url: str
@@ -36,6 +38,7 @@ class _Ready(msgspec.Struct):
     """What `turnwire up` writes into its ready file, as far as it matters here."""
 
     url: str
+    urls: list[str]
     model: str
     nats_url: str
 
@@ -73,7 +76,7 @@ async def own_stack(arguments: Sequence[str] = ()) -> AsyncIterator[Running]:
         try:
             facts = await _ready(process, ready, log)
             took = asyncio.get_running_loop().time() - started
-            yield Running(facts.url, facts.model, process.pid, facts.nats_url, marks, round(took, 3))
+            yield Running(facts.url, facts.urls, facts.model, process.pid, facts.nats_url, marks, round(took, 3))
         finally:
             await end_process(process)
 

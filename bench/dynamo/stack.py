@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from msgspec import Struct
@@ -99,11 +98,13 @@ async def _start(command: Sequence[str], environment: Mapping[str, str], log: Pa
 
 
 async def _ready(url: str, running: Mapping[str, asyncio.subprocess.Process], directory: Path) -> None:
-    """Returns once a request was answered. Raises StackFailed."""
-    question = {"model": MODEL, "messages": [{"role": "user", "content": "[[play text n=1]]"}]}
+    """Returns once the model is served. Asks it nothing: what a process is asked first shapes its tokenizer's cache.
+
+    Raises StackFailed.
+    """
     try:
         async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
-            while not await _answered(session, url, question):
+            while not await _listed(session, url):
                 for stage, process in running.items():
                     if process.returncode is not None:
                         raise StackFailed(f"{stage} ended with status {process.returncode}:\n{_said(directory)}")
@@ -112,11 +113,11 @@ async def _ready(url: str, running: Mapping[str, asyncio.subprocess.Process], di
         raise StackFailed(f"Dynamo was not ready within {START_S:g} s:\n{_said(directory)}") from None
 
 
-async def _answered(session: aiohttp.ClientSession, url: str, question: dict[str, Any]) -> bool:
+async def _listed(session: aiohttp.ClientSession, url: str) -> bool:
     timeout = aiohttp.ClientTimeout(ASK_S)
     try:
-        async with session.post(f"{url}/v1/chat/completions", json=question, timeout=timeout) as answer:
-            return answer.status == 200
+        async with session.get(f"{url}/v1/models", timeout=timeout) as answer:
+            return answer.status == 200 and MODEL.encode() in await answer.read()
     except (aiohttp.ClientError, TimeoutError):
         return False
 

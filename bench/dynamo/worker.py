@@ -46,6 +46,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._next: dict[int, asyncio.Future[None]] = {}
+        """The coming step of each pace, in ns."""
 
     def wait(self, period_ns: int) -> asyncio.Future[None]:
         """Done at the pace's next step."""
@@ -53,11 +54,16 @@ class Steps:
         if waiting is None:
             loop = asyncio.get_running_loop()
             waiting = self._next[period_ns] = loop.create_future()
-            loop.call_later((period_ns - time.monotonic_ns() % period_ns) / 1e9, self._step, period_ns)
+            self._step(period_ns, (time.monotonic_ns() // period_ns + 1) * period_ns)
         return waiting
 
-    def _step(self, period_ns: int) -> None:
-        self._next.pop(period_ns).set_result(None)
+    def _step(self, period_ns: int, due_ns: int) -> None:
+        """Wakes them, or waits for the rest of the time: the loop's timers count in whole ms, and may come early."""
+        left_ns = due_ns - time.monotonic_ns()
+        if left_ns > 0:
+            asyncio.get_running_loop().call_later(left_ns / 1e9, self._step, period_ns, due_ns)
+        else:
+            self._next.pop(period_ns).set_result(None)
 
 
 class Player:

@@ -1,0 +1,178 @@
+"""What a suite measures on every side, in the order in which it does."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from bench import scenarios, sequences
+from bench.apis import APIS
+from bench.client import Mode
+from bench.measuring import Site
+from bench.prompts import Kind
+from bench.rows import Row
+
+LARGE: tuple[Kind, ...] = ("tail", "head", "fresh")
+BOTH: tuple[Mode, ...] = ("keepalive", "fresh")
+
+
+class Sizes(Struct, frozen=True):
+    """How much of everything."""
+
+    idle_s: float = 3.0
+    hold_streams: int = 1000
+    hold_tokens: int = 40
+    hold_delay_ms: float = 500.0
+    hold_ramp_s: float = 8.0
+    requests: int = 20
+    streams: tuple[int, ...] = (1, 16, 64, 256)
+    tokens: int = 512
+    side_streams: tuple[tuple[int, float], ...] = ((64, 10.0), (256, 0.0))
+    """Streams and pace that Chat and Responses are measured with."""
+    dispatch_scripts: tuple[str, ...] = ("call_then_text", "call_then_call")
+    dispatch_clients: int = 8
+    dispatch_each: int = 3
+    turns: tuple[int, ...] = (20, 50, 100, 150, 200)
+    lengths: tuple[int, ...] = (1_000, 4_000, 16_000, 52_000, 100_000, 200_000)
+    grow_requests: int = 10
+    scale_streams: int = 256
+    scale: tuple[str, ...] = ("--parsers=1", "--parsers=2", "--parsers=4", "--frontends=2", "--frontends=4")
+    contents_streams: int = 256
+    contents_tokens: int = 120
+    captures: Path | None = None
+    """Where recorded requests of real clients lie."""
+
+
+QUICK = Sizes(
+    idle_s=1.0,
+    hold_streams=100,
+    hold_tokens=8,
+    hold_ramp_s=1.0,
+    requests=5,
+    streams=(1, 16, 64),
+    tokens=128,
+    side_streams=((16, 10.0), (64, 0.0)),
+    dispatch_scripts=("call_then_text",),
+    dispatch_clients=4,
+    dispatch_each=1,
+    turns=(10, 20),
+    lengths=(1_000, 16_000),
+    grow_requests=4,
+    scale_streams=32,
+    scale=("--parsers=2", "--frontends=2"),
+    contents_streams=32,
+    contents_tokens=40,
+)
+"""Enough to see that everything works."""
+
+Part: TypeAlias = Callable[[Site, Sizes], AsyncIterator[Row]]
+
+
+async def idle(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
+    """What a side costs while nobody asks: memory, and what it takes from the other side's measurements."""
+    yield await scenarios.idle(site, sizes.idle_s)
+
+
+async def hold(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
+    """Memory of open streams, and whether one of them starves."""
+    rows = scenarios.hold(
+        site,
+        clients=sizes.hold_streams,
+        tokens=sizes.hold_tokens,
+        delay_ms=sizes.hold_delay_ms,
+        mode="keepalive",
+        ramp_s=sizes.hold_ramp_s,
+    )
+    async for row in rows:
+        yield row
+
+
+async def ttft(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
+    """Time to first token on the three APIs.
+
+    A long prompt's repeated prefix comes first, because Dynamo keeps the tokens of the first system prompt that a
+    process sees, and only of that: it shall have its best here.
+    """
+    async for row in sequences.ttft(site, ["large"], ["tail"], BOTH, sizes.requests):
+        yield row
+    for number, api in enumerate(("messages", "chat", "responses")):
+        at = replace(site, api=APIS[api], seed=site.seed + 300 * number)
+        async for row in sequences.ttft(at, ["small"], ["tail"], BOTH, sizes.requests):
+            yield row
+        if api == "responses":
+            rows = sequences.codex(at, BOTH, sizes.requests, plain=(True, False), captures=sizes.captures)
+        else:
+            kinds = LARGE if api == "chat" else LARGE[1:]
+            rows = sequences.ttft(at, ["large"], kinds, BOTH, sizes.requests)
+        async for row in rows:
+            yield row
+
+
+async def growth(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
+    """Time to first token as sessions and prompts grow."""
+    async for row in sequences.turns(site, sizes.turns, "keepalive", sizes.grow_requests):
+        yield row
+    async for row in sequences.lengths(site, sizes.lengths, "keepalive", sizes.grow_requests):
+        yield row
+
+
+async def stream(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
+    """Streams at a pace and flat out."""
+    rows = scenarios.stream(
+        site, clients=sizes.streams, delays_ms=(10.0, 0.0), tokens=sizes.tokens, mode="keepalive", each=None
+    )
+    async for row in rows:
+        yield row
+    for api in ("chat", "responses"):
+        for clients, delay in sizes.side_streams:
+            some = scenarios.stream(
+                replace(site, api=APIS[api]),
+                clients=[clients],
+                delays_ms=[delay],
+                tokens=sizes.tokens,
+                mode="keepalive",
+                each=1 if delay else 2,
+            )
+            async for row in some:
+                yield row
+
+
+async def dispatch(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
+    """How late a complete call is while the model goes on, on the three APIs."""
+    for api in APIS.values():
+        rows = scenarios.dispatch(
+            replace(site, api=api),
+            scripts=sizes.dispatch_scripts,
+            clients=sizes.dispatch_clients,
+            each=sizes.dispatch_each,
+            tokens=200,
+            delay_ms=10.0,
+            mode="keepalive",
+        )
+        async for row in rows:
+            yield row
+
+
+async def flat_out(site: Site, sizes: Sizes) -> Row:
+    """The most that a stack gives, whatever it is made of."""
+    rows = scenarios.stream(
+        site, clients=[sizes.scale_streams], delays_ms=[0.0], tokens=sizes.tokens, mode="keepalive", each=2
+    )
+    return await anext(rows)
+
+
+PARTS: dict[str, Part] = {
+    "ttft": ttft,
+    "growth": growth,
+    "stream": stream,
+    "dispatch": dispatch,
+    "idle": idle,
+    "hold": hold,
+}
+SESSIONS: Sequence[Sequence[str]] = (("ttft", "growth", "stream", "dispatch", "contents"), ("idle", "hold"))
+"""Parts of one session share a stack; each session has stacks that nobody has used: caches that are filled by long
+prompts do not count as memory of streams."""
+TOKENIZING: Sequence[str] = ("ttft", "growth")
+"""The parts that differ with a peer's tokenizer."""

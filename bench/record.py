@@ -1,0 +1,94 @@
+"""The result of a suite, as a file that grows while it runs, so that a run that was cut off goes on where it was."""
+
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from bench.report import RESULTS, Machine
+from bench.rows import Row, medians
+from bench.sameness import Check
+
+
+class SideFacts(Struct):
+    """One side of the comparison."""
+
+    name: str
+    described: str
+    start_s: list[float] = field(default_factory=list)
+    """From the command to the first request that can be served: one for each time it was started."""
+
+
+class Entry(Struct, frozen=True):
+    """One part, measured once on one side."""
+
+    side: str
+    repeat: int
+    part: str
+    took_s: float
+    rows: list[Row]
+    problem: str = ""
+    """Why it could not be measured."""
+
+
+class Record(Struct):
+    """Everything that a suite has measured so far."""
+
+    started: str
+    label: str
+    machine: Machine
+    repeat: int
+    sizes: dict[str, object]
+    sides: list[SideFacts]
+    entries: list[Entry] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    """Contents at full load against those of a slow run, of our own stack."""
+    finished: str = ""
+
+    def side(self, name: str) -> SideFacts:
+        """The facts of a side. Raises KeyError."""
+        for one in self.sides:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+    def has(self, side: str, repeat: int, part: str) -> bool:
+        """That part was measured there, without a problem."""
+        return any((e.side, e.repeat, e.part) == (side, repeat, part) and not e.problem for e in self.entries)
+
+    def put(self, entry: Entry) -> None:
+        """Adds an entry, in the place of one that was there."""
+        same = (entry.side, entry.repeat, entry.part)
+        self.entries = [e for e in self.entries if (e.side, e.repeat, e.part) != same] + [entry]
+
+    def rows(self, side: str) -> list[Row]:
+        """One row for each case of a side: the medians over its repeats."""
+        return medians([row for entry in self.entries if entry.side == side for row in entry.rows])
+
+    @property
+    def failed(self) -> list[str]:
+        """What went wrong, in words; of our own side only, as a peer may refuse what it does not know."""
+        problems = [f"{e.side}, {e.part}: {e.problem}" for e in self.entries if e.problem]
+        ours = [row for e in self.entries if e.side == self.sides[0].name for row in e.rows if row.failed]
+        problems += [f"{row.case.scenario} {row.case.api} {row.case.prompt}: {next(iter(row.errors))}" for row in ours]
+        return problems + [f"contents on {check.api}: {line}" for check in self.checks for line in check.differing[:3]]
+
+
+def save(record: Record, path: Path) -> None:
+    """Writes the record; whoever reads the file sees all of it or the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    os.replace(new, path)
+
+
+def load(path: Path) -> Record:
+    """Reads what `save` wrote. Raises OSError, msgspec.ValidationError."""
+    return msgspec.json.decode(path.read_bytes(), type=Record)
+
+
+def default_path(record: Record) -> Path:
+    """A file of its own in `bench/results`."""
+    stamp = record.started.replace(":", "").replace("-", "")
+    return RESULTS / f"{stamp}-{record.label}.json"

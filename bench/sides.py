@@ -1,0 +1,98 @@
+"""What is compared: each side can be started on this machine, with the same model directory and the same scripts."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from bench import dynamo
+from bench.apis import APIS
+from bench.client import Target
+from bench.clocks import Marks
+from bench.cpu import stages
+from bench.dynamo.stack import dynamo_stack
+from bench.measuring import Site
+from bench.stack import own_stack
+
+OURS = "turnwire"
+SERVED_AS = "bench/scripted"
+SLOTS = 1100
+"""Turns that our worker takes at once: more than the most streams that are held, as the peer's worker has no limit."""
+
+
+class Up(Struct, frozen=True):
+    """A side that answers."""
+
+    site: Site
+    """For the Messages API; `api` is to be replaced for others."""
+    start_s: float
+
+
+class Side(Protocol):
+    """One way to serve."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def described(self) -> str:
+        """Version and flags, for the results."""
+        ...
+
+    def open(self) -> AbstractAsyncContextManager[Up]:
+        """Starts it, and ends it. Raises StackFailed."""
+        ...
+
+
+class Turnwire(Struct, frozen=True):
+    """Our own stack."""
+
+    model: Path
+    flags: tuple[str, ...] = ()
+    """More flags for `turnwire up`."""
+    name: str = OURS
+
+    @property
+    def described(self) -> str:
+        return " ".join((f"Turnwire {version('turnwire')}", *self.flags))
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Up]:
+        """See `Side.open`."""
+        own = (f"--model={self.model}", f"--served-model-name={SERVED_AS}", f"--slots={SLOTS}")
+        async with own_stack((*own, *self.flags)) as stack:
+            site = _site(stack.url, stack.model, stages(stack.pid), stack.marks)
+            yield Up(replace(site, also=[Target.of(url) for url in stack.urls[1:]]), stack.start_s)
+
+
+class Dynamo(Struct, frozen=True):
+    """Dynamo with the scripted worker."""
+
+    python: Path
+    model: Path
+    flags: tuple[str, ...] = ()
+    """More flags for its frontend."""
+    name: str = "dynamo"
+
+    @property
+    def described(self) -> str:
+        return " ".join((f"Dynamo {dynamo.VERSION}", *self.flags))
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Up]:
+        """See `Side.open`."""
+        async with dynamo_stack(self.python, self.model, self.flags) as stack:
+            yield Up(_site(stack.url, stack.model, stack.pids, stack.marks), stack.start_s)
+
+
+def _site(url: str, model: str, pids: Mapping[str, int], marks: Path) -> Site:
+    return Site(target=Target.of(url), api=APIS["messages"], model=model, pids=pids, clocks=[Marks(marks)])
+
+
+def named(sides: Sequence[Side]) -> str:
+    """The sides in a line."""
+    return ", ".join(f"{side.name}: {side.described}" for side in sides)

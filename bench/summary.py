@@ -1,0 +1,247 @@
+"""What a suite says, in lines: one figure of one case, of every side, beside its target. Pure but for the table."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+
+from bench.record import Entry, Record
+from bench.rows import Case, Row
+from bench.sameness import Check
+from bench.stats import Spread
+
+Figure: TypeAlias = Callable[[Row], float | None]
+TTFT, CPU, STREAMS, DISPATCH, MEMORY, GROWTH, SCALE, FLOOR = (
+    "Time to first token, ms at the median",
+    "CPU per request, ms",
+    "Streams",
+    "Dispatch of a complete call while the model goes on, ms",
+    "Memory, start, idle",
+    "Growth: time to first token, ms at the median",
+    "More processes, 256 streams flat out",
+    "The client alone: time to first token, ms at the median",
+)
+
+
+class Line(Struct, frozen=True):
+    """One figure."""
+
+    group: str
+    case: Case | None
+    what: str
+    unit: str
+    values: dict[str, float | None]
+    """By side; None: that side did not do it."""
+    target: float | None = None
+    """At most, or with `more` at least."""
+    more: bool = False
+    """More is better."""
+
+    def ratio(self, ours: str, peer: str) -> float | None:
+        """How many times better ours is than the peer's: above 1, ours is."""
+        mine, other = self.values.get(ours), self.values.get(peer)
+        if not mine or other is None or mine < 0 or other < 0:
+            return None
+        return mine / other if self.more and other else other / mine
+
+    def met(self, ours: str) -> bool | None:
+        """Whether our figure reaches the target; None without one."""
+        mine = self.values.get(ours)
+        if self.target is None or mine is None:
+            return None
+        return mine >= self.target if self.more else mine <= self.target
+
+
+def lines(record: Record) -> list[Line]:
+    """Every figure of a record, in the order in which it is shown."""
+    rows = {side.name: {row.case: row for row in record.rows(side.name)} for side in record.sides}
+    floor = {row.case: row for row in record.rows("client")}
+    cases: dict[Case, None] = {}
+    for known in rows.values():
+        cases |= dict.fromkeys(known)
+    found = [line for case in cases for line in _of_case(case, rows)]
+    found += list(_memory(record, rows, cases))
+    found += [
+        Line(FLOOR, case, _prompt(case), "ms", {"client": _p50(row.ttft_ms)}, None) for case, row in floor.items()
+    ]
+    order = (TTFT, STREAMS, DISPATCH, MEMORY, GROWTH, SCALE, CPU, FLOOR)
+    return sorted(found, key=lambda line: order.index(line.group))
+
+
+def _of_case(case: Case, rows: Mapping[str, Mapping[Case, Row]]) -> Iterator[Line]:
+    def line(group: str, what: str, unit: str, figure: Figure, target: float | None = None) -> Line:
+        values = {side: figure(known[case]) if _good(known.get(case)) else None for side, known in rows.items()}
+        return Line(group, case, what, unit, values, target, more=unit == "tokens/s")
+
+    if case.scenario == "ttft":
+        yield line(TTFT, _prompt(case), "ms", lambda row: _p50(row.ttft_ms), _ttft_target(case))
+        yield line(CPU, _prompt(case), "ms", _cpu_per_request)
+    elif case.scenario in ("turns", "lengths"):
+        yield line(GROWTH, _prompt(case), "ms", lambda row: _p50(row.ttft_ms))
+    elif case.scenario in ("stream", "scale"):
+        group, what = (STREAMS, _load(case)) if case.scenario == "stream" else (SCALE, case.prompt)
+        yield line(group, what, "tokens/s", lambda row: row.tokens_per_s)
+        yield line(group, what, "µs of CPU per token", _cpu_per_token, _cpu_target(case))
+        if case.scenario == "stream" and case.delay_ms:
+            at_64 = case.clients == 64 and case.api == "messages"
+            yield line(group, what, "ms between events, p99", lambda row: _p99(row.itl_ms), 12.0 if at_64 else None)
+        if case.scenario == "stream":
+            yield line(group, what, "ms between reads, p99", lambda row: _p99(row.gap_ms))
+    elif case.scenario == "dispatch":
+        what = f"{case.api}, {case.script.replace('_', ' ')}, from {case.clock.partition(': ')[2]}"
+        wanted = case.clock.endswith("body")
+        yield line(DISPATCH, what, "ms, p50", lambda row: _p50(row.dispatch_ms), 2.0 if wanted else None)
+        yield line(DISPATCH, what, "ms, p99", lambda row: _p99(row.dispatch_ms), 5.0 if wanted else None)
+
+
+def _memory(record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Mapping[Case, None]) -> Iterator[Line]:
+    def by_side(name: str, figure: Figure) -> dict[str, float | None]:
+        return {
+            side: next((figure(row) for case, row in known.items() if case.scenario == name), None)
+            for side, known in rows.items()
+        }
+
+    held = next((case for case in cases if case.scenario == "hold"), None)
+    idle, full = by_side("idle", _rss), by_side("hold", _rss)
+    if held is not None:
+        streams = f"{held.clients:,} open streams"
+        yield Line(MEMORY, held, streams, "MiB resident", full, 477.0)  # 500 MB
+        yield Line(MEMORY, held, streams, "MiB, shared pages once", by_side("hold", _pss))
+        each = {
+            side: (mib - (idle[side] or 0)) * 1024 / held.clients if mib is not None else None
+            for side, mib in full.items()
+        }
+        yield Line(MEMORY, held, "a stream", "KiB more than idle", each)
+        worst = by_side("hold", lambda row: row.worst_gap_ms.max if row.worst_gap_ms else None)
+        yield Line(MEMORY, held, f"{streams}, a token each {held.delay_ms:g} ms", "ms, longest silence of any", worst)
+    yield Line(MEMORY, None, "nothing to do", "MiB resident", idle)
+    yield Line(MEMORY, None, "nothing to do", "MiB, shared pages once", by_side("idle", _pss))
+    yield Line(MEMORY, None, "nothing to do", "% of a core", by_side("idle", _cores))
+    starts = {side.name: _middle(side.start_s) for side in record.sides}
+    yield Line(MEMORY, None, "start to first answer", "s", starts)
+
+
+def show(record: Record, console: Console) -> None:
+    """One table of everything, and what failed."""
+    ours, peers = record.sides[0].name, [side.name for side in record.sides[1:]]
+    table = Table(title=f"{record.started}, {record.repeat} repeats: medians", title_justify="left")
+    table.add_column("")
+    for heading in ("", ours, *(word for peer in peers for word in (peer, "×")), "target", ""):
+        table.add_column(heading, justify="right")
+    group = ""
+    for line in lines(record):
+        if line.group != group:
+            group = line.group
+            table.add_section()
+            table.add_row(f"[bold]{group}[/bold]")
+        name = ours if ours in line.values else "client"
+        cells = [line.what, line.unit, number(line.values.get(name))]
+        for peer in peers:
+            ratio = line.ratio(ours, peer)
+            cells += [number(line.values.get(peer)), "" if ratio is None else f"{ratio:.1f}"]
+        met = line.met(ours)
+        cells += [
+            number(line.target) if line.target else "",
+            "" if met is None else "met" if met else "[red]missed[/red]",
+        ]
+        table.add_row(*cells)
+    console.print(table)
+    for check in record.checks:
+        console.print(brief_check(check), highlight=False)
+    for problem in record.failed:
+        console.print(f"[red]failed[/red] {problem}", highlight=False)
+
+
+def number(value: float | None) -> str:
+    """A figure, in as many digits as it is good for."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def brief(entry: Entry) -> str:
+    """One line on a part that is done."""
+    failed = sum(row.failed for row in entry.rows)
+    said = f"{len(entry.rows)} cases in {entry.took_s:.0f} s"
+    return f"  {entry.part:10} {entry.side:16} {entry.problem or said}{f', {failed} requests failed' if failed else ''}"
+
+
+def brief_check(check: Check) -> str:
+    """One line on the comparison of contents."""
+    said = f"{len(check.differing)} DIFFER" if check.differing else "all equal"
+    return f"  contents on {check.api}: {check.streams} streams at full load against a slow run: {said}"
+
+
+def _prompt(case: Case) -> str:
+    names = {
+        "small tail": "200 tokens",
+        "large tail": "52K, known prefix and a new tail",
+        "large head": "52K, first seen (another beginning)",
+        "large fresh": "52K, first seen (all of it new)",
+        "codex plain tail": "52K as Codex, functions only, known prefix",
+        "codex plain head": "52K as Codex, functions only, first seen",
+        "codex tail": "52K as Codex, known prefix",
+        "codex head": "52K as Codex, first seen",
+    }
+    if case.scenario == "turns":
+        return f"turn {case.prompt.split()[0]} of a session"
+    if case.scenario == "lengths":
+        tokens, kind = case.prompt.split()
+        return f"{int(tokens):,} tokens, {'first seen' if kind == 'head' else 'known prefix'}"
+    return f"{case.api}, {names.get(case.prompt, case.prompt)}, {case.mode}"
+
+
+def _load(case: Case) -> str:
+    pace = f"{case.delay_ms:g} ms a token" if case.delay_ms else "flat out"
+    return f"{case.api}, {case.clients} {'stream' if case.clients == 1 else 'streams'}, {pace}"
+
+
+def _ttft_target(case: Case) -> float | None:
+    if case.prompt.startswith("recorded"):
+        return None
+    return 1.5 if case.prompt.startswith("small") else 4.0 if case.prompt.endswith("tail") else 8.0
+
+
+def _cpu_target(case: Case) -> float | None:
+    if case.scenario != "stream" or case.api != "messages":
+        return None
+    return {(64, 0.0): 15.0, (256, 0.0): 15.0, (64, 10.0): 25.0}.get((case.clients, case.delay_ms or 0.0))
+
+
+def _good(row: Row | None) -> bool:
+    return row is not None and not row.failed
+
+
+def _p50(spread: Spread | None) -> float | None:
+    return spread.p50 if spread else None
+
+
+def _p99(spread: Spread | None) -> float | None:
+    return spread.p99 if spread else None
+
+
+def _cpu_per_token(row: Row) -> float | None:
+    return sum(row.cpu_us_per_token.values()) or None
+
+
+def _cpu_per_request(row: Row) -> float | None:
+    return sum(row.cpu_ms_per_request.values()) or None
+
+
+def _rss(row: Row) -> float | None:
+    return sum(memory.rss for memory in row.memory.values()) or None
+
+
+def _pss(row: Row) -> float | None:
+    return sum(memory.pss for memory in row.memory.values()) or None
+
+
+def _cores(row: Row) -> float | None:
+    return 100 * sum(row.cost.processes.values()) / row.wall_s if row.wall_s else None
+
+
+def _middle(figures: Sequence[float]) -> float | None:
+    ordered = sorted(figures)
+    return ordered[len(ordered) // 2] if ordered else None
