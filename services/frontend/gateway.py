@@ -17,7 +17,7 @@ from schemas import subjects
 from schemas.control import Beat, Cancel, ModelCard, Standing
 from schemas.conversation import Conversation
 from schemas.errors import EngineFailed, ErrorInfo, TimedOut, TurnwireError, Unavailable, raised
-from schemas.events import Failed, Finish, Interrupted, Prepared, TurnEvent
+from schemas.events import Delta, Failed, Finish, Interrupted, Prepared, TurnEvent
 from schemas.frames import (
     CountRequest,
     DetokenizeRequest,
@@ -254,19 +254,24 @@ class Gateway:
             return
         if not self._receiver.opens(frame.sender, frame.seq):
             return
+        turns, sender = self._turns, frame.sender
         for entry in frame.entries:
-            turn = self._turns.get(entry.turn)
+            turn = turns.get(entry.turn)
             if turn is None or entry.attempt != turn.attempt:
                 self._stray(entry, turn)
                 continue
             try:
-                self._take(turn, frame.sender, entry)
+                if _is_next(entry.events, turn):
+                    turn.parser = sender
+                    turn.sink.push(entry.events)
+                else:
+                    self._take(turn, sender, entry)
             except Exception:
                 # One turn's trouble must not become its neighbours'.
                 self._log.exception("frontend.turn_failed", turn=turn.id)
                 self._supersede(turn)
                 self._fail(turn, EngineFailed("internal error").info)
-        self._receiver.arrived(frame.sender, frame.seq, len(message.data))
+        self._receiver.arrived(sender, frame.seq, len(message.data))
 
     def _refused(self, entry: EventEntry) -> None:
         """A preprocessor's word that it could not give the turn to a worker."""
@@ -358,3 +363,14 @@ class Gateway:
         still = turn.parser if beat.stage == "parser" else turn.worker
         if still == beat.id and self._process.registry.get(beat.stage, beat.id) is None:
             self._lost(turn, "the worker and the parser of this turn were lost")
+
+
+def _is_next(events: list[TurnEvent], turn: Turn) -> bool:
+    """Whether this is what as a rule it is, the turn's next delta and nothing else; the cursor is then behind it."""
+    return (
+        len(events) == 1
+        and type(event := events[0]) is Delta
+        and turn.streaming
+        and event.offset == turn.cursor.length
+        and turn.cursor.accept(event) is event
+    )

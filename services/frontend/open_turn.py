@@ -14,6 +14,28 @@ from services.runtime.turnlog import Cursor
 class Turn:
     """One open turn (an `OpenTurn`)."""
 
+    __slots__ = (
+        "_cancel",
+        "attempt",
+        "avoid",
+        "card",
+        "conversation",
+        "cursor",
+        "deadline",
+        "id",
+        "interruptions",
+        "outcome",
+        "parser",
+        "prepared",
+        "preprocessor",
+        "resume",
+        "sink",
+        "streaming",
+        "traceparent",
+        "work",
+        "worker",
+    )
+
     def __init__(
         self,
         turn_id: str,

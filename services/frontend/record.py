@@ -1,6 +1,6 @@
 """What one turn took and how it ended, for metrics and the log line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from schemas.events import Failed, Finish, TurnEvent, Usage
 from services.frontend.dialects.base import failure_of
@@ -33,16 +33,19 @@ class TurnRecord:
         self._metrics.opened(model)
         self._observe = self._metrics.between(model)
 
-    def batch(self, events: Sequence[TurnEvent]) -> bool:
-        """Events of a choice are here. True if they end its turn."""
-        now = self._clock()
+    def batch(self, now: float | None = None) -> None:
+        """Events are here. `now`: the loop's time, if the caller has it."""
+        if now is None:
+            now = self._clock()
         if self.first_s is None:
             self.first_s = now - self._started
             self._metrics.first_token(self.model, self.first_s)
         elif self._observe is not None:
             self._observe(now - self._last)
         self._last = now
-        last = events[-1]
+
+    def ends(self, last: TurnEvent) -> bool:
+        """Takes note of a choice's event. True if it ends its turn."""
         if not isinstance(last, Finish | Failed):
             return False
         self._end(last)

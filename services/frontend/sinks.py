@@ -1,26 +1,48 @@
 """Where the events of a request's turns end up: in an open stream, or together until the turns are done."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import TurnEvent
+from schemas.events import Delta, Prepared, TurnEvent
 from services.frontend.dialects.base import Renderer, failure_of
+from services.frontend.flush import Flusher
 from services.frontend.record import TurnRecord
 from services.frontend.sse import SseWriter
 
 
 class StreamSink:
-    """A `TurnSink` that renders into a stream. What comes before `attach` waits for it."""
+    """A `TurnSink` that renders into a stream, once for all that came in a tick. What comes before `attach` waits."""
 
-    def __init__(self, record: TurnRecord, log: FilteringBoundLogger, choices: int = 1) -> None:
+    __slots__ = (
+        "_broken",
+        "_flusher",
+        "_log",
+        "_on_end",
+        "_on_failure",
+        "_out",
+        "_record",
+        "_renderer",
+        "_running",
+        "_waiting",
+        "_writer",
+        "ended",
+    )
+
+    def __init__(self, record: TurnRecord, log: FilteringBoundLogger, flusher: Flusher, choices: int = 1) -> None:
         self.ended = False
+        """All that belongs to the answer has come. It may not be written yet."""
         self._running = choices
         self._record = record
         self._log = log
-        self._early: list[tuple[int, list[TurnEvent]]] = []
+        self._flusher = flusher
+        self._waiting: list[tuple[int, list[TurnEvent]]] = []
+        """What came in this tick, or before `attach`."""
+        self._out = b""
+        self._broken = False
         self._renderer: Renderer | None = None
         self._writer: SseWriter | None = None
         self._on_end: Callable[[Renderer], None] | None = None
@@ -28,57 +50,91 @@ class StreamSink:
 
     def refusal(self) -> ErrorInfo | None:
         """The error of a turn that failed before it said anything: it can still be the response's status."""
-        return failure_of(self._early[0][1][0]) if self._early else None
+        return failure_of(self._waiting[0][1][0]) if self._waiting else None
 
-    def attach(
+    async def attach(
         self,
         renderer: Renderer,
         writer: SseWriter,
+        prepared: Sequence[Prepared],
         *,
         on_end: Callable[[Renderer], None] | None = None,
         on_failure: Callable[[], None] | None = None,
     ) -> None:
-        """From now on events go out as they come. `on_end` is called before the last bytes go, `on_failure` when one
-        choice's failure has ended the others."""
-        self._renderer, self._writer = renderer, writer
+        """Opens the stream, with what is there by now; from then on events go out as they come.
+
+        `on_end` is called before the last bytes go, `on_failure` when one choice's failure has ended the others.
+        """
+        self._renderer = renderer
         self._on_end, self._on_failure = on_end, on_failure
-        early, self._early = self._early, []
-        for number, (choice, events) in enumerate(early, 1):
-            self._render(choice, events, last=self.ended and number == len(early))
+        opening = renderer.start(prepared)
+        if self._waiting:
+            self._render(renderer, asyncio.get_running_loop().time())
+            opening, self._out = opening + self._out, b""
+        over = self.ended or self._broken
+        await writer.begin(opening)
+        self._writer = writer
+        if over:
+            writer.close()
+            if self.ended and self._running and on_failure is not None:
+                on_failure()
+        elif self._waiting:
+            self._flusher.add(self)
 
     def push(self, events: list[TurnEvent], choice: int = 0) -> None:
         """See `TurnSink.push`."""
         if self.ended or not events:
             return
-        failed = False
-        if self._record.batch(events):
-            self._running -= 1
-            failed = failure_of(events[-1]) is not None
-            self.ended = failed or not self._running
-        if self._writer is None:
-            self._early.append((choice, events))
+        if not self._waiting and self._writer is not None:
+            self._flusher.add(self)
+        self._waiting.append((choice, events))
+        last = events[-1]
+        if type(last) is not Delta and self._record.ends(last):
+            self._end(last)
+
+    def render(self, now: float) -> None:
+        """See `Flushed.render`."""
+        renderer, writer = self._renderer, self._writer
+        if renderer is None or writer is None or writer.closed:
+            self._waiting.clear()
         else:
-            self._render(choice, events, last=self.ended)
+            self._render(renderer, now)
+
+    def send(self, now: float) -> None:
+        """See `Flushed.send`."""
+        writer = self._writer
+        if writer is None:
+            return
+        out, self._out = self._out, b""
+        if self.ended or self._broken:
+            writer.close(out)
+        elif out:
+            writer.write(out, now)
+
+    def _end(self, last: TurnEvent) -> None:
+        self._running -= 1
+        failed = failure_of(last) is not None
+        self.ended = failed or not self._running
         if failed and self._running and self._on_failure is not None:
             self._on_failure()
 
-    def _render(self, choice: int, events: list[TurnEvent], *, last: bool) -> None:
-        renderer, writer = self._renderer, self._writer
-        if renderer is None or writer is None:
-            return
+    def _render(self, renderer: Renderer, now: float) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._record.batch(now)
         try:
-            data = renderer.events(events, choice)
-            if last and self._on_end is not None:
+            if len(waiting) == 1:
+                choice, events = waiting[0]
+                self._out = renderer.events(events, choice)
+            else:
+                self._out = b"".join([renderer.events(events, choice) for choice, events in _joined(waiting)])
+            if self.ended and self._on_end is not None:
                 self._on_end(renderer)
-            writer.write(data)
         except Exception:
-            # The caller hands out the events of many turns: this one's trouble must not become theirs.
+            # The caller renders the streams of many turns: this one's trouble must not become theirs.
             self._log.exception("turn.render_failed")
+            self._broken = True
             self._record.outcome = "internal"
-            writer.write(renderer.error(ErrorInfo(ErrorKind.ENGINE, "Internal server error")))
-            writer.close()
-        if last:
-            writer.close()
+            self._out = renderer.error(ErrorInfo(ErrorKind.ENGINE, "Internal server error"))
 
 
 class DocumentSink:
@@ -98,9 +154,11 @@ class DocumentSink:
         if self.ended or not events:
             return
         self.events[choice] += events
-        if self._record.batch(events):
+        self._record.batch()
+        last = events[-1]
+        if type(last) is not Delta and self._record.ends(last):
             self._running -= 1
-            self.failure = failure_of(events[-1])
+            self.failure = failure_of(last)
             self.ended = self.failure is not None or not self._running
         if self.ended:
             self.done.set()
@@ -118,3 +176,9 @@ class Choice:
     def push(self, events: list[TurnEvent]) -> None:
         """See `TurnSink.push`."""
         self._sink.push(events, self._choice)
+
+
+def _joined(waiting: Iterable[tuple[int, list[TurnEvent]]]) -> Iterator[tuple[int, list[TurnEvent]]]:
+    """What follows each other of one choice in one list, so that its deltas become one."""
+    for choice, batches in groupby(waiting, key=lambda batch: batch[0]):
+        yield choice, [event for _, events in batches for event in events]

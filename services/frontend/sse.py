@@ -1,17 +1,21 @@
 """The writer of one event stream: bytes of a turn go out as they come, a silent stream gets its keep-alive, and a
 client that does not read is given up alone.
 
-`write` is called from the bus callback. As long as the client keeps up, it hands the bytes to the transport at once,
-framed here: waking the handler's task to go through `StreamResponse.write` costs 9.2 µs an event, this 5.4 (64 streams,
-uvloop). When the transport is full, bytes wait here and `run`, in the handler's task, sends them as the client reads.
-Time is looked at by one timer per stream, not per write.
+`write` is called from a callback of the loop. As long as the client keeps up, it hands the bytes to the transport at
+once, framed here: waking the handler's task to go through `StreamResponse.write` costs 9.2 us an event, this 5.4 (64
+streams, uvloop). uvloop makes a system call of every write to a transport, which is most of what an event costs, so the
+head goes with the first events and the end with the last. When the transport is full, bytes wait here and `run`, in the
+handler's task, sends them as the client reads. Time is looked at by one timer per stream, not per write.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from typing import cast
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
+from aiohttp.http import StreamWriter
 from msgspec import Struct
 
 SLICE_BYTES = 64 * 1024
@@ -19,6 +23,12 @@ HIGH_WATER_BYTES = 32 * 1024
 """What the transport may hold: more than one batch of events, little enough that slowness is noticed."""
 UNSENT_BYTES = 16 * 1024
 """What the kernel may hold unsent. Its own choice is megabytes: minutes of a turn."""
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+_LAST_CHUNK = b"0\r\n\r\n"
 _LOOKS = 4
 """How often a stalled stream is looked at within the time allowed."""
 
@@ -31,21 +41,62 @@ class StreamLimits(Struct, frozen=True):
     max_buffered_bytes: int
 
 
+class EventStream(web.StreamResponse):
+    """The response around a stream, framed by its `SseWriter`: aiohttp writes the head, with the first bytes, and
+    nothing after it."""
+
+    _length_check = False
+    _send_headers_immediately = False
+
+    def __init__(self, request: web.Request) -> None:
+        super().__init__(headers=STREAM_HEADERS)
+        self.framed = request.version >= HttpVersion11
+        """In chunks; a client of HTTP/1.0 reads until the connection is closed."""
+        if self.framed:
+            self.headers["transfer-encoding"] = "chunked"
+        else:
+            self.force_close()
+
+
 class SseWriter:
-    """Writes one stream. `response` is prepared, and chunked unless the client's HTTP is too old for it."""
+    """Writes one stream. `response` is prepared."""
+
+    __slots__ = (
+        "_backlog",
+        "_backlog_bytes",
+        "_chunked",
+        "_ended",
+        "_given_up",
+        "_keepalive",
+        "_last",
+        "_limits",
+        "_loop",
+        "_on_slow",
+        "_request",
+        "_response",
+        "_stalled_since",
+        "_timer",
+        "_transport",
+        "_unread",
+        "_wake",
+        "closed",
+    )
 
     def __init__(
         self,
         request: web.Request,
-        response: web.StreamResponse,
+        response: EventStream,
         limits: StreamLimits,
         keepalive: bytes,
         *,
         on_slow: Callable[[], None],
     ) -> None:
+        self.closed = False
+        """Nothing is taken any more."""
         self._request = request
         self._response = response
-        self._chunked = response.chunked
+        self._transport = request.transport
+        self._chunked = response.framed
         self._limits = limits
         self._keepalive = keepalive
         self._on_slow = on_slow
@@ -53,50 +104,71 @@ class SseWriter:
         self._wake = asyncio.Event()
         self._backlog: list[bytes] = []
         self._backlog_bytes = 0
-        self._closed = False
+        self._ended = False
+        """The end is written."""
         self._given_up = False
         self._last = self._loop.time()
         self._stalled_since: float | None = None
         self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
-        keep_buffers_small(request.transport)
+        keep_buffers_small(self._transport)
 
-    def write(self, data: bytes) -> None:
-        """Sends bytes, or puts them down while the client is behind. One that is too far behind is given up."""
-        if self._closed or not data:
+    async def begin(self, data: bytes) -> None:
+        """Sends the response's head and the first bytes in one write. Raises ConnectionError."""
+        writer = cast(StreamWriter, self._request.writer)
+        # Not drained here, where nobody would notice that the client does not read.
+        first = data[:SLICE_BYTES]
+        await writer.write(_chunk(first) if self._chunked and first else first, drain=False)
+        self._look_at_transport()
+        self.write(data[SLICE_BYTES:])
+
+    def write(self, data: bytes, now: float | None = None) -> None:
+        """Sends bytes, or puts them down while the client is behind. One that is too far behind is given up.
+
+        `now`: the loop's time, if the caller has it.
+        """
+        if self.closed or not data:
             return
+        self._last = self._loop.time() if now is None else now
+        if self._stalled_since is None and len(data) <= SLICE_BYTES:
+            self._hand_over(_chunk(data) if self._chunked else data)
+        else:
+            self._write_slices(data)
+
+    def close(self, last: bytes = b"") -> None:
+        """No bytes will come behind these; `run` returns when those that are there are sent."""
+        if len(last) > SLICE_BYTES:
+            self.write(last)
+            last = b""
+        if self.closed:
+            return
+        self.closed = True
         if self._stalled_since is None:
-            self._hand_over(data)
-            return
-        self._backlog.append(data)
-        self._backlog_bytes += len(data)
-        if self._backlog_bytes > self._limits.max_buffered_bytes:
-            self._give_up()
-
-    def close(self) -> None:
-        """No more bytes will come; `run` returns when those that are there are sent."""
-        self._closed = True
+            self._end(last)
+        elif last:
+            self._put_down(last)
         self._wake.set()
 
     async def run(self) -> None:
         """Serves the stream until `close`, then ends the response. Raises ConnectionError where the client has gone."""
         self._look_later()
         try:
-            while self._stalled_since is not None or not self._closed:
+            while self._stalled_since is not None or not self.closed:
                 if self._stalled_since is not None:
                     await self._catch_up()
                 else:
                     self._wake.clear()
                     await self._wake.wait()
+            if not self._ended:
+                self._end(b"")
             self._stalled_since = self._loop.time()
-            try:
+            with suppress(ConnectionError):  # all is sent: Codex closes at its last event, without waiting for the end
+                await self._request.writer.drain()
                 await self._response.write_eof()
-            except ConnectionError:
-                if self._given_up:
-                    raise
-                # All is sent: Codex closes at its last event, without waiting for the end.
+            if self._given_up:
+                raise ConnectionResetError("the client does not read")
         finally:
-            self._closed = True
+            self.closed = True
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -109,24 +181,49 @@ class SseWriter:
                 return
             waiting = b"".join(self._backlog)
             self._backlog.clear()
+            self._last = self._loop.time()
             for at in range(0, len(waiting), SLICE_BYTES):
                 piece = waiting[at : at + SLICE_BYTES]
-                self._hand_over(piece)
+                self._hand_over(_chunk(piece) if self._chunked else piece)
                 self._backlog_bytes -= len(piece)
                 if self._stalled_since is not None:
                     await self._request.writer.drain()
 
-    def _hand_over(self, data: bytes) -> None:
-        transport = self._request.transport
+    def _end(self, last: bytes) -> None:
+        self._ended = True
+        if self._chunked:
+            last = _chunk(last) + _LAST_CHUNK if last else _LAST_CHUNK
+        if last:
+            self._hand_over(last)
+
+    def _hand_over(self, framed: bytes) -> None:
+        transport = self._transport
         if transport is None or transport.is_closing():
             return  # the handler is being cancelled
-        self._last = self._loop.time()
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        held = transport.get_write_buffer_size()
+        transport.write(framed)
+        if transport.get_write_buffer_size() > HIGH_WATER_BYTES:
+            self._look_at_transport()
+
+    def _look_at_transport(self) -> None:
+        held = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if held > HIGH_WATER_BYTES:
-            self._stalled_since = self._last
+            self._stalled_since = self._loop.time()
             self._unread = held
             self._wake.set()
+
+    def _write_slices(self, data: bytes) -> None:
+        for at in range(0, len(data), SLICE_BYTES):
+            if self._stalled_since is not None:
+                self._put_down(data[at:])
+                return
+            piece = data[at : at + SLICE_BYTES]
+            self._hand_over(_chunk(piece) if self._chunked else piece)
+
+    def _put_down(self, data: bytes) -> None:
+        self._backlog.append(data)
+        self._backlog_bytes += len(data)
+        if self._backlog_bytes > self._limits.max_buffered_bytes:
+            self._give_up()
 
     def _look_later(self) -> None:
         now = self._loop.time()
@@ -137,8 +234,7 @@ class SseWriter:
     def _look(self) -> None:
         now = self._loop.time()
         if self._stalled_since is not None:
-            transport = self._request.transport
-            unread = transport.get_write_buffer_size() if transport is not None else 0
+            unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
             if unread < self._unread:
                 self._stalled_since = now
             self._unread = unread
@@ -152,10 +248,16 @@ class SseWriter:
     def _give_up(self) -> None:
         self._given_up = True
         self._backlog.clear()
-        self.close()
+        self.closed = True
+        self._wake.set()
         self._on_slow()
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _chunk(data: bytes) -> bytes:
+    """One chunk of HTTP's chunked coding (RFC 9112, 7.1); `data` must not be empty."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def keep_buffers_small(transport: asyncio.Transport | None) -> None:

@@ -10,10 +10,11 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
@@ -22,20 +23,16 @@ from schemas.errors import ErrorKind, Invalid, NotFound, TimedOut, TurnwireError
 from schemas.events import Prepared
 from services.frontend.dialects.base import Ask, Collector, Dialect, Renderer, Reply
 from services.frontend.exchange import EXCHANGE, Exchange
+from services.frontend.flush import Flusher
 from services.frontend.metrics import FrontendMetrics
 from services.frontend.record import TurnRecord
 from services.frontend.sinks import Choice, DocumentSink, StreamSink
-from services.frontend.sse import SseWriter, StreamLimits
+from services.frontend.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.turns import CancelReason, OpenTurn, TurnGateway
 from services.runtime.config import FrontendConfig
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
 REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
-STREAM_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Read: TypeAlias = Callable[[], Awaitable[Ask]]
@@ -54,6 +51,7 @@ class TurnServer:
         self._config = config
         self._metrics = metrics
         self._log = log
+        self._flusher = Flusher(log)
         self._limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
 
     async def serve(
@@ -92,7 +90,7 @@ class TurnServer:
                 ask = await read()
                 conversations = self.admit(ask, exchange, record)
                 choices = len(conversations)
-                sink = StreamSink(record, self._log, choices) if ask.stream else DocumentSink(record, choices)
+                sink = self._sink(ask, record, choices)
                 turns = await self._open(conversations, sink, exchange.id, _traceparent(request))
         except TimeoutError:
             raise _late() from None
@@ -106,6 +104,9 @@ class TurnServer:
         finally:
             if not sink.ended:
                 answer.cancel("hangup")
+
+    def _sink(self, ask: Ask, record: TurnRecord, choices: int) -> StreamSink | DocumentSink:
+        return StreamSink(record, self._log, self._flusher, choices) if ask.stream else DocumentSink(record, choices)
 
     def card(self, model: str) -> ModelCard:
         """The model that a request means. Raises where none of that name is served."""
@@ -171,9 +172,7 @@ class TurnServer:
         refusal = sink.refusal()
         if refusal is not None:
             raise raised(refusal)
-        response = web.StreamResponse(headers=STREAM_HEADERS)
-        if request.version >= HttpVersion11:
-            response.enable_chunked_encoding()
+        response = EventStream(request)
         await response.prepare(request)
         renderer = answer.ask.renderer(answer.reply)
 
@@ -184,12 +183,11 @@ class TurnServer:
         def too_late() -> None:
             answer.record.outcome = str(ErrorKind.TIMED_OUT)
             answer.cancel("timeout")
-            writer.write(renderer.error(_late().info))
-            writer.close()
+            writer.close(renderer.error(_late().info))
 
         writer = SseWriter(request, response, self._limits, dialect.keepalive, on_slow=too_slow)
-        writer.write(renderer.start(answer.prepared))
-        sink.attach(renderer, writer, on_end=answer.on_end, on_failure=lambda: answer.cancel("failed"))
+        on_failure = partial(answer.cancel, "failed")
+        await sink.attach(renderer, writer, answer.prepared, on_end=answer.on_end, on_failure=on_failure)
         timer = asyncio.get_running_loop().call_at(answer.deadline, too_late)
         try:
             await writer.run()

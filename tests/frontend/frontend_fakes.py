@@ -78,6 +78,7 @@ class FakeTurn:
                 await step.wait()
             else:
                 self.sink.push(step)
+                await asyncio.sleep(0)  # what comes in one tick leaves as one
 
 
 class FakeGateway:

@@ -299,9 +299,13 @@ async def test_traceparent_goes_along(given: str, kept: bool) -> None:
 
 
 async def test_log_line_and_metrics_of_a_turn() -> None:
-    steps: list[Step] = [reasoning(0, "so"), [*text(1, "hi"), finish(2)]]
+    gate = asyncio.Event()
+    steps: list[Step] = [reasoning(0, "so"), gate, [*text(1, "hi"), finish(2)]]
     async with serving(FakeGateway(lambda: steps)) as served, ClientSession(served.url) as http:
-        await (await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})).text()
+        response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})
+        await response.content.readuntil(b"content_block_stop")
+        gate.set()
+        await response.text()
         await (await http.post("/v1/messages", json={**ASK, "model": "nobody"})).text()
     turn, unknown = [line for line in served.lines if line["event"] == "request"]
     assert turn["outcome"] == "stop"

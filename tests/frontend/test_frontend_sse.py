@@ -240,9 +240,8 @@ class Transport:
 class Request:
     """As much of a request and its response as the writer touches."""
 
-    chunked = False
-
-    def __init__(self) -> None:
+    def __init__(self, *, framed: bool = False) -> None:
+        self.framed = framed
         self.transport = Transport()
         self.writer = self
         self.room = asyncio.Event()
@@ -252,6 +251,10 @@ class Request:
         while self.transport.held > HIGH_WATER_BYTES and not self.transport.is_closing():
             self.room.clear()
             await self.room.wait()
+
+    async def write(self, data: bytes, *, drain: bool) -> None:
+        assert not drain
+        self.transport.write(b"head " + data)
 
     async def write_eof(self) -> None:
         if self.transport.is_closing():
@@ -283,6 +286,60 @@ async def test_bytes_go_out_without_waiting_for_the_task(played: Request) -> Non
     await writer.run()
     assert played.transport.written == b"onetwo"
     assert played.ended
+
+
+async def test_the_head_goes_with_the_first_bytes_and_the_end_with_the_last() -> None:
+    framed = Request(framed=True)
+    writer = writer_of(framed, StreamLimits(9, 9, 1 << 20), [])
+    await writer.begin(b"first")
+    assert framed.transport.written == b"head 5\r\nfirst\r\n"
+    writer.write(b"x" * 17)
+    writer.close(b"last")
+    writer.close(b"later")
+    assert framed.transport.written.endswith(b"\r\n11\r\n" + b"x" * 17 + b"\r\n4\r\nlast\r\n0\r\n\r\n")
+    await writer.run()
+    assert framed.transport.written.endswith(b"last\r\n0\r\n\r\n")
+    assert framed.ended
+
+
+@pytest.mark.parametrize("framed", [False, True], ids=["http 1.0", "http 1.1"])
+async def test_the_end_waits_behind_a_backlog(framed: bool) -> None:
+    request = Request(framed=framed)
+    writer = writer_of(request, StreamLimits(9, 9, 1 << 22), [])
+    long = bytes(range(256)) * 1024
+    await writer.begin(b"")
+    writer.write(long)
+    writer.close(b"last")
+    running = asyncio.create_task(writer.run())
+    while not running.done():
+        request.read(1 << 20)
+        await asyncio.sleep(0)
+    await running
+    assert request.ended
+    body = request.transport.written.removeprefix(b"head ")
+    if framed:
+        assert body.endswith(b"\r\n0\r\n\r\n")
+        body = unchunked(body)
+    assert body == long + b"last"
+
+
+def unchunked(body: bytes) -> bytes:
+    data = b""
+    while True:
+        size, _, body = body.partition(b"\r\n")
+        length = int(size, 16)
+        data, body = data + body[:length], body[length + 2 :]
+        if not length:
+            assert body == b""
+            return data
+
+
+async def test_what_is_longer_than_a_slice_cannot_pass_the_limit(played: Request) -> None:
+    slow: list[str] = []
+    writer = writer_of(played, StreamLimits(9, 9, SLICE_BYTES), slow)
+    writer.write(b"x" * SLICE_BYTES * 3)
+    assert slow == ["slow"]
+    assert played.transport.written == b"x" * SLICE_BYTES
 
 
 async def test_a_backlog_keeps_its_order_and_its_slices(played: Request) -> None:

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
 from services.frontend.dialects.responses.stream import DONE, KEEPALIVE, frame, payloads
 from services.frontend.responses.record import StoredResponse, unpack_events
 from services.frontend.responses.store import ResponseStore
-from services.frontend.sse import SseWriter, StreamLimits
-from services.frontend.turn_server import STREAM_HEADERS
+from services.frontend.sse import EventStream, SseWriter, StreamLimits
 
 LOOK_S = 0.5
 """How often a response that runs in another process is looked at."""
@@ -19,11 +18,10 @@ Events = AsyncIterator[Sequence[bytes]]
 
 async def send_events(request: web.Request, events: Events, limits: StreamLimits) -> web.StreamResponse:
     """Sends payloads as a stream, as they come. A client that goes or does not read is let go; nothing else ends."""
-    response = web.StreamResponse(headers=STREAM_HEADERS)
-    if request.version >= HttpVersion11:
-        response.enable_chunked_encoding()
+    response = EventStream(request)
     await response.prepare(request)
     writer = SseWriter(request, response, limits, KEEPALIVE, on_slow=lambda: None)
+    await writer.begin(b"")
 
     async def feed() -> None:
         try:

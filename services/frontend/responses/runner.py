@@ -160,7 +160,8 @@ class RunSink:
         """See `TurnSink.push`."""
         if self.ended or self.done.is_set() or not events:
             return
-        self.ended = self._record.batch(events)
+        self._record.batch()
+        self.ended = self._record.ends(events[-1])
         if self._renderer is None:
             self._early.append(events)
         else:

@@ -56,6 +56,10 @@ class CallWriter:
             self._text.append(text)
         return self._head + _encode(text) + self._tail
 
+    def plain(self) -> tuple[bytes, bytes] | None:
+        """What stands around the next piece's text, where `piece` is to do no more than to put it there."""
+        return (self._head, self._tail) if self._said and self._input is None and not self._keep else None
+
     def end(self, *, complete: bool) -> bytes:
         """The delta for what is missing when the call is over.
 

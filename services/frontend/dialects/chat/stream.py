@@ -61,8 +61,11 @@ class ChatStream:
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next chunks of a choice. Deltas that came together leave together, as one."""
-        out: list[bytes] = []
         rendered = self._choices[choice]
+        if rendered.plain is not None and len(events) == 1 and type(first := events[0]) is Delta and first.text:
+            head, tail = rendered.plain
+            return head + _encode(first.text) + tail
+        out: list[bytes] = []
         texts: list[str] = []
         tokens: list[TokenLogprob] = []
         for event in events:
@@ -127,6 +130,8 @@ class _Choice:
         self._complete = 0
         self._thought: list[str] = []
         self._thinking = False
+        self.plain: tuple[bytes, bytes] | None = None
+        """What stands around the next delta of the open block, where it is but spliced in and changes nothing."""
         self._seals = SealList(reply.turn, index) if shape.details else None
 
     def chunk(self, delta: bytes, *, usage: dict[str, Any] | None = None, **fields: Any) -> bytes:
@@ -139,6 +144,7 @@ class _Choice:
 
     def begin(self, event: BlockStart, out: list[bytes]) -> None:
         self._block = event
+        self.plain = None
         self._thought.clear()
         self._thinking = False
         if event.kind != "tool_use" or (self._shape.legacy and self._calls):
@@ -165,13 +171,18 @@ class _Choice:
             elif text:
                 head, tail = self._text
                 out.append(head + _encode(text) + tail)
+                self.plain = None if self._shape.logprobs else self._text
         elif block.kind == "tool_use":
-            self._add(self._call.piece(text) if self._call is not None else b"", out)
+            if self._call is not None:
+                self._add(self._call.piece(text), out)
+                around = self._call.plain()
+                self.plain = around and (self._head + around[0], around[1] + self._tail)
         elif text:
             self._reasoning(text, out)
 
     def stop(self, event: BlockStop, out: list[bytes]) -> None:
         block, self._block = self._block, None
+        self.plain = None
         if block is None:
             return
         if block.kind == "tool_use":
@@ -200,6 +211,8 @@ class _Choice:
         encoded = _encode(text)
         if place == "both":
             tail = b',"reasoning":' + encoded + tail
+        elif not self._reply.dispatch_reasoning:
+            self.plain = head, tail
         out.append(head + encoded + tail)
 
     def _stop_reasoning(self, event: BlockStop, out: list[bytes]) -> None:

@@ -34,6 +34,10 @@ class CompletionsStream:
         """Characters of each choice's text so far …"""
         self._bases = list(self._choices)
         """… and up to its open block."""
+        self._plain = (
+            [] if shape.logprobs else [self._head + b'{"index":%d,"text":' % i for i in range(len(shape.echoes))]
+        )
+        """What stands before the text of each choice, where it is but spliced in."""
         self._usages: dict[int, Usage] = {}
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
@@ -46,6 +50,9 @@ class CompletionsStream:
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next chunks of a choice. Deltas that came together leave together, as one."""
+        if self._plain and len(events) == 1 and type(first := events[0]) is Delta and first.text:
+            self._choices[choice] += len(first.text)
+            return self._plain[choice] + _encode(first.text) + self._tail
         out: list[bytes] = []
         texts: list[str] = []
         tokens: list[TokenLogprob] = []

@@ -49,6 +49,7 @@ class MessagesStream:
         "_omit_thinking",
         "_open",
         "_pinged",
+        "_plain",
         "_reply",
         "_said",
         "_told",
@@ -62,6 +63,8 @@ class MessagesStream:
         self._open = False
         self._index = -1
         self._head = b""
+        self._plain = False
+        """A delta of the open block is `_head`, its text and `_END`, and changes nothing."""
         self._calls = 0
         self._pinged = False
         self._said = False
@@ -84,6 +87,8 @@ class MessagesStream:
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together leave together, as one."""
+        if self._plain and len(events) == 1 and type(first := events[0]) is Delta and first.text:
+            return self._head + _encode(first.text) + _END
         out: list[bytes] = []
         texts: list[str] = []
         for event in events:
@@ -109,7 +114,7 @@ class MessagesStream:
 
     def _start(self, event: BlockStart, out: list[bytes]) -> None:
         self._block = event
-        self._open = False
+        self._open = self._plain = False
         self._said = False
         self._told.clear()
         if event.kind == "tool_use":
@@ -136,13 +141,16 @@ class MessagesStream:
             self._announce(block, empty, out)
         if block.kind == "reasoning" and self._omit_thinking:
             return
-        if self._tells(block):
+        tells = self._tells(block)
+        if tells:
             self._told.append(text)
+        self._plain = not tells
         self._said = True
         out.append(self._head + _encode(text) + _END)
 
     def _stop(self, event: BlockStop, out: list[bytes]) -> None:
         block, self._block = self._block, None
+        self._plain = False
         if block is None or not self._open:
             return
         if block.kind == "reasoning":

@@ -4,7 +4,7 @@ The stream and the whole answer are made of the same items, so they say the same
 turn's events were cut.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -106,6 +106,13 @@ class Item:
     def text(self) -> str:
         """All that was shown so far."""
         return "".join(self._pieces)
+
+    @property
+    def plain(self) -> Callable[[str], None] | None:
+        """Takes the next piece, in place of `feed`, where that shows the piece as it is and does nothing else."""
+        if self._reader is not None or self.kind in BUFFERED or (self._shape.logprobs and self.kind == "text"):
+            return None
+        return self._pieces.append
 
     def feed(self, text: str, logprobs: list[TokenLogprob] | None) -> str:
         """Takes the next piece; returns what is to be shown of it."""

@@ -17,7 +17,7 @@ follows at the end of the item: OpenClaw writes the pieces of both one after the
 would be shown twice; the AI SDK and Codex show the summary only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -51,7 +51,7 @@ _END = b"}\n\n"
 class ResponsesStream:
     """Renders one turn."""
 
-    __slots__ = ("_block", "_head", "_held", "_item", "_sequence", "_state")
+    __slots__ = ("_block", "_head", "_held", "_item", "_plain", "_sequence", "_state", "_tail")
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
         self._state = State(reply, shape)
@@ -59,6 +59,9 @@ class ResponsesStream:
         self._item: Item | None = None
         self._held: BlockStop | None = None
         self._head = b""
+        self._tail = b""
+        self._plain: Callable[[str], None] | None = None
+        """Takes the text of the open item's next delta, where that is but spliced between `_head` and `_tail`."""
         self._sequence = 0
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
@@ -76,6 +79,11 @@ class ResponsesStream:
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together leave together, as one."""
+        if self._plain is not None and len(events) == 1 and type(first := events[0]) is Delta and first.text:
+            self._plain(first.text)
+            number = self._sequence
+            self._sequence = number + 1
+            return b'%b%d,"delta":%b%b' % (self._head, number, _encode(first.text), self._tail)
         out: list[bytes] = []
         texts: list[str] = []
         logprobs: list[TokenLogprob] = []
@@ -130,7 +138,7 @@ class ResponsesStream:
     def _start(self, event: BlockStart, out: list[bytes]) -> None:
         self._settle(out)
         self._block = event
-        self._item = None
+        self._item = self._plain = None
         if event.kind == "tool_use":
             item = self._item = self._new(event)
             if item.kind not in BUFFERED:
@@ -146,9 +154,10 @@ class ResponsesStream:
         shown = item.feed(text, logprobs)
         if shown and item.kind not in BUFFERED:
             self._show(item, shown, logprobs, out)
+            self._plain = item.plain
 
     def _stop(self, event: BlockStop, out: list[bytes]) -> None:
-        self._block = None
+        self._block = self._plain = None
         if self._item is not None and self._item.kind == "text":
             self._held = event
         elif self._item is not None:
@@ -193,7 +202,7 @@ class ResponsesStream:
             closed = self._item.close(BlockStop(0, complete=False), cut=True)
             if closed is not None:
                 self._state.items.append(closed.item)
-            self._item = None
+            self._item = self._plain = None
 
     def _last(self, out: list[bytes]) -> None:
         self._event(f"response.{self._state.status}", {"response": self._state.document()}, out)
@@ -205,6 +214,7 @@ class ResponsesStream:
     def _announce(self, item: Item, out: list[bytes]) -> None:
         self._event("response.output_item.added", {"output_index": item.index, "item": item.added()}, out)
         self._head = _head(item, item.kind)
+        self._tail = _NO_LOGPROBS if item.kind == "text" else _END
         if item.is_call:
             return
         self._event("response.content_part.added", {**_place(item), "content_index": 0, "part": item.part()}, out)
@@ -216,18 +226,14 @@ class ResponsesStream:
             )
 
     def _show(self, item: Item, text: str, logprobs: Sequence[TokenLogprob], out: list[bytes]) -> None:
-        encoded = _encode(text)
-        if item.kind == "text":
-            tail = _NO_LOGPROBS
-            if logprobs and self._state.shape.logprobs:
-                tail = b',"logprobs":' + _encode(item.logprobs[-len(logprobs) :]) + _END
-        else:
-            tail = _END
-        out.append(b'%b%d,"delta":%b%b' % (self._head, self._sequence, encoded, tail))
+        tail = self._tail
+        if logprobs and item.kind == "text" and self._state.shape.logprobs:
+            tail = b',"logprobs":' + _encode(item.logprobs[-len(logprobs) :]) + _END
+        out.append(b'%b%d,"delta":%b%b' % (self._head, self._sequence, _encode(text), tail))
         self._sequence += 1
 
     def _close(self, item: Item, stop: BlockStop, out: list[bytes], *, cut: bool = False) -> None:
-        self._item = None
+        self._item = self._plain = None
         buffered = item.kind in BUFFERED
         rest = item.rest(stop.complete and not cut)
         if rest and not buffered:
