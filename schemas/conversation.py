@@ -87,7 +87,7 @@ class Grammar(Struct, frozen=True):
     definition: str
 
 
-class ToolSpec(Struct, frozen=True, omit_defaults=True):
+class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
     """A tool as the model is told of it. `schema` is the JSON schema of its arguments, key order kept."""
 
     name: str

@@ -13,7 +13,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.frames import TextReply
 from services.frontend.auth import Caller
-from services.frontend.shape_limits import ShapeLimits, check
+from services.frontend.shape_limits import ShapeCheck, ShapeLimits
 from services.frontend.turns import OpenTurn, TurnGateway, TurnSink
 
 CALLER: ContextVar[Caller] = ContextVar("caller")
@@ -25,7 +25,7 @@ class GuardedGateway:
 
     def __init__(self, gateway: TurnGateway, limits: ShapeLimits) -> None:
         self._gateway = gateway
-        self._limits = limits
+        self._check = ShapeCheck(limits)
 
     async def open(
         self, conversation: Conversation, sink: TurnSink, *, turn_id: str, traceparent: str | None = None
@@ -49,7 +49,7 @@ class GuardedGateway:
         """See `TurnGateway.tokenize`. Raises as `count`."""
         self.resolve(model)
         if conversation is not None:
-            check(conversation, self._limits)
+            self._check(conversation)
         self._counted()
         return await self._gateway.tokenize(model, text, conversation, add_special_tokens)
 
@@ -82,7 +82,7 @@ class GuardedGateway:
 
     def _admit(self, conversation: Conversation) -> None:
         self.resolve(conversation.model)
-        check(conversation, self._limits)
+        self._check(conversation)
 
     def _counted(self) -> None:
         caller = CALLER.get(None)

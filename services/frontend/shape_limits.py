@@ -4,12 +4,17 @@ A deep value is a hazard by itself: what decodes, renders or prints it recurses.
 preprocessor, which reads them, refuses those that are too deep.
 """
 
+from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from schemas.conversation import Conversation, Media, Result
+from schemas.conversation import Conversation, Media, Result, ToolSpec
 from schemas.errors import Invalid
+
+
+_NESTING = (dict, list)
 
 
 class ShapeLimits(Struct, frozen=True):
@@ -21,21 +26,37 @@ class ShapeLimits(Struct, frozen=True):
     nesting: int
 
 
-def check(conversation: Conversation, limits: ShapeLimits) -> None:
-    """Raises Invalid for a conversation that is over a limit."""
-    turns, tools = len(conversation.turns), len(conversation.tools)
+class ShapeCheck:
+    """`check` with one set of limits; a tool that was found good is not walked through again while it lives."""
+
+    def __init__(self, limits: ShapeLimits) -> None:
+        self._limits = limits
+        self._good: WeakValueDictionary[int, ToolSpec] = WeakValueDictionary()
+
+    def __call__(self, conversation: Conversation) -> None:
+        """Raises Invalid for a conversation that is over a limit."""
+        good = self._good
+        fresh = [tool for tool in conversation.tools if good.get(id(tool)) is not tool]
+        check(conversation, self._limits, fresh)
+        for tool in fresh:
+            good[id(tool)] = tool
+
+
+def check(conversation: Conversation, limits: ShapeLimits, tools: Sequence[ToolSpec] | None = None) -> None:
+    """Raises Invalid for a conversation that is over a limit. `tools`: those whose depth is not known; None: all."""
+    turns, count = len(conversation.turns), len(conversation.tools)
     if turns > limits.messages:
         raise Invalid(f"The conversation has {turns} messages; the maximum is {limits.messages}.", param="messages")
-    if tools > limits.tools:
+    if count > limits.tools:
         raise Invalid(
-            f"The request has {tools} tools; the maximum is {limits.tools}.",
+            f"The request has {count} tools; the maximum is {limits.tools}.",
             param="tools",
             code="available_tools_limit_exceeded",
         )
     media = _media(conversation)
     if media > limits.media:
         raise Invalid(f"The request has {media} images and documents; the maximum is {limits.media}.", param="messages")
-    for tool in conversation.tools:
+    for tool in conversation.tools if tools is None else tools:
         if deeper(tool.schema, limits.nesting):
             raise _too_deep(f"The schema of tool '{tool.name[:64]}'", "tools", limits)
     if conversation.format is not None and deeper(conversation.format.schema, limits.nesting):
@@ -46,7 +67,7 @@ def check(conversation: Conversation, limits: ShapeLimits) -> None:
 
 def deeper(value: Any, limit: int) -> bool:
     """Whether objects and lists lie in each other deeper than `limit`; takes no stack."""
-    level = [value] if isinstance(value, dict | list) else []
+    level = [value] if isinstance(value, _NESTING) else []
     depth = 0
     while level:
         depth += 1
@@ -57,7 +78,7 @@ def deeper(value: Any, limit: int) -> bool:
             inner
             for outer in level
             for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            if isinstance(inner, _NESTING)
         ]
     return False
 

@@ -64,7 +64,7 @@ class TextRoutes:
     async def tokenize(self, request: web.Request) -> web.Response:
         """Ids of a text, or of the prompt that a conversation makes."""
         body = await read_body(request, self._max_body_bytes)
-        asked = decode_body(_tokenize, body, explain)
+        asked = decode_body(_tokenize.decode, body, explain)
         text = asked.prompt if asked.prompt is not None else asked.text
         conversation = None
         if text is None:
@@ -79,7 +79,7 @@ class TextRoutes:
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
-        asked = decode_body(_detokenize, await read_body(request, self._max_body_bytes), explain)
+        asked = decode_body(_detokenize.decode, await read_body(request, self._max_body_bytes), explain)
         if any(not 0 <= token <= _MAX_ID for token in asked.tokens):
             raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
         reply = _checked(await self._gateway.detokenize(self._model(asked.model), asked.tokens))

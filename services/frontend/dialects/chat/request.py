@@ -5,9 +5,9 @@ what would silently change the answer's meaning (audio output, forms of output t
 """
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import get_args
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -22,13 +22,14 @@ from services.frontend.dialects.chat.stream import ChatStream
 from services.frontend.dialects.chat.thinking import EFFORTS, thinking
 from services.frontend.dialects.decode import decode_body
 from services.frontend.dialects.hints import hints
+from services.frontend.dialects.known_parts import BodyWithTools, KnownParts
 from services.frontend.dialects.openai_wording import explainer, missing_parameter, unsupported
 from services.frontend.dialects.sampling_fields import output_format, sampling, seed_of_choice
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 
-_decoder = msgspec.json.Decoder(wire.Body)
+_bodies = BodyWithTools(wire.Body, list[wire.Tool] | None, tools.Tools, attrgetter("given"))
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
 _explain = explainer(
     {
@@ -77,16 +78,24 @@ class ChatAsk(Struct, frozen=True):
         return ChatCollector(reply, self.shape, self.choices)
 
 
-def parse(body: bytes, headers: Mapping[str, str], settings: Settings, *, counting: bool = False) -> ChatAsk:
-    """Understands the request. Raises Invalid in the native wording.
+def parse(
+    body: bytes,
+    headers: Mapping[str, str],
+    settings: Settings,
+    *,
+    counting: bool = False,
+    known: KnownParts[tools.Tools] | None = None,
+) -> ChatAsk:
+    """Understands the request. Raises Invalid in the native wording. `known`: tools of earlier requests.
 
     `counting`: only the prompt is wanted, so that calls and results need not match.
     """
-    request = decode_body(_decoder, body, _explain)
+    parts = KnownParts[tools.Tools]() if known is None else known
+    request, given_tools = decode_body(lambda data: _bodies.read(data, parts), body, _explain)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     _refuse(request)
-    specs = tools.specs(request)
+    specs = tools.specs(request, given_tools)
     history = History(pairing=not counting)
     history.read(request.messages)
     conversation = Conversation(

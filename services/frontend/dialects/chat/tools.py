@@ -10,11 +10,29 @@ from services.frontend.dialects.openai_wording import invalid_value, missing_par
 _MODES = {"none": "none", "auto": "auto", "required": "any"}
 
 
-def specs(body: wire.Body) -> list[ToolSpec]:
+class Tools:
+    """The tools of a request body, and what is told of them: made when it is first asked for, and once."""
+
+    __slots__ = ("_specs", "given")
+
+    def __init__(self, given: list[wire.Tool] | None) -> None:
+        self.given = given
+        self._specs: list[ToolSpec] | None = None
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        """In order; not to be changed. Raises Invalid."""
+        if self._specs is None:
+            found = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(self.given or [])]
+            self._specs = _first_of_each(found)
+        return self._specs
+
+
+def specs(body: wire.Body, tools: Tools) -> list[ToolSpec]:
     """The tools, and the legacy functions behind them. Of several of one name the first counts. Raises Invalid."""
-    found = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])]
-    found += [_function(function) for function in body.functions or []]
-    return list({tool.name: tool for tool in reversed(found)}.values())[::-1]
+    if not body.functions:
+        return tools.specs
+    return _first_of_each([*tools.specs, *(_function(function) for function in body.functions)])
 
 
 def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
@@ -34,6 +52,10 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
 def legacy(body: wire.Body) -> bool:
     """Whether the answer's call belongs into `function_call`: where only `functions` are given."""
     return bool(body.functions) and not body.tools
+
+
+def _first_of_each(found: list[ToolSpec]) -> list[ToolSpec]:
+    return list({tool.name: tool for tool in reversed(found)}.values())[::-1]
 
 
 def _tool(tool: wire.Tool, path: str) -> ToolSpec:

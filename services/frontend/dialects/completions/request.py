@@ -60,7 +60,7 @@ class CompletionsAsk(Struct, frozen=True):
 
 def parse(body: bytes, headers: Mapping[str, str], fingerprint: str | None = None) -> CompletionsAsk:
     """Understands the request. Raises Invalid in the native wording."""
-    request = decode_body(_decoder, body, _explain)
+    request = decode_body(_decoder.decode, body, _explain)
     found, each = prompts(request), request.n or 1
     _check(request, len(found) * each)
     limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens

@@ -6,24 +6,29 @@ import msgspec
 
 from schemas.errors import ErrorInfo
 from services.frontend.dialects.base import ErrorReply
+from services.frontend.dialects.known_parts import KnownParts
 from services.frontend.dialects.messages.errors import error_reply
 from services.frontend.dialects.messages.request import MessagesAsk, parse
 from services.frontend.dialects.messages.stream import PING
+from services.frontend.dialects.messages.tools import Tools
 
 
 class Messages:
-    """Pure; one instance serves every request."""
+    """Pure but for what it remembers of tools; one instance serves every request."""
 
     name = "messages"
     keepalive = PING
 
+    def __init__(self) -> None:
+        self._tools: KnownParts[Tools] = KnownParts()
+
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Understands POST /v1/messages. Raises Invalid."""
-        return parse(body, headers)
+        return parse(body, headers, known=self._tools)
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Understands POST /v1/messages/count_tokens. Raises Invalid."""
-        return parse(body, headers, counting=True)
+        return parse(body, headers, counting=True, known=self._tools)
 
     def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
         """The answer to count_tokens."""

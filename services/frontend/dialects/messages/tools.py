@@ -35,6 +35,23 @@ _EDITS: dict[str, Any] = {
 }
 
 
+class Tools:
+    """The tools of a request body, and what is told of them: made when it is first asked for, and once."""
+
+    __slots__ = ("_specs", "given")
+
+    def __init__(self, given: list[wire.Tool] | None) -> None:
+        self.given = given
+        self._specs: tuple[list[ToolSpec], list[str]] | None = None
+
+    @property
+    def specs(self) -> tuple[list[ToolSpec], list[str]]:
+        """See `specs`; not to be changed. Raises Invalid."""
+        if self._specs is None:
+            self._specs = specs(self.given or [])
+        return self._specs
+
+
 def specs(tools: list[wire.Tool]) -> tuple[list[ToolSpec], list[str]]:
     """The tools to show to the model, and the types of those that were left out.
 

@@ -11,6 +11,7 @@ from schemas.errors import Invalid, NotFound
 from schemas.events import Usage
 from services.frontend.dialects.base import Reply
 from services.frontend.dialects.hints import hints
+from services.frontend.dialects.known_parts import KnownParts
 from services.frontend.dialects.responses import tools, wire
 from services.frontend.dialects.responses.compaction import CompactionStream
 from services.frontend.dialects.responses.document import Status, response_document
@@ -115,8 +116,9 @@ def understand(
     vault: Vault | None = None,
     counting: bool = False,
     compacting: bool = False,
+    known: KnownParts[Offered] | None = None,
 ) -> ResponsesAsk:
-    """The conversation of a request.
+    """The conversation of a request. `known`: tools of earlier requests.
 
     `history`: the items of the chain that `previous_response_id` names, inputs and outputs in order; they come before
     the request's own. `resolve` finds the items that `references` name. `vault` opens compaction items, and seals a new
@@ -124,8 +126,7 @@ def understand(
     prompt is wanted. Raises Invalid; NotFound for a reference that `resolve` does not know.
     """
     body = request.body
-    offered = Offered({}, {}, [], set())
-    offered.add(body.tools or [], "tools", once=True)
+    offered = Offered.of(body.tools or [], KnownParts() if known is None else known)
     compacting = _triggered(request.kinds) or compacting
     if compacting and vault is None and not counting:
         raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)

@@ -7,24 +7,30 @@ from msgspec import Raw
 
 from schemas.errors import ErrorInfo, Invalid
 from services.frontend.dialects.base import ErrorReply
+from services.frontend.dialects.known_parts import KnownParts
 from services.frontend.dialects.responses.ask import Resolve, ResponsesAsk, understand
 from services.frontend.dialects.responses.errors import own_words
 from services.frontend.dialects.responses.request import ResponsesRequest, decode
 from services.frontend.dialects.responses.stream import KEEPALIVE
+from services.frontend.dialects.responses.tools import Offered
 from services.frontend.dialects.responses.vault import Vault
 from services.frontend.dialects.shared_errors import openai_reply
 
 
 class Responses:
-    """Pure; one instance serves every request."""
+    """Pure but for what it remembers of tools; one instance serves every request."""
 
     name = "responses"
     keepalive = KEEPALIVE
 
+    def __init__(self) -> None:
+        self._echoes: KnownParts[Raw] = KnownParts()
+        self._offers: KnownParts[Offered] = KnownParts()
+
     def decode(self, body: bytes, *, counting: bool = False) -> ResponsesRequest:
         """Reads POST /v1/responses or a WebSocket's `response.create`. `counting`: the bodies of input_tokens and
         compact. Raises Invalid."""
-        return decode(body, counting=counting)
+        return decode(body, counting=counting, known=self._echoes)
 
     def understand(
         self,
@@ -46,6 +52,7 @@ class Responses:
             vault=vault,
             counting=counting,
             compacting=compacting,
+            known=self._offers,
         )
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:

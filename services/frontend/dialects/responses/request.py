@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
 from services.frontend.dialects.decode import decode_body
+from services.frontend.dialects.known_parts import KnownParts
 from services.frontend.dialects.responses import wire
 from services.frontend.dialects.responses.wording import convert, explain, missing_parameter, refuse
 
@@ -85,15 +86,15 @@ class ResponsesRequest(Struct, frozen=True):
         return what in (self.body.include or ())
 
 
-def decode(body: bytes, *, counting: bool = False) -> ResponsesRequest:
-    """Reads a request. Raises Invalid in the native words.
+def decode(body: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:
+    """Reads a request. Raises Invalid in the native words. `known`: echoes of earlier requests' tools.
 
     `counting`: for input_tokens and compact, where what this server cannot do with an answer need not be done.
     """
-    return of_body(decode_body(_body, body, explain), counting=counting)
+    return of_body(decode_body(_body.decode, body, explain), counting=counting, known=known)
 
 
-def of_body(body: wire.Body, *, counting: bool = False) -> ResponsesRequest:
+def of_body(body: wire.Body, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:
     """The same for a body that is decoded already (a WebSocket's `response.create`)."""
     if not counting:
         _refuse(body)
@@ -108,7 +109,7 @@ def of_body(body: wire.Body, *, counting: bool = False) -> ResponsesRequest:
         kinds=kinds(items, "input"),
         reasoning=reasoning,
         text=text,
-        echo=_echo(body, reasoning, text),
+        echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
         prefill=body.generate is False or bool(cache.prewarm),
     )
 
@@ -190,7 +191,7 @@ def _within(value: float | None, name: str, low: int, high: int | None) -> None:
         )
 
 
-def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig) -> dict[str, Any]:
+def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, known: KnownParts[Raw]) -> dict[str, Any]:
     """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
     summary = reasoning.summary or reasoning.generate_summary
     shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": None if summary == "none" else summary}
@@ -200,9 +201,9 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig) -> 
     if text.format is None:
         shown_text = {"format": {"type": "text"}, **({"verbosity": text.verbosity} if text.verbosity else {})}
     echo: dict[str, Any] = {
-        "instructions": body.instructions,
+        "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
-        "tools": [_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(body.tools or [])],
+        "tools": _echoed_tools(body.tools or [], known),
         "tool_choice": one_line(body.tool_choice) if given(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": shown,
@@ -227,6 +228,13 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig) -> 
     if given(body.prompt_cache_options):
         echo["prompt_cache_options"] = one_line(body.prompt_cache_options)
     return echo
+
+
+def _echoed_tools(tools: list[Raw], known: KnownParts[Raw]) -> Raw:
+    def read(_: bytes) -> Raw:
+        return Raw(msgspec.json.encode([_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]))
+
+    return known.get(b",".join(tools), read)
 
 
 def _echoed_tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:

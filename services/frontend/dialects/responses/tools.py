@@ -6,7 +6,7 @@ servers run cannot be served: they are left out and named in the notes, because 
 request and a 400 would end its session.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Grammar, ToolChoice, ToolSpec
 from schemas.errors import Invalid
+from services.frontend.dialects.known_parts import KnownParts
 from services.frontend.dialects.responses import wire
 from services.frontend.dialects.responses.names import CallKind, Named
 from services.frontend.dialects.responses.request import ResponsesRequest, given
@@ -94,13 +95,27 @@ class Offered(Struct):
                 told.append(self._take(spec, _kind(tool), at, deferred=deferred, once=once))
         return told
 
+    @classmethod
+    def of(cls, raws: Sequence[Raw], known: "KnownParts[Offered]") -> "Offered":
+        """The request's own tools, to which others may be added. Raises Invalid."""
+
+        def read(_: bytes) -> Offered:
+            offered = cls({}, {}, [], set())
+            offered.add(raws, "tools", once=True)
+            return offered
+
+        found = known.get(b",".join(raws), read)
+        return cls(
+            found.specs.copy(), found.named.copy(), found.dropped.copy(), found.loaded.copy(), found.searched_by_client
+        )
+
     def settled(self) -> list[ToolSpec]:
         """The tools to show. Where the client cannot search, nobody could ever load a deferred one: then all are known
         from the start."""
         if self.searched_by_client:
             return list(self.specs.values())
         return [
-            spec if told in self.loaded else msgspec.structs.replace(spec, deferred=False)
+            msgspec.structs.replace(spec, deferred=False) if spec.deferred and told not in self.loaded else spec
             for told, spec in self.specs.items()
         ]
 
