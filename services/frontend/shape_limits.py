@@ -13,7 +13,6 @@ from msgspec import Struct
 from schemas.conversation import Conversation, Media, Result, ToolSpec
 from schemas.errors import Invalid
 
-
 _NESTING = (dict, list)
 
 
