@@ -16,6 +16,8 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from services.parser.plain import PlainStretches
+
 PROBE = "Grüße, 船は 🌊👩‍🚀 — “naïve”\n\tdef f(x):  return x ** 2  # Ω≈3½ <b>\\n</b> 0x1F\r\n"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -31,9 +33,9 @@ class Detokenizer(Protocol):
         """The text that this token completes."""
         ...
 
-    def plain(self, ids: Sequence[int]) -> str | None:
-        """What `feed` would give, where each of these tokens is whole characters and nothing is held. None elsewhere,
-        or where it cannot be told; nothing changes either way."""
+    @property
+    def stretches(self) -> PlainStretches | None:
+        """What tokens say by themselves while nothing is held; None where their neighbours count."""
         ...
 
     @property
@@ -47,7 +49,7 @@ class Detokenizer(Protocol):
 
 
 class Vocabulary:
-    """A model's tokens as text; shared by all turns, read-only."""
+    """A model's tokens as text; shared by all turns."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -64,6 +66,7 @@ class Vocabulary:
             self._texts = list(map(_decoded, table))
             self._parts = {token: table[token] for token, text in enumerate(self._texts) if text is None}
         self._shown = cache(self._without)
+        self._hidden = cache(self._hide)
 
     @property
     def exact(self) -> bool:
@@ -85,7 +88,7 @@ class Vocabulary:
 
     def hidden(self, markers: Collection[str]) -> frozenset[int]:
         """Special tokens that are never shown: all but those which the family's grammar is written in."""
-        return frozenset(token for token, text in self._special.items() if text not in markers)
+        return self._hidden(tuple(markers))
 
     def open(self, hidden: frozenset[int]) -> Detokenizer:
         """A decoder for one turn that leaves out the `hidden` tokens."""
@@ -93,18 +96,22 @@ class Vocabulary:
             return _StreamDetokenizer(self._tokenizer, hidden)
         return _TableDetokenizer(self._shown(hidden), self._parts)
 
-    def _without(self, hidden: frozenset[int]) -> list[str | None]:
+    def _without(self, hidden: frozenset[int]) -> PlainStretches:
         texts = list(self._texts or ())
         for token in hidden:
             texts[token] = ""
-        return texts
+        return PlainStretches(texts)
+
+    def _hide(self, markers: tuple[str, ...]) -> frozenset[int]:
+        return frozenset(token for token, text in self._special.items() if text not in markers)
 
 
 class _TableDetokenizer:
-    __slots__ = ("_decoder", "_inside", "_parts", "_texts")
+    __slots__ = ("_decoder", "_inside", "_parts", "_texts", "stretches")
 
-    def __init__(self, texts: list[str | None], parts: dict[int, bytes]) -> None:
-        self._texts = texts
+    def __init__(self, stretches: PlainStretches, parts: dict[int, bytes]) -> None:
+        self.stretches: PlainStretches | None = stretches
+        self._texts = stretches.texts
         self._parts = parts
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._inside = False
@@ -123,16 +130,6 @@ class _TableDetokenizer:
             self._inside = bool(self._decoder.getstate()[0])
         return text
 
-    def plain(self, ids: Sequence[int]) -> str | None:
-        if self._inside:
-            return None
-        try:
-            if len(ids) == 1:
-                return self._texts[ids[0]]
-            return "".join([self._texts[token] for token in ids])  # type: ignore[misc]
-        except (IndexError, TypeError):  # beyond the vocabulary; a part of a character
-            return None
-
     @property
     def pending(self) -> bytes:
         return self._decoder.getstate()[0] if self._inside else b""
@@ -145,9 +142,10 @@ class _TableDetokenizer:
 class _StreamDetokenizer:
     """For decoders that look at neighbours. `DecodeStream` gives nothing while a character is incomplete."""
 
-    __slots__ = ("_hidden", "_pending", "_stream", "_tokenizer")
+    __slots__ = ("_hidden", "_pending", "_stream", "_tokenizer", "stretches")
 
     def __init__(self, tokenizer: Tokenizer, hidden: frozenset[int]) -> None:
+        self.stretches: PlainStretches | None = None
         self._tokenizer = tokenizer
         self._hidden = hidden
         self._stream = DecodeStream(skip_special_tokens=False)
@@ -165,9 +163,6 @@ class _StreamDetokenizer:
             return ""
         self._pending.clear()
         return text
-
-    def plain(self, ids: Sequence[int]) -> str | None:
-        return None
 
     @property
     def pending(self) -> bytes:

@@ -23,9 +23,10 @@ from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.parser import TurnParser, family, open_parser
 from services.parser.callids import call_id
 from services.parser.detokenizer import Vocabulary
+from services.parser.plain import PlainTexts
 from services.parser.seal import Sealer
 from services.parser.stop import StopStrings
-from services.parser.tape import escaped
+from services.parser.tape import Trigger, escaped
 from services.parser.trace import Logprobs, Trace
 from services.parser.verbatim import VERBATIM
 from services.runtime.turnlog import Cursor, TurnLog
@@ -35,6 +36,7 @@ class TurnParse:
     """One attempt at one turn: its tokens so far, and the events that they made."""
 
     __slots__ = (
+        "_able",
         "_ahead",
         "_allowed",
         "_barred",
@@ -44,10 +46,12 @@ class TurnParse:
         "_hold",
         "_lead",
         "_parser",
+        "_plain",
         "_sealer",
         "_shown",
         "_stop",
         "_tape",
+        "_trigger",
         "_untold",
         "_vocabulary",
         "announced",
@@ -95,8 +99,13 @@ class TurnParse:
         """What ends the text that a call has become which may not be made."""
         self.trace: Trace | None = None
         """Where the tokens of a turn go that is to tell their log probabilities."""
+        self._able = False
+        """Plain text may go into the log past the parser: no stop string, no log probability is looked for."""
         self._direct = False
-        """Plain text may go from the detokenizer into the log, past parser and stop strings."""
+        """… and no character is held in halves, so that it can be looked up by its tokens."""
+        self._trigger: Trigger | None = None
+        self._plain: PlainTexts
+        """Of the last plain stretch, whose trigger this was."""
         self._ahead = 0
         """Characters that went so, and that the parser has not been told of."""
         self._counted = 0
@@ -121,7 +130,7 @@ class TurnParse:
             trace=self.trace,
         )
         self._tape = self._parser.tape
-        self._direct = self._stop is None and self.trace is None
+        self._able = self._direct = self._stop is None and self.trace is None
 
     def prepared(self, parser: str) -> Prepared:
         """The turn's first event, which every shard that has it says for itself."""
@@ -149,30 +158,50 @@ class TurnParse:
             return False
         if entry.finish is not None or entry.cached is not None:
             return False
-        tape = self._tape
-        trigger = tape.trigger
-        text = None if trigger is None else self._detokenizer.plain(entry.ids)
-        if trigger is None or text is None or trigger(text) is not None:
+        trigger = self._tape.trigger
+        if trigger is None or (trigger is not self._trigger and not self._enter(trigger)):
             return False
-        self.ids.extend(entry.ids)
-        self._pass(escaped(text) if tape.escape else text)
+        ids, plain = entry.ids, self._plain
+        one = len(ids) == 1
+        text = plain[ids[0]] if one else plain.run(ids)
+        if text is None:
+            return False
+        if one:
+            self.ids.append(ids[0])
+        else:
+            self.ids.extend(ids)
+        if text:
+            self._ahead += len(text)
+            self.log.add(text)
+        return True
+
+    def _enter(self, trigger: Trigger) -> bool:
+        """Another plain stretch has begun. False where tokens have no text of their own."""
+        stretches = self._detokenizer.stretches
+        if stretches is None:
+            return False
+        self._trigger = trigger
+        self._plain = stretches.of(trigger, self._tape.escape)
         return True
 
     def feed(self, ids: list[int]) -> None:
         """Further tokens. Those behind a cut are decoded for nothing and not counted."""
-        detokenizer, tape = self._detokenizer, self._tape
+        detokenizer, tape, able = self._detokenizer, self._tape, self._able
         for token in ids:
             self.ids.append(token)
             text = detokenizer.step(token)
             if not text:
                 continue
             trigger = tape.trigger
-            if trigger is not None and self._direct and trigger(text) is None:
-                self._pass(escaped(text) if tape.escape else text)
+            if able and trigger is not None and trigger(text) is None:
+                said = escaped(text) if tape.escape else text
+                self._ahead += len(said)
+                self.log.add(said)
                 continue
             self._take(self._parsed(text))
             if self.cut is not None:
                 return
+        self._direct = able and not detokenizer.pending
 
     def feed_traced(self, trace: Trace, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
         """As `feed`, for a turn that tells log probabilities. Tokens without any are told without."""
@@ -186,12 +215,6 @@ class TurnParse:
                 self._take_traced(trace, self._parsed(text))
                 if self.cut is not None:
                     return
-
-    def _pass(self, text: str) -> None:
-        """Text of the open block that the parser need not see."""
-        if text:
-            self._ahead += len(text)
-            self.log.add(text)
 
     def _parsed(self, text: str) -> list[BlockEvent]:
         """What the parser says to text that it must see."""
@@ -245,7 +268,7 @@ class TurnParse:
         self._conclude(Finish(reason, self.log.blocks, usage, stop_string))
 
     def _conclude(self, end: Finish | Failed | Interrupted) -> None:
-        self._direct = False
+        self._able = self._direct = False
         self.log.append(end)
 
     def _say(self, text: str) -> None:
