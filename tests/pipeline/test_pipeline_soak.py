@@ -26,7 +26,7 @@ def sizes(local: Local) -> dict[str, int]:
             continue
         if service.stage == "worker":
             service.core._outbox.expire(float("inf"))  # as after the time for which finished turns linger
-        pending = ("._client._resp_map", len(getattr(service.process.bus._client, "_resp_map", ())))
+        pending = ("._waiting", len(service.process.bus._connection._waiting))
         for path, size in [*containers(service.core), pending]:
             if not path.endswith(REMEMBERED):
                 name = service.stage + re.sub(r"\[.*\]", "[]", path)

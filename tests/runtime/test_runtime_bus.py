@@ -52,7 +52,7 @@ async def test_requests_are_answered_or_end_in_a_word(nats: NatsServer, quiet_lo
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
-    await eventually(lambda: not bus._client._resp_map)
+    await eventually(lambda: bus._connection is not None and not bus._connection._waiting)
     await bus.close()
 
 
