@@ -10,6 +10,7 @@ from msgspec import Struct
 from schemas.errors import TurnwireError
 from services.runtime.config_flags import exit_with, from_command_line
 from services.runtime.config_sources import ConfigError, shown
+from services.runtime.memory import keep_freed_memory
 
 CLEAN, FAILURE, USAGE = 0, 1, 2
 
@@ -25,6 +26,7 @@ def main(
         SystemExit: with status 2, the configuration is wrong.
     """
     prog = f"turnwire serve {stage}"
+    keep_freed_memory()
     loaded = from_command_line(config, prog, sys.argv[1:] if argv is None else argv)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
