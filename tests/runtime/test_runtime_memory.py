@@ -27,4 +27,4 @@ def faults(call: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
 def test_buffers_that_come_and_go_cost_no_pages() -> None:
-    assert faults("keep_freed_memory()") < 50 < 1000 < faults("True")
+    assert 10 * faults("keep_freed_memory()") < faults("True")
