@@ -79,7 +79,7 @@ def save(record: Record, path: Path) -> None:
     """Writes the record; whoever reads the file sees all of it or the one before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    new.write_bytes(msgspec.json.encode(record) + b"\n")
     os.replace(new, path)
 
 

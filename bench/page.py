@@ -1,0 +1,256 @@
+"""`python -m bench.page`: puts a result into `docs/performance.md`, between its markers, and draws the plots beside it.
+
+Without `--result` it is the newest finished result of `bench/results` with a peer in it, or else the newest one.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench import record as records
+from bench.charts import bars, lines, stacked
+from bench.cpu import of_stage
+from bench.record import Record
+from bench.report import RESULTS
+from bench.rows import Case, Row
+from bench.summary import DISPATCH, FLOOR, STREAMS, TTFT, Line, number
+from bench.summary import lines as lines_of
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+PLOTS = ROOT / "docs" / "performance"
+BEGIN, END = "<!-- bench.page -->", "<!-- /bench.page -->"
+CPU_LOADS = ((64, 10.0), (64, 0.0), (256, 0.0))
+
+
+def generated(record: Record, name: str) -> str:
+    """The page's part that follows from a record; `name` is the result's file."""
+    found = lines_of(record)
+    parts = [_heading(record, name), _targets(found, record), _contents(record)]
+    groups = dict.fromkeys(line.group for line in found)
+    for group in groups:
+        some = [line for line in found if line.group == group]
+        parts.append(f"### {group}\n")
+        parts += [f"![{group}](performance/{plot}.svg)\n" for plot in PLOTS_OF.get(group, ()) if plot in plots(record)]
+        parts.append("\n".join(_table(some, record)) + "\n")
+    return "\n".join(part for part in parts if part)
+
+
+def plots(record: Record) -> dict[str, str]:
+    """The plots as SVG, by name; only those for which there are figures."""
+    rows = {side.name: record.rows(side.name) for side in record.sides}
+    drawn = {
+        "ttft": _ttft_plot(record, "keepalive", "a kept connection"),
+        "ttft-fresh": _ttft_plot(record, "fresh", "a fresh connection, its set-up included"),
+        "dispatch": _dispatch_plot(record),
+        "cpu": _cpu_plot(rows),
+        "tokens": _over_streams(rows, "Output tokens per second, flat out", lambda row: row.tokens_per_s),
+        "lengths": _lengths_plot(rows),
+        "turns": _turns_plot(rows),
+    }
+    return {name: plot for name, plot in drawn.items() if plot}
+
+
+PLOTS_OF: dict[str, Sequence[str]] = {
+    TTFT: ("ttft", "ttft-fresh"),
+    STREAMS: ("cpu", "tokens"),
+    DISPATCH: ("dispatch",),
+    "Growth: time to first token, ms at the median": ("lengths", "turns"),
+}
+
+
+def _heading(record: Record, name: str) -> str:
+    machine = record.machine
+    sides = "; ".join(side.described for side in record.sides)
+    rows = [row for entry in record.entries for row in entry.rows if row.wall_s > 1]
+    others = max((row.disturbed for row in rows), default=0.0)
+    where = f"{machine.cores} cores, {machine.processor}, {machine.system}, Python {machine.python}"
+    disturbed = f"other work on the machine took at most {others:.2f} cores during a case"
+    return (
+        f"{record.started[:10]}, {where}. {sides}. Medians of {record.repeat}; {disturbed}. `bench/results/{name}`.\n"
+    )
+
+
+def _targets(found: Sequence[Line], record: Record) -> str:
+    ours = record.sides[0].name
+    aimed = [line for line in found if line.met(ours) is not None]
+    if not aimed:
+        return ""
+    missed = [line for line in aimed if not line.met(ours)]
+    said = f"Targets met: {len(aimed) - len(missed)} of {len(aimed)}."
+    each = [
+        f"- missed: {line.what}, {line.unit}: {number(line.values[ours])}, target {number(line.target)}"
+        for line in missed
+    ]
+    return "\n".join((said, "", *each)) + "\n"
+
+
+def _contents(record: Record) -> str:
+    if not record.checks:
+        return ""
+    each = ", ".join(
+        f"{check.api} {check.streams - len(check.differing)} of {check.streams} ({check.events:,} events)"
+        for check in record.checks
+    )
+    return f"Contents at full load equal to those of a slow run, deltas joined: {each}.\n"
+
+
+def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
+    names = ["client"] if some[0].group == FLOOR else [side.name for side in record.sides]
+    shown = [name for name in names if any(line.values.get(name) is not None for line in some)]
+    peers = shown[1:]
+    aimed = any(line.target for line in some)
+    headings = [
+        "",
+        "",
+        *shown[:1],
+        *(word for peer in peers for word in (peer, "×")),
+        *(["target", ""] if aimed else []),
+    ]
+    yield "| " + " | ".join(headings) + " |"
+    yield "|---|---|" + "---:|" * (len(headings) - 2)
+    before = ""
+    for line in some:
+        cells = [line.what if line.what != before else "", line.unit, f"**{number(line.values.get(shown[0]))}**"]
+        before = line.what
+        for peer in peers:
+            ratio = line.ratio(shown[0], peer)
+            cells += [number(line.values.get(peer)), "" if ratio is None else f"{ratio:.1f}"]
+        if aimed:
+            met = line.met(shown[0])
+            cells += [number(line.target) if line.target else "", "" if met is None else "met" if met else "missed"]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def _ttft_plot(record: Record, mode: str, on: str) -> str:
+    chosen = [
+        line
+        for line in lines_of(record)
+        if line.group == TTFT and line.case and line.case.mode == mode and "recorded" not in line.case.prompt
+    ]
+    groups = [(line.what.removesuffix(f", {mode}"), _known(line)) for line in chosen]
+    return bars(f"Time to first token on {on}, ms", groups, log=True) if groups else ""
+
+
+def _dispatch_plot(record: Record) -> str:
+    chosen = [
+        line
+        for line in lines_of(record)
+        if line.group == DISPATCH and line.case and line.case.clock.endswith("body") and "p50" in line.unit
+    ]
+    groups = [(line.what.removesuffix(", from body"), _known(line)) for line in chosen]
+    return (
+        bars("A complete call on its way to the client while the model goes on, ms", groups, log=True) if groups else ""
+    )
+
+
+def _known(line: Line) -> list[tuple[str, float]]:
+    return [(name, value) for name, value in line.values.items() if value is not None and value > 0]
+
+
+def _cpu_plot(rows: dict[str, list[Row]]) -> str:
+    stages = []
+    for clients, delay in CPU_LOADS:
+        for side, known in rows.items():
+            row = next((row for row in known if _is_stream(row.case, clients, delay)), None)
+            if row is None or row.failed:
+                continue
+            each: dict[str, float] = {}
+            for name, cost in row.cpu_us_per_token.items():
+                each[of_stage(name)] = each.get(of_stage(name), 0.0) + cost
+            pace = "flat out" if not delay else f"{delay:g} ms a token"
+            stages.append((f"{side}, {clients} streams, {pace}", list(each.items())))
+    return stacked("CPU per output token by process, µs", stages) if stages else ""
+
+
+def _is_stream(case: Case, clients: int, delay_ms: float) -> bool:
+    known = (case.scenario, case.api, case.clients, case.delay_ms)
+    return known == ("stream", "messages", clients, delay_ms)
+
+
+def _over_streams(rows: dict[str, list[Row]], title: str, figure: Callable[[Row], float]) -> str:
+    series = {
+        side: [
+            (float(row.case.clients), figure(row))
+            for row in known
+            if row.case.scenario == "stream" and row.case.api == "messages" and not row.case.delay_ms and not row.failed
+        ]
+        for side, known in rows.items()
+    }
+    return _lines(title, "streams", "", series)
+
+
+def _lengths_plot(rows: dict[str, list[Row]]) -> str:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for side, known in rows.items():
+        for row in known:
+            if row.case.scenario == "lengths" and row.ttft_ms and row.prompt_tokens:
+                kind = "known prefix" if row.case.prompt.endswith("tail") else "first seen"
+                series.setdefault(f"{side}, {kind}", []).append((float(row.case.prompt.split()[0]), row.ttft_ms.p50))
+    return _lines(
+        "Time to first token by length of prompt",
+        "tokens of the prompt; a line: first seen, dashed: known prefix",
+        "ms",
+        series,
+    )
+
+
+def _turns_plot(rows: dict[str, list[Row]]) -> str:
+    series = {
+        side: [
+            (float(row.case.prompt.split()[0]), row.ttft_ms.p50)
+            for row in known
+            if row.case.scenario == "turns" and row.ttft_ms
+        ]
+        for side, known in rows.items()
+    }
+    return _lines("Time to first token by turn of a session", "turn", "ms", series, log=False)
+
+
+def _lines(
+    title: str, x_label: str, unit: str, series: dict[str, list[tuple[float, float]]], *, log: bool = True
+) -> str:
+    there = {name: line for name, line in series.items() if line}
+    return lines(title, x_label, unit, there, log=log) if there else ""
+
+
+def newest(folder: Path) -> Path:
+    """The result that the page is about. Raises FileNotFoundError."""
+    for pattern in ("*-peer.json", "*-alone.json"):
+        for path in sorted(folder.glob(pattern), reverse=True):
+            if records.load(path).finished:
+                return path
+    raise FileNotFoundError(f"no finished result of bench.suite in {folder}")
+
+
+def write(path: Path, page: Path = PAGE, folder: Path = PLOTS) -> None:
+    """Renews the page and its plots. Raises OSError, ValueError where the page has no markers."""
+    record = records.load(path)
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no {BEGIN} … {END}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, plot in plots(record).items():
+        (folder / f"{name}.svg").write_text(plot, encoding="utf-8")
+    page.write_text(f"{before}{BEGIN}\n\n{generated(record, path.name)}\n{END}{after}", encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m bench.page", description="A result into docs/performance.md.")
+    parser.add_argument("--result", type=Path, metavar="FILE", help="default: the newest finished one")
+    asked = parser.parse_args(argv)
+    try:
+        write(asked.result or newest(RESULTS))
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        print(f"bench.page: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
