@@ -16,6 +16,7 @@ from services.frontend.responses.shared import Peers, bucket_config
 from services.frontend.tls import Tls
 from services.runtime.config import FrontendConfig
 from services.runtime.kv import open_bucket
+from services.runtime.memory import forget_what_stays
 from services.runtime.process import Process
 
 BACKLOG = 1024
@@ -64,6 +65,7 @@ async def run(config: FrontendConfig) -> None:
             await asyncio.gather(gateway.drain(), responses.drain())
             await asyncio.sleep(0)  # the handlers of the last turns write their last bytes
 
+        forget_what_stays()
         await process.run(drain)
     finally:
         await runner.cleanup()

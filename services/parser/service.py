@@ -30,6 +30,7 @@ from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
 from services.runtime.kv import open_bucket
 from services.runtime.ledger_bucket import ledger_bucket
+from services.runtime.memory import forget_what_stays
 from services.runtime.process import Process
 from services.runtime.streams import FRAME_BYTES, FrameReceiver, FrameSender
 
@@ -310,4 +311,5 @@ async def run(config: ParserConfig) -> None:
     bucket = await open_bucket(process.bus, room, process.log) if config.ledger_store_mb else None
     parser = Parser(process, shard, config.model_name, LedgerWriter(process, notary, vocabulary, bucket))
     await parser.start()
+    forget_what_stays()
     await process.run(parser.drain)
