@@ -1,4 +1,4 @@
-"""Which models are served, as the beats tell. Pure."""
+"""Which models are served, as the beats tell: put together once for each beat, not for each request. Pure."""
 
 from collections.abc import Iterator
 
@@ -18,9 +18,21 @@ class Catalog:
         self._registry = registry
         self._default_model = default_model
         self._accept_any_model = accept_any_model
+        self._served: list[ModelCard] | None = None
+        registry.on_beat(self._changed)
+        registry.on_leave(self._changed)
 
     def models(self) -> list[ModelCard]:
-        """What a preprocessor describes and a worker can decode."""
+        """What a preprocessor describes and a worker can decode. Not to be changed."""
+        if self._served is None:
+            self._served = self._put_together()
+        return self._served
+
+    def _changed(self, beat: Beat) -> None:
+        if beat.stage in ("preprocessor", "worker"):
+            self._served = None
+
+    def _put_together(self) -> list[ModelCard]:
         cards: dict[str, ModelCard] = {}
         for card in _cards(self._registry.living("preprocessor")):
             cards.setdefault(card.name, card)

@@ -4,12 +4,11 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
 from schemas import subjects
-from schemas.errors import TimedOut, Unavailable, raised
+from schemas.errors import TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
 from schemas.frames import TextReply
 from services.frontend.open_turn import Turn
@@ -66,25 +65,18 @@ class Preprocessors:
             TurnwireError: it was refused.
         """
         outcome: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
-        turn.outcome = outcome
         data = _encode(turn.request(self._process.id))
         subject = subjects.turn(turn.card.name, turn.preprocessor)
-        accepted = asyncio.ensure_future(self._process.bus.request(subject, data, self._config.accept_timeout_s))
-        accepted.add_done_callback(lambda future: future.cancelled() or future.exception())
+        acceptance = _Acceptance(outcome)
+        forget = self._process.bus.ask(subject, data, self._config.accept_timeout_s, acceptance.known)
+        turn.outcome = outcome
         busy = turn.preprocessor
         self._busy[busy] += 1
         try:
-            # The outcome may overtake the acceptance, which may also be lost.
-            both: set[asyncio.Future[Any]] = {accepted, outcome}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not outcome.done():
-                accepted.result()
-                await asyncio.wait({outcome}, timeout=PREPARE_TIMEOUT_S)
-            if not outcome.done():
-                raise TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
-            return outcome.result()
+            return await outcome
         finally:
-            accepted.cancel()
+            forget()
+            acceptance.over()
             self._busy[busy] -= 1
             if not self._busy[busy]:
                 del self._busy[busy]
@@ -107,3 +99,31 @@ class Preprocessors:
         if reply.error is not None:
             raise raised(reply.error)
         return reply
+
+
+class _Acceptance:
+    """Whether a preprocessor has a turn. It may be known after the outcome, or never."""
+
+    __slots__ = ("_outcome", "_patience")
+
+    def __init__(self, outcome: asyncio.Future[Prepared]) -> None:
+        self._outcome = outcome
+        self._patience: asyncio.TimerHandle | None = None
+
+    def known(self, answer: bytes | TurnwireError) -> None:
+        """The preprocessor has answered, or will not."""
+        if self._outcome.done():
+            return
+        if isinstance(answer, TurnwireError):
+            self._outcome.set_exception(answer)
+        else:
+            self._patience = self._outcome.get_loop().call_later(PREPARE_TIMEOUT_S, self._too_late)
+
+    def over(self) -> None:
+        """There is an outcome, or nobody waits for it."""
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _too_late(self) -> None:
+        if not self._outcome.done():
+            self._outcome.set_exception(TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s"))

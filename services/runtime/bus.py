@@ -16,7 +16,7 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import TimedOut, TooLarge, Unavailable
+from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config import BusConfig
 from services.runtime.config_sources import shown
 from services.runtime.nats_connection import NatsClosed, NatsConnection
@@ -179,18 +179,52 @@ class Bus:
             TimedOut: no answer within `timeout_s`.
             TooLarge: as `publish`.
         """
+        asked = self._ask(subject, data, timeout_s, encode_headers(headers) if headers else b"")
+        try:
+            return self._answer(subject, await asked)
+        except TimeoutError:
+            raise _no_answer(subject, timeout_s) from None
+        except NatsClosed as error:
+            raise _lost(error) from error
+
+    def ask(
+        self, subject: str, data: bytes, timeout_s: float, on_answer: Callable[[bytes | TurnwireError], None]
+    ) -> Callable[[], object]:
+        """As `request`, without a task: the question is sent in this tick, `on_answer` gets the answer or the error.
+
+        Returns what to call in order not to hear of it. `on_answer` must not raise. Raises as `request` for what is
+        known at once.
+        """
+
+        def known(asked: asyncio.Future[Delivered]) -> None:
+            if asked.cancelled():
+                return
+            try:
+                answer: bytes | TurnwireError = self._answer(subject, asked.result())
+            except TimeoutError:
+                answer = _no_answer(subject, timeout_s)
+            except NatsClosed as error:
+                answer = _lost(error)
+            except Unavailable as error:
+                answer = error
+            on_answer(answer)
+
+        asked = self._ask(subject, data, timeout_s, b"")
+        asked.add_done_callback(known)
+        return asked.cancel
+
+    def _ask(self, subject: str, data: bytes, timeout_s: float, fields: bytes) -> asyncio.Future[Delivered]:
         connection = self._connection
         if connection is None or not connection.connected:
             raise Unavailable("the connection to the bus is down")
-        fields = encode_headers(headers) if headers else b""
         if len(data) + len(fields) > connection.max_payload:
             raise _too_large(data, connection)
         try:
-            answer = await connection.request(subject, data, timeout_s, fields)
-        except TimeoutError:
-            raise TimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
-        except (NatsClosed, ValueError) as error:
-            raise Unavailable(f"the connection to the bus was lost: {error}") from error
+            return connection.ask(subject, data, timeout_s, fields)
+        except ValueError as error:
+            raise _lost(error) from error
+
+    def _answer(self, subject: str, answer: Delivered) -> bytes:
         if answer.headers and status_of(answer.headers) == NO_RESPONDERS:
             raise Unavailable(f"nobody serves {subject}")
         self.published += 1
@@ -258,6 +292,14 @@ class Bus:
     def _given_up(self, reason: str) -> None:
         self._log.error("bus.closed", reason=reason, hint="the server will not have this connection again")
         self._on_fatal(f"the connection to NATS was closed for good: {reason}")
+
+
+def _no_answer(subject: str, timeout_s: float) -> TimedOut:
+    return TimedOut(f"no answer on {subject} within {timeout_s:g} s")
+
+
+def _lost(error: Exception) -> Unavailable:
+    return Unavailable(f"the connection to the bus was lost: {error}")
 
 
 def _too_large(data: bytes, connection: NatsConnection) -> TooLarge:

@@ -127,17 +127,24 @@ class NatsConnection:
             NatsClosed: the connection was closed meanwhile.
             ValueError: as `publish`.
         """
+        return await self.ask(subject, data, timeout_s, headers)
+
+    def ask(self, subject: str, data: bytes, timeout_s: float, headers: bytes = b"") -> asyncio.Future[Delivered]:
+        """As `request`: publishes now; what it returns and raises is in the future. Raises ValueError as `publish`."""
         self._last_request += 1
         token = str(self._last_request)
+        self.publish(subject, data, self._inbox + token, headers)
         future: asyncio.Future[Delivered] = self._loop.create_future()
-        self._waiting[token.encode()] = future
+        key = token.encode()
+        self._waiting[key] = future
         timer = self._loop.call_later(timeout_s, _expire, future)
-        try:
-            self.publish(subject, data, self._inbox + token, headers)
-            return await future
-        finally:
+
+        def over(_: object) -> None:
             timer.cancel()
-            del self._waiting[token.encode()]
+            del self._waiting[key]
+
+        future.add_done_callback(over)
+        return future
 
     def subscribe(self, subject: str, receive: Receiver, queue: str = "") -> bytes:
         """Calls `receive` for each message from now on, over reconnects too; returns the subscription's id.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import TimedOut, TooLarge, Unavailable
+from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Message
 from services.runtime.config import BusConfig
 from tests.conftest import NatsServer, eventually, free_port
@@ -56,6 +56,31 @@ async def test_requests_are_answered_or_end_in_a_word(nats: NatsServer, quiet_lo
     await bus.close()
 
 
+async def test_a_question_without_a_task_is_sent_at_once_and_ends_in_one_word(
+    nats: NatsServer, quiet_log: FilteringBoundLogger
+) -> None:
+    bus = make(nats.url, quiet_log)
+    with pytest.raises(Unavailable):
+        bus.ask("t.echo", b"", 5, lambda _answer: pytest.fail("not asked"))
+    await bus.connect()
+    await bus.subscribe("t.echo", lambda message: message.reply(message.data * 2))
+    await bus.subscribe("t.mute", lambda _message: None)
+    answers: list[bytes | TurnwireError] = []
+    bus.ask("t.echo", b"ab", 5, answers.append)
+    await eventually(lambda: answers == [b"abab"])
+    bus.ask("t.nobody", b"", 5, answers.append)
+    await eventually(lambda: isinstance(answers[-1], Unavailable) and "t.nobody" in str(answers[-1]))
+    bus.ask("t.mute", b"", 0.05, answers.append)
+    await eventually(lambda: isinstance(answers[-1], TimedOut))
+    forget = bus.ask("t.echo", b"", 5, answers.append)
+    forget()
+    await bus.request("t.echo", b"", 5)
+    bus.ask("t.mute", b"", 60, answers.append)
+    await bus.close()
+    await eventually(lambda: len(answers) == 4)
+    assert isinstance(answers[-1], Unavailable)
+
+
 async def test_too_much_is_refused_here_and_the_connection_lives(
     nats: NatsServer, quiet_log: FilteringBoundLogger
 ) -> None:
@@ -67,6 +92,8 @@ async def test_too_much_is_refused_here_and_the_connection_lives(
         bus.publish("t.big", bytes(bus.max_payload + 1))
     with pytest.raises(TooLarge):
         await bus.request("t.big", bytes(bus.max_payload + 1), 1)
+    with pytest.raises(TooLarge):
+        bus.ask("t.big", bytes(bus.max_payload + 1), 1, lambda _answer: pytest.fail("not asked"))
     for _ in range(8):
         assert bus.publish("t.big", bytes(bus.max_payload)), "64 MB in one tick do not suspend"
     await eventually(lambda: heard == [bus.max_payload] * 8, 30)
