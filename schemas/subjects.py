@@ -19,14 +19,19 @@ tw.v1.kvall.<model>.<worker>    preprocessor → one worker     request and repl
 $KV.<bucket>.<key>              values that are kept (JetStream's key-value form, NATS ADR-8)
 """
 
+import re
+
 PREFIX = "tw.v1"
 ALL = f"{PREFIX}.>"
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+_is_plain = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 
 
 def escape(name: str) -> str:
     """Any text as one subject token of [A-Za-z0-9_=-], reversible by `unescape`: other bytes become =XX."""
+    if _is_plain(name):
+        return name
     if not name:
         return "="
     return "".join(c if c in _PLAIN else "".join(f"={b:02X}" for b in c.encode()) for c in name)

@@ -88,6 +88,10 @@ class FrameSender:
         if not self._scheduled:
             self.schedule()
 
+    def marked(self, receiver: str) -> bool:
+        """Whether something waits for this receiver already, for the end of this tick or for credit."""
+        return receiver in self._marked
+
     def schedule(self) -> None:
         """Drains at the end of this tick."""
         if not self._scheduled:

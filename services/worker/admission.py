@@ -50,16 +50,17 @@ def _check_ids(name: str, token_ids: Sequence[int], vocab_size: int | None) -> N
 
 def _largest(ids: "array[int]", vocab_size: int) -> int:
     """The largest id where one is `vocab_size` or more, else any that is not."""
-    high = vocab_size >> 16
-    packed = ids.tobytes()
-    if sys.byteorder == "little" and high < 256 and not packed[3::4].strip(b"\0"):
-        # Most ids are told by their third byte alone, without an object for each: 0.08 ms for 50,000 instead of 0.9.
-        third = packed[2::4]
-        if not (suspects := third.translate(None, _BYTES[:high])):
+    place = max(vocab_size.bit_length() - 1, 0) // 8
+    packed, high = ids.tobytes(), vocab_size >> 8 * place
+    if sys.byteorder == "little" and not any(packed[above::4].strip(b"\0") for above in range(place + 1, 4)):
+        # Most ids are told by one byte, without an object for each: 0.1 ms for 50,000 instead of 0.9.
+        leading = packed[place::4]
+        suspects = leading.translate(None, _BYTES[:high])
+        if not suspects:
             return 0
         if len(suspects) * _FEW < len(ids):
             wanted = re.compile(b"[%b-\xff]" % re.escape(_BYTES[high : high + 1]))
-            return max(ids[found.start()] for found in wanted.finditer(third))
+            return max(ids[found.start()] for found in wanted.finditer(leading))
     return max(ids, default=0)
 
 

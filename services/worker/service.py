@@ -29,6 +29,7 @@ from schemas.frames import (
 )
 from services.runtime.bus import Message
 from services.runtime.config import WorkerConfig
+from services.runtime.memory import forget_what_stays
 from services.runtime.process import Process
 from services.runtime.streams import FRAME_BYTES, FrameSender
 from services.worker.admission import check
@@ -37,10 +38,13 @@ from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, Engine
 from services.worker.engines import open_engine
 from services.worker.kv_book import KvBook
 from services.worker.kv_publisher import KvPublisher
+from services.worker.pacing import Pacer
 from services.worker.stepper import Outbox, TokenStream
 
 LINGER_S = 15.0
 """How long a finished turn can still be sent to another shard: several times the time to notice a death."""
+FRAME_GAP_S = 0.001
+"""Between two frames to a shard that hold ordinary steps: a fraction of what a large model takes for one."""
 MAX_CANCELS = 8192
 HEALTH_INTERVAL_S = 0.5
 RETRY_AFTER_S = 1.0
@@ -71,6 +75,7 @@ class Worker:
             on_credit=self._credited,
             on_replay=self._replay,
         )
+        self._pacer = Pacer(FRAME_GAP_S, marked=self._sender.marked, mark=self._sender.mark, loop=self._loop)
         self._turns: dict[str, Decoding] = {}
         """The newest attempt at each turn, while it decodes."""
         self._idle = asyncio.Event()
@@ -168,7 +173,7 @@ class Worker:
             context=request.context,
             resume=resume,
         )
-        decoding = Decoding(stream, on_step=self._send, on_end=self._ended)
+        decoding = Decoding(stream, on_step=self._stepped, on_end=self._ended)
         # Before the stream is marked: an engine that has its first token in its next step sends it in the frame of the
         # parse context.
         try:
@@ -246,9 +251,16 @@ class Worker:
             output = decoding.stream.ids[decoding.stream.resumed :]
             self._kv.ended(decoding.block_keys, pack_ids(decoding.rest), output, decoding.salt)
 
+    def _stepped(self, stream: TokenStream) -> None:
+        self._outbox.mark(stream)
+        if stream.sent > 0:
+            self._pacer.soon(stream.parser)
+        else:
+            self._pacer.now(stream.parser)
+
     def _send(self, stream: TokenStream) -> None:
         self._outbox.mark(stream)
-        self._sender.mark(stream.parser)
+        self._pacer.now(stream.parser)
 
     def _credited(self, parser: str, seq: int) -> None:
         self._outbox.credited(parser, seq)
@@ -293,6 +305,7 @@ class Worker:
     def _peer_left(self, beat: Beat) -> None:
         if beat.stage == "parser":
             self._sender.forget(beat.id)
+            self._pacer.forget(beat.id)
             self._orphans.add(beat.id)
             self._adopt()
             self._settle()
@@ -384,6 +397,7 @@ async def run(config: WorkerConfig) -> None:
         worker = Worker(process, engine, info, config.model_name, config.queue_limit)
         await worker.start()
         process.spawn(worker.watch(), "watch")
+        forget_what_stays()
         await process.run(worker.drain)
     finally:
         await engine.stop(config.drain_s)

@@ -141,6 +141,22 @@ class TokenStream:
         )
         return entry, room - (end - at) * self._token_bytes
 
+    def take_tokens(self, room: int) -> TokenEntry | None:
+        """As `take`, where tokens are all that is there and they fit: what nearly every step brings. Else None."""
+        at, ids = self.sent, self.ids
+        end = len(ids)
+        if (
+            at < 0
+            or at == end
+            or (end - at) * TOKEN_BYTES > room
+            or self.finish is not None
+            or self.logprobs is not None
+            or self.cached != self._cached_sent
+        ):
+            return None
+        self.sent = end
+        return TokenEntry(self.turn, self.attempt, at, ids[at:])
+
     def rewind(self, offset: int) -> None:
         """Send again from `offset` on, from 0 with the parse context; never moves forward."""
         self.sent = -1 if offset <= 0 else min(self.sent, offset)
@@ -175,7 +191,10 @@ class Outbox:
 
     def mark(self, stream: TokenStream) -> None:
         """The stream has something to send."""
-        self._dirty.setdefault(stream.parser, {})[stream.key] = stream
+        dirty = self._dirty.get(stream.parser)
+        if dirty is None:
+            dirty = self._dirty[stream.parser] = {}
+        dirty[stream.key] = stream
 
     def ended(self, stream: TokenStream, now: float) -> None:
         """Decoding is over; what is unsent still goes out, and the stream lingers."""
@@ -199,11 +218,16 @@ class Outbox:
         """The next frame for a shard: everything of all its streams, up to the frame limit."""
         dirty = self._dirty.get(parser)
         if not dirty:
-            gone = list(self._gone.pop(parser, {}).values())
-            return TokenFrame(self._worker, seq, gone) if gone else None
+            gone = self._gone.pop(parser, None)
+            return TokenFrame(self._worker, seq, list(gone.values())) if gone else None
         entries: list[TokenEntry] = []
         room = self._frame_bytes
         for key, stream in list(dirty.items()):
+            if (tokens := stream.take_tokens(room)) is not None:
+                entries.append(tokens)
+                room -= len(tokens.ids) * TOKEN_BYTES
+                del dirty[key]
+                continue
             if not stream.pending:  # marked twice in one tick
                 del dirty[key]
                 continue

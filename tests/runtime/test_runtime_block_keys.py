@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.frames import pack_ids
-from services.runtime.block_keys import block_keys, pack, unpack
+from services.runtime.block_keys import _STRETCH, KeyMemo, block_keys, pack, unpack
 
 ids = st.lists(st.integers(0, 200_000), max_size=70)
 
@@ -41,3 +41,26 @@ def test_a_salt_keeps_prompts_apart() -> None:
 @given(st.lists(st.integers(0, 2**64 - 1)))
 def test_packed_keys_come_back(given_keys: list[int]) -> None:
     assert unpack(pack(given_keys)) == given_keys
+
+
+_stretch = _STRETCH * 2
+_prompts = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 5 * _stretch), st.integers(0, 3), st.sampled_from([None, "a", "b"])),
+    max_size=12,
+)
+
+
+@given(_prompts)
+def test_a_memory_changes_no_key(prompts: list[tuple[int, int, int, str | None]]) -> None:
+    """Prompts that begin alike and part anywhere, under several salts, with room for few of them."""
+    memo = KeyMemo(2, max_stretches=5)
+    for head, cut, tail, salt in prompts:
+        packed = pack_ids([head] * cut + [tail] * (_stretch + 3))
+        assert memo.keys(packed, salt=salt) == list(block_keys(packed, 2, salt=salt))
+
+
+def test_a_memory_has_its_limit() -> None:
+    memo = KeyMemo(2, max_stretches=3)
+    for start in range(6):
+        memo.keys(pack_ids(range(start, start + 4 * _stretch)))
+    assert len(memo._known) == 3

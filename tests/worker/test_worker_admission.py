@@ -1,8 +1,11 @@
 """The last check before an engine."""
 
+from array import array
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ContextOverflow, Invalid
@@ -74,6 +77,23 @@ def test_ids_that_would_kill_an_engine(ids: list[Any], words: str) -> None:
     with pytest.raises(Invalid, match=words) as caught:
         check(request(ids), info())
     assert caught.value.info.param == "prompt"
+
+
+@given(
+    st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 300_000), min_size=1, max_size=40),
+    st.sampled_from([1, 200, 255, 256, 257, 512, 16_404, 65_535, 65_536, 65_537, 151_936, 200_064, 2**24, 2**31]),
+    st.integers(0, 400),
+)
+def test_an_id_outside_the_vocabulary_is_found_wherever_it_is(ids: list[int], vocab: int, plain: int) -> None:
+    """Also among many that are not looked at one by one."""
+    ids = [token % vocab if at % 3 else token for at, token in enumerate(ids)] + [0] * plain
+    room = info(vocab_size=vocab, max_model_len=4096)
+    largest = max(ids)
+    if largest < vocab:
+        check(request(array("I", ids)), room)
+    else:
+        with pytest.raises(Invalid, match=f"token id {largest} is outside"):
+            check(request(array("I", ids)), room)
 
 
 def test_an_unknown_vocabulary_limits_nothing() -> None:

@@ -3,7 +3,7 @@ scripted agent. Holds the tokenizer; no IO of its own."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from tokenizers import Tokenizer
 
@@ -27,7 +27,7 @@ from services.worker.engines.script_player import (
 
 _TAIL = 160
 """The play directive stands within so many tokens of the prompt's end; a long prompt is not decoded for it."""
-_NEAR = 48
+_EXAMPLE = "x\n[[play some-text n=512 delay=0.5 burst=4 id=r7]] [[play"
 _COMPILED = 256
 _SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
 _OVER = Reply("All that the request brought is said.", "The request's script has no further turn.")
@@ -52,6 +52,9 @@ class Author:
         """In whose form the agent writes."""
         self._request_mode = request_mode
         self._prose = self._encode(PROSE)
+        # Decoding 160 tokens costs 200 us. Where a token's text does not depend on its neighbours, joining costs 10.
+        self._piece = cache(lambda token: self._decode([token]))
+        self._by_pieces = "".join(map(self._piece, self._encode(_EXAMPLE))) == _EXAMPLE
         self._compiled = lru_cache(_COMPILED)(self._compile_named)
         self._played = lru_cache(_COMPILED)(self._play_named)
 
@@ -63,10 +66,8 @@ class Author:
         if not self._scripts:
             return None
         end = len(request.token_ids) - request.resumed
-        # Most prompts name it close to their end, and decoding is what this costs.
-        directive = find_directive(self._decode(request.token_ids[max(0, end - _NEAR) : end]))
-        if directive is None:
-            directive = find_directive(self._decode(request.token_ids[max(0, end - _TAIL) : end]))
+        tail = request.token_ids[max(0, end - _TAIL) : end]
+        directive = find_directive("".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail))
         if directive is None:
             return None
         if directive.name not in self._scripts:

@@ -1,0 +1,61 @@
+"""When a step's tokens leave: at once, or a millisecond later with those of the next steps.
+
+A model that takes 10 ms for a step has each of them sent at the end of its tick. An engine that steps faster than
+frames are worth (a small model, one step's results that come in several ticks, a script that plays flat out) would
+have a frame, an event and a write for each token; instead, frames of ordinary steps to one shard are `gap_s` apart. The
+first tokens of a turn and its end never wait.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+class Pacer:
+    """Says when streams that have something to send are drained, shard by shard."""
+
+    def __init__(
+        self,
+        gap_s: float,
+        *,
+        marked: Callable[[str], bool],
+        mark: Callable[[str], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """
+        Args:
+            marked: whether a shard is drained at the end of this tick anyway.
+            mark: drain a shard at the end of this tick.
+        """
+        self._gap_s = gap_s
+        self._marked = marked
+        self._mark = mark
+        self._loop = loop
+        self._last: dict[str, float] = {}
+        self._held: set[str] = set()
+
+    def now(self, parser: str) -> None:
+        """Something that does not wait."""
+        if not self._marked(parser):
+            self._last[parser] = time.monotonic()
+            self._mark(parser)
+
+    def soon(self, parser: str) -> None:
+        """A step's tokens."""
+        if self._marked(parser):
+            return
+        now = time.monotonic()
+        if now - self._last.get(parser, 0.0) >= self._gap_s:
+            self._last[parser] = now
+            self._mark(parser)
+        elif parser not in self._held:
+            self._held.add(parser)
+            self._loop.call_later(self._gap_s, self._release, parser)
+
+    def forget(self, parser: str) -> None:
+        """The shard is gone."""
+        self._last.pop(parser, None)
+
+    def _release(self, parser: str) -> None:
+        self._held.discard(parser)
+        self.soon(parser)

@@ -1,0 +1,68 @@
+"""The blocks of a prefix cache against the plain way to keep them: a list in order of use."""
+
+from collections import OrderedDict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.worker.held_blocks import HeldBlocks
+
+
+class Plain:
+    """Every block of a chain is moved to the end, the first last."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.blocks: OrderedDict[int, None] = OrderedDict()
+
+    def match(self, keys: list[int]) -> int:
+        return next((at for at, key in enumerate(keys) if key not in self.blocks), len(keys))
+
+    def use(self, keys: list[int]) -> None:
+        for key in reversed(keys[: self.capacity]):
+            self.blocks[key] = None
+            self.blocks.move_to_end(key)
+        while len(self.blocks) > self.capacity:
+            self.blocks.popitem(last=False)
+
+
+def chain(path: list[int]) -> list[int]:
+    """Keys that stand for all steps up to theirs."""
+    key, keys = 1, []
+    for step in path:
+        key = key * 3 + step
+        keys.append(key)
+    return keys
+
+
+_paths = st.lists(st.integers(0, 2), max_size=9)
+
+
+@given(st.lists(st.tuples(_paths, st.booleans()), max_size=30), st.integers(1, 14))
+def test_what_is_held_is_what_a_plain_list_holds(uses: list[tuple[list[int], bool]], capacity: int) -> None:
+    blocks, plain = HeldBlocks(capacity), Plain(capacity)
+    for path, known_only in uses:
+        keys = chain(path)
+        assert blocks.match(keys) == plain.match(keys)
+        if known_only:
+            keys = keys[: plain.match(keys)]
+        before = set(plain.blocks)
+        came, went = blocks.use(keys)
+        plain.use(keys)
+        assert (before | set(came)) - set(went) == set(plain.blocks)
+        assert not set(came) & before
+        assert blocks.keys() == list(plain.blocks), "the least recently used first"
+        assert len(blocks) == len(plain.blocks)
+
+
+def test_the_heap_does_not_grow_with_uses() -> None:
+    blocks = HeldBlocks(100)
+    for _ in range(10_000):
+        blocks.use(chain([0, 1, 2]))
+    assert len(blocks._leaves) < 200
+
+
+def test_an_empty_chain_is_no_use() -> None:
+    blocks = HeldBlocks(3)
+    assert blocks.use([]) == ((), [])
+    assert blocks.match([]) == 0
