@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import brotli
 import zstandard
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from schemas.errors import Invalid, TooLarge
 from services.frontend.exchange import EXCHANGE
@@ -38,20 +38,49 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     """
     if request.content_length is not None and request.content_length > limit:
         raise TooLarge(f"The request body is {request.content_length} bytes; the limit is {limit}.")
-    exchange = request.get(EXCHANGE)
     try:
-        async with asyncio.timeout(exchange.body_timeout_s if exchange else None):
-            body = await request.read()
+        body = await _arrived(request, limit)
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason="The request body did not arrive in time") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise TooLarge(f"The request body exceeds the limit of {limit} bytes.") from None
+    if len(body) > limit:
+        raise TooLarge(f"The request body exceeds the limit of {limit} bytes.")
     encoding = request.headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return body
     if len(body) < THREAD_FROM_BYTES:
         return decode(body, encoding, limit)
     return await asyncio.to_thread(decode, body, encoding, limit)
+
+
+async def _arrived(request: web.Request, limit: int) -> bytes:
+    """The body as it came; of one that is longer than `limit`, no more than shows it.
+
+    `request.read` copies it twice more and keeps it for as long as the answer takes: minutes, for a stream.
+    """
+    content = request.content
+    if content.is_eof():
+        return content.read_nowait()
+    exchange = request.get(EXCHANGE)
+    async with asyncio.timeout(exchange.body_timeout_s if exchange else None):
+        if request.content_length is None:
+            return await _pieces(content, limit)
+        # All of it may wait in the reader, so that the handler is woken once and not for each piece of 64 KB.
+        content.set_read_chunk_size(limit)
+        request.protocol.resume_reading()
+        if (failure := content.exception()) is not None:
+            raise failure
+        await content.wait_eof()
+    return content.read_nowait()
+
+
+async def _pieces(content: StreamReader, limit: int) -> bytes:
+    content.set_read_chunk_size(limit)
+    pieces: list[bytes] = []
+    size = 0
+    while size <= limit and (piece := await content.readany()):
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)
 
 
 async def understand(read: Callable[[bytes, Mapping[str, str]], T], body: bytes, headers: Mapping[str, str]) -> T:

@@ -62,6 +62,23 @@ async def test_a_body_that_is_decoded_beside_the_loop() -> None:
     assert served.gateway.turns[0].conversation.system[0].text == noise
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_of_many_pieces_is_whole(chunked: bool) -> None:
+    """Of more than a connection holds before it is paused (2 x 256 KiB), with a length and without."""
+    noise = "".join(str(i * i) for i in range(300_000))
+    body = json.dumps({**ASK, "system": noise}).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(body), 100_000):
+            yield body[at : at + 100_000]
+
+    async with serving() as served, ClientSession(served.url) as http:
+        for _ in range(2):
+            response = await http.post("/v1/messages", data=pieces() if chunked else body)
+            assert response.status == 200
+    assert [turn.conversation.system[0].text == noise for turn in served.gateway.turns] == [True, True]
+
+
 @pytest.mark.parametrize(("encoding", "encode"), ENCODERS[:-1])
 def test_a_bomb_costs_no_more_than_the_limit(encoding: str, encode: Callable[[bytes], bytes]) -> None:
     bomb = encode(b" " * 64 * LIMIT)
