@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import os
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +16,10 @@ MAX_PAYLOAD = "8MB"
 """The most that the NATS documentation advises; as base64 a million token ids take 5.3 MB."""
 MAX_STORE = "8GB"
 """For all buckets together; each has a limit of its own below it."""
+GO = {"GOMAXPROCS": "1", "GOGC": "400"}
+"""Of Go's runtime, where the environment does not say otherwise. On several threads half of what a message costs the
+server is threads that wake each other: on one, a message of 300 KB takes 300 us of CPU instead of 500, one of 4 KB 60
+instead of 85; with fewer collections of its small heap the large one takes 210."""
 _POLL_S = 0.02
 
 
@@ -37,7 +42,8 @@ class EmbeddedNats:
     @property
     def spec(self) -> Spec:
         """What to keep running."""
-        return Spec(NAME, [str(self._binary), "-c", str(self._config)])
+        env = {name: value for name, value in GO.items() if name not in os.environ}
+        return Spec(NAME, [str(self._binary), "-c", str(self._config)], env)
 
     async def url(self, pid: int) -> str:
         """Waits for the server's address; from then on every restart has the same one. Cancel it to give up."""
