@@ -3,6 +3,7 @@
 Equal turns have equal keys; `RequestDecoder` gives the very same objects again, so that comparing them takes no time.
 """
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
@@ -10,10 +11,14 @@ from collections.abc import Hashable, Iterable
 from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Media, Reasoning, Result, Text, ToolReference, Turn
-from services.preprocessor.ledger_chain import Chain, chain_of
+from services.preprocessor.ledger_chain import Chain, chain_of, open_chain
 
 BRANCHES = 8
 """Conversations that begin alike and are kept side by side."""
+LONG_CHARS = 4096
+"""Shorter instructions are hashed as fast as they are looked up."""
+OPENINGS = 64
+"""Instructions that are kept at most: `RequestDecoder` holds the same texts."""
 
 
 class _Known(Struct, frozen=True, eq=False):
@@ -36,6 +41,7 @@ class ChainMemo:
         """`max_bytes` bounds what is kept: the text of conversations, about."""
         self._limit = max_bytes
         self._known: OrderedDict[Hashable, list[_Known]] = OrderedDict()
+        self._openings: OrderedDict[tuple[bytes, int], tuple[list[str], hashlib.blake2b]] = OrderedDict()
         self._lock = threading.Lock()
         self.size = 0
         """Bytes held, about."""
@@ -46,10 +52,26 @@ class ChainMemo:
         with self._lock:
             candidates = sorted(self._known.get(start, ()), key=lambda known: len(known.turns), reverse=True)
         known = next((one for one in candidates if one.begins(conversation)), None)
-        chain = chain_of(conversation, scope, known.chain if known is not None else None)
+        chain = chain_of(conversation, scope, known.chain if known is not None else None, self._opened)
         if chain.links and (known is None or len(chain.links) > len(known.chain.links)):
             self._keep(start, conversation, chain, known)
         return chain
+
+    def _opened(self, scope: bytes, instructions: list[str]) -> "hashlib.blake2b":
+        """`open_chain`: long instructions that were hashed for another request are compared instead."""
+        size = sum([len(text) for text in instructions])
+        if size < LONG_CHARS:
+            return open_chain(scope, instructions)
+        with self._lock:
+            former = self._openings.get((scope, size))
+        if former is None or former[0] != instructions:
+            former = (instructions, open_chain(scope, instructions))
+        with self._lock:
+            self._openings[scope, size] = former
+            self._openings.move_to_end((scope, size))
+            while len(self._openings) > OPENINGS:
+                self._openings.popitem(last=False)
+        return former[1].copy()
 
     def _keep(self, start: Hashable, conversation: Conversation, chain: Chain, former: _Known | None) -> None:
         turns = conversation.turns[: chain.links[-1].end]

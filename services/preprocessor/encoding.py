@@ -40,7 +40,11 @@ class Stable:
     def hashed(self) -> "hashlib.blake2b":
         """A hash of 16 bytes over the text as UTF-8 (half surrogate pairs included), to be gone on with."""
         if self._hasher is None:
-            self._hasher = hashlib.blake2b(self.text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)
+            parent = self.parent
+            hasher = hashlib.blake2b(digest_size=DIGEST_BYTES) if parent is None else parent.hashed()
+            start = 0 if parent is None else len(parent.text)
+            hasher.update(self.text[start:].encode("utf-8", "surrogatepass"))
+            self._hasher = hasher
         return self._hasher.copy()
 
 

@@ -29,6 +29,7 @@ from schemas.errors import Invalid
 from services.preprocessor.call_names import CallNames
 from services.preprocessor.common_prefix import common_prefix
 from services.preprocessor.encoding import Stable
+from services.preprocessor.fronts import Fronts
 from services.preprocessor.messages import Adapted, Begun, Unseal
 from services.preprocessor.template import Message
 from services.preprocessor.traits import Renderer, TemplateTraits
@@ -98,6 +99,7 @@ class History:
         self._traits = traits
         self._limit = max_bytes
         self._tail = tail
+        self._fronts = Fronts(max_bytes // 8)
         self._known: OrderedDict[Known, Hashable] = OrderedDict()
         self._by_start: dict[Hashable, list[Known]] = {}
         self._lock = threading.Lock()
@@ -117,6 +119,7 @@ class History:
             self._known.clear()
             self._by_start.clear()
             self.size = 0
+        self._fronts.clear()
 
     def find(
         self, conversation: Conversation, variables: Mapping[str, Any], unseal: Unseal | None = None
@@ -150,16 +153,18 @@ class History:
             known = None
         text, view = self._in_parts(adapted, variables, known) if known is not None else (None, None)
         whole = text is None
+        stable = view.stable if view is not None else None
         if text is None:
             text = self._template.render(adapted.messages, tools=adapted.tools, variables=dict(variables))
+            stable = self._fronts.of(conversation.client.tenant, text, adapted.messages)
         with self._lock:
             self.wholes += whole
             self.parts += not whole
         if self.off is None and _is_due(adapted, known, whole, self._tail):
-            fresh = self._learn(conversation, adapted, variables, text=text, known=known, view=view, unseal=unseal)
+            fresh = self._learn(conversation, adapted, variables, text=text, known=known, parent=stable, unseal=unseal)
             self._keep(_start(conversation), fresh, known)
-            view = fresh.view or view
-        return text, view.stable if view is not None else None
+            stable = fresh.view.stable if fresh.view is not None else stable
+        return text, stable
 
     def _in_parts(
         self, adapted: Adapted, variables: Mapping[str, Any], known: Known
@@ -179,10 +184,10 @@ class History:
         *,
         text: str,
         known: Known | None,
-        view: View | None,
+        parent: Stable | None,
         unseal: Unseal | None,
     ) -> Known:
-        """The conversation up to its last turn of the model. `view`: with what `text` was made, if in parts."""
+        """The conversation up to its last turn of the model. `parent`: a text with which `text` begins."""
         place = adapted.places[-1]
         asked = any(is_user(message) for message in adapted.messages[place.message :])
         turns = conversation.turns[: place.turn]
@@ -199,13 +204,13 @@ class History:
             unseal=unseal,
             turns=turns,
             begun=Begun(place.turn, adapted.messages[: place.message], calls),
-            view=self._view(adapted, variables, text, known, view),
+            view=self._view(adapted, variables, text, known, parent),
             asked=asked,
             base=None if asked or base is None else replace(base, base=None),
         )
 
     def _view(
-        self, adapted: Adapted, variables: Mapping[str, Any], text: str, known: Known | None, former: View | None
+        self, adapted: Adapted, variables: Mapping[str, Any], text: str, known: Known | None, parent: Stable | None
     ) -> View | None:
         """The window for the last place, if the prompt ends as it does."""
         end = adapted.places[-1].message
@@ -221,8 +226,10 @@ class History:
         rest = len(found) - len(before)
         if rest > len(text) or not text.endswith(found[len(before) :]):
             return None
-        stable = Stable(text[: len(text) - rest], former.stable if former is not None else None)
-        return View(stable, shown, before)
+        fixed = text[: len(text) - rest]
+        if parent is not None and not fixed.startswith(parent.text):
+            parent = None
+        return View(Stable(fixed, parent), shown, before)
 
     def _before(
         self,

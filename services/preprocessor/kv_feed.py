@@ -34,15 +34,22 @@ class KvFeed:
         """The last update that the index has, by worker."""
         self._asking: dict[str, list[KvUpdate]] = {}
         """What came while a snapshot was under way."""
-        process.registry.on_join(self._joined)
-        process.registry.on_leave(self._left)
 
     async def start(self) -> None:
-        """Subscribes; from now on the index follows."""
+        """Subscribes, and asks the workers that are there; from now on the index follows."""
+        registry = self._process.registry
+        registry.on_join(self._joined)
+        registry.on_leave(self._left)
         await self._process.subscribe(subjects.every_kv(self._model), self._update)
+        for beat in list(registry.living("worker")):
+            self._joined(beat)
+
+    def tells(self, beat: Beat) -> bool:
+        """Whether this is a worker that says which blocks it holds."""
+        return beat.stage == "worker" and any(card.name == self._model and card.block_tokens for card in beat.models)
 
     def _joined(self, beat: Beat) -> None:
-        if beat.stage == "worker" and any(card.name == self._model and card.block_tokens for card in beat.models):
+        if self.tells(beat):
             self._ask(beat.id)
 
     def _left(self, beat: Beat) -> None:

@@ -6,7 +6,7 @@ which must begin with the very text that the turn was decoded behind before anyt
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from msgspec import Struct
@@ -43,18 +43,24 @@ def scope_of(model: str, template: bytes, tenant: str | None) -> bytes:
     return hasher.digest()
 
 
-def chain_of(conversation: Conversation, scope: bytes, known: Chain | None = None) -> Chain:
+def chain_of(
+    conversation: Conversation,
+    scope: bytes,
+    known: Chain | None = None,
+    opened: Callable[[bytes, list[str]], "hashlib.blake2b"] | None = None,
+) -> Chain:
     """The chain of a conversation, which is read as `messages.adapt` reads it: assistant turns that touch are one.
 
     `known`: the chain of one that is the same up to the end of that chain's last link, where a turn of the model ends.
+    `opened`: `open_chain`, maybe with a memory.
     """
     calls = _Ordinals(known)
     if known is not None and known.links:
         links, start = list(known.links), known.links[-1].end
         hasher = chain(links[-1].key)
     else:
-        links, hasher = list[Link](), chain(scope)
-        start = _leading(conversation, hasher)
+        texts, start = _leading(conversation)
+        links, hasher = list[Link](), (opened or open_chain)(scope, texts)
     at = start
     for assistant, group in groupby(conversation.turns[start:], key=lambda turn: turn.role == "assistant"):
         turns = list(group)
@@ -106,8 +112,15 @@ class _Ordinals:
         return self.numbers.get(call_id, -1)
 
 
-def _leading(conversation: Conversation, hasher: "hashlib.blake2b") -> int:
-    """Adds the instructions before all else, wherever they came from. Returns the index of the first other turn."""
+def open_chain(scope: bytes, instructions: list[str]) -> "hashlib.blake2b":
+    """The hash behind the instructions that stand before all else."""
+    hasher = chain(scope)
+    add(hasher, "instructions", "\n".join(instructions))
+    return hasher
+
+
+def _leading(conversation: Conversation) -> tuple[list[str], int]:
+    """The instructions before all else, wherever they came from, and the index of the first other turn."""
     texts = [text.text for text in conversation.system]
     start = 0
     for turn in conversation.turns:
@@ -115,8 +128,7 @@ def _leading(conversation: Conversation, hasher: "hashlib.blake2b") -> int:
             break
         texts += [part.text for part in turn.parts if isinstance(part, Text)]
         start += 1
-    add(hasher, "instructions", "\n".join(texts))
-    return start
+    return texts, start
 
 
 def _add_group(hasher: "hashlib.blake2b", turns: Sequence[Turn], calls: _Ordinals) -> None:

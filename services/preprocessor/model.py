@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
-from transformers import AutoTokenizer
 
 from schemas.control import ModelCard
 from schemas.conversation import Sampling
@@ -20,6 +19,7 @@ from services.preprocessor.own_tags import own_tags
 from services.preprocessor.probe import probe
 from services.preprocessor.template import ChatTemplate
 from services.preprocessor.thinking import EFFORTS
+from services.preprocessor.tokenizer_files import load_tokenizer
 from services.preprocessor.tokens import PromptTokenizer
 from services.preprocessor.tool_lists import ToolLists
 from services.preprocessor.traits import TemplateTraits
@@ -62,7 +62,7 @@ class ModelSetup:
         (no template, an unknown family, no context window to be found).
         """
         facts = read_facts(config.model)
-        loaded = AutoTokenizer.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        loaded = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
         template = ChatTemplate.of(loaded, override=config.chat_template)
         traits = probe(template)
         tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)

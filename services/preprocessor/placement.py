@@ -27,6 +27,7 @@ class Placement:
         self._router = Router(weights)
         self._index = KvIndex()
         self._feed = KvFeed(process, model, self._index)
+        self._following = False
         process.registry.on_beat(self._router.heard)
         process.registry.on_leave(self._router.left)
         self._prompt_tokens = Counter(
@@ -40,9 +41,21 @@ class Placement:
             registry=process.metrics,
         )
 
-    async def start(self) -> None:
-        """Subscribes to the workers' word on their caches."""
-        await self._feed.start()
+    def start(self) -> None:
+        """Follows the workers' word on their caches as soon as there is more than one to choose from: with a single one
+        it decides nothing, and is a message per turn."""
+        self._process.registry.on_join(self._look)
+        self._look(None)
+
+    def follow(self) -> None:
+        """Follows the workers' word on their caches from now on."""
+        if not self._following:
+            self._following = True
+            self._process.spawn(self._feed.start(), "kv feed")
+
+    def _look(self, _joined: Beat | None) -> None:
+        if sum(map(self._feed.tells, self._process.registry.living("worker"))) > 1:
+            self.follow()
 
     def workers(self, request: TurnRequest, prompt: bytes) -> list[str]:
         """The workers to ask, best first. `prompt`: `pack_ids`. Raises Unavailable, Overloaded."""

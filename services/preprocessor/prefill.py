@@ -72,6 +72,7 @@ class Prefills:
 
     def expect(self, seat: LedgerSeat, waiting: Waiting) -> None:
         """A turn with the hint went to a worker."""
+        self._placement.follow()
         self._waiting[_key(seat)] = waiting
         while len(self._waiting) > MAX_WAITING:
             self._waiting.popitem(last=False)

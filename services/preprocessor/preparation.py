@@ -1,4 +1,4 @@
-"""Prompts made in a small thread pool, with the ledger's help: the shell around `assemble`."""
+"""Prompts made with the ledger's help, long ones in a small thread pool: the shell around `assemble`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,6 +17,9 @@ from services.runtime.process import Process
 
 T = TypeVar("T")
 
+FAST_BYTES, SLOW_BYTES = 65_536, 4096
+"""Of new text that is encoded on the event loop, by fastokens and by tokenizers: 0.3 and 1 ms."""
+
 
 class Preparation:
     """Makes one model's prompts."""
@@ -30,21 +33,32 @@ class Preparation:
         self._unseal = sealer.open
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
 
-    async def prompt(self, conversation: Conversation, *, limit: bool) -> Prompt:
+    async def prompt(self, conversation: Conversation, *, limit: bool, size: int, fresh: int) -> Prompt:
         """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched before. For `limit`, and
-        what is raised, see `assemble`."""
+        what is raised, see `assemble`.
+
+        `size`: of the request, in bytes; `fresh`: how many of them were not known. Where they are few, the prompt is
+        made here and now: that is sooner done than handed to a thread and back.
+        """
         make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=self._unseal)
-        ledger = self.ledger
+        ledger, here = self.ledger, self._is_short(size, fresh)
         if ledger is None:
-            return await self.run(make)
+            return make() if here else await self.run(make)
         try:
-            prompt = await self.run(partial(make, remember=ledger.remember))
+            known = partial(make, remember=ledger.remember)
+            prompt = known() if here else await self.run(known)
         except Gap as gap:
             await ledger.fetch(gap.keys)
             prompt = await self.run(partial(make, remember=ledger.remember_known))
         if limit and prompt.found is not None:
             ledger.count(prompt.found)
         return prompt
+
+    def _is_short(self, size: int, fresh: int) -> bool:
+        """Whether a prompt takes no longer than other messages may wait for it: a millisecond or two."""
+        setup = self.setup
+        most = FAST_BYTES if setup.encoder.name == "fastokens" else SLOW_BYTES
+        return (fresh if setup.history.off is None else size) <= most
 
     def ids(self, conversation: Conversation) -> Sequence[int]:
         """A conversation's prompt, of what memory has; for any thread."""

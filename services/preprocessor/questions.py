@@ -58,14 +58,16 @@ class Questions:
 
     async def _count(self, message: Message) -> TextReply:
         request = self._requests.decode(message.data, CountRequest)
-        prompt = await self._preparation.prompt(request.conversation, limit=False)
+        size, fresh = len(message.data), self._requests.fresh
+        prompt = await self._preparation.prompt(request.conversation, limit=False, size=size, fresh=fresh)
         return TextReply(count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len)
 
     async def _tokenize(self, message: Message) -> TextReply:
         request = _decode_tokenize(message.data)
         preparation = self._preparation
         if request.conversation is not None:
-            ids = (await preparation.prompt(request.conversation, limit=False)).ids
+            size = len(message.data)
+            ids = (await preparation.prompt(request.conversation, limit=False, size=size, fresh=size)).ids
         else:
             encode = preparation.setup.tokenizer.encode
             ids = await preparation.run(partial(encode, request.text or "", request.add_special_tokens))

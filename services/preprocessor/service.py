@@ -1,7 +1,8 @@
 """The preprocessor process: a turn request in, a generate request to one worker out.
 
-Rendering and tokenizing run in a small thread pool, the event loop only carries messages. A frontend hears from here
-only of refusals, and so before its client was told anything; that a worker has the turn it hears from the parser.
+A short prompt, or a long one of which little is new, is made on the event loop, between two messages; rendering and
+tokenizing of much that is new runs in a small thread pool. A frontend hears from here only of refusals, and so before
+its client was told anything; that a worker has the turn it hears from the parser.
 """
 
 import asyncio
@@ -45,6 +46,7 @@ from services.runtime.bus import Message, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.kv import open_bucket
 from services.runtime.ledger_bucket import ledger_bucket
+from services.runtime.memory import forget_what_stays
 from services.runtime.metrics import register
 from services.runtime.process import Process
 
@@ -83,6 +85,7 @@ class Preprocessor:
         self._model = setup.card.name
         self._log = process.log
         self._requests = RequestDecoder(cache_bytes)
+        self._accepted = _encode(Accepted(process.id))
         self._placement = Placement(process, self._model, weights or Weights())
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,7 +112,7 @@ class Preprocessor:
     async def start(self) -> None:
         """Subscribes; from now on requests come."""
         subscribe, model, own = self._process.subscribe, self._model, self._process.id
-        await self._placement.start()
+        self._placement.start()
         if self._ledger is not None:
             await self._ledger.start()
         await subscribe(subjects.cancel(model), self._cancel)
@@ -125,15 +128,15 @@ class Preprocessor:
 
     def _turn(self, message: Message) -> None:
         request = self._requests.decode(message.data, TurnRequest)
-        message.reply(_encode(Accepted(self._process.id)))
         present, former = self._turns.get(request.turn, (0, None))
-        if max(present, self._cancelled.get(request.turn, 0)) >= request.attempt:
-            return
-        if former is not None:
-            former.cancel()
-        task = self._begin(self._prepare(request), f"prepare {request.turn}")
-        self._turns[request.turn] = (request.attempt, task)
-        task.add_done_callback(partial(self._prepared, request.turn))
+        if max(present, self._cancelled.get(request.turn, 0)) < request.attempt:
+            if former is not None:
+                former.cancel()
+            task = self._begin(self._prepare(request, len(message.data), self._requests.fresh), request.turn)
+            self._turns[request.turn] = (request.attempt, task)
+            task.add_done_callback(partial(self._prepared, request.turn))
+        # Behind the task, which comes next and may have its worker's request ready: both leave in one write.
+        message.reply(self._accepted)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs something that a drain waits for."""
@@ -152,25 +155,21 @@ class Preprocessor:
         if self._turns.get(turn, (0, None))[1] is task:
             del self._turns[turn]
 
-    async def _prepare(self, request: TurnRequest) -> None:
+    async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
         try:
-            prompt = await self._preparation.prompt(request.conversation, limit=True)
+            prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, fresh=fresh)
             await self._dispatch(request, prompt)
-            self._begin(self._compare(request, prompt), f"compare {request.turn}")
-            if (check := self._setup.audit.take()) is not None:
-                self._begin(self._preparation.audit(check), f"audit {request.turn}")
         except TurnwireError as error:
             await self._refuse(request, error.info)
+            return
         except Exception as error:
             self._log.exception("preprocessor.turn_failed", turn=request.turn)
             failure = EngineFailed(f"the prompt could not be prepared: {type(error).__name__}")
             await self._refuse(request, failure.info)
-
-    async def _compare(self, request: TurnRequest, prompt: Prompt) -> None:
-        """Looks what varies in this session's prompts; the turn does not wait for it."""
-        varied = await self._preparation.run(partial(self._watching.compare, request.conversation, prompt))
-        if varied is not None:
-            self._watching.tell(*varied)
+            return
+        self._watching.look(request.conversation, prompt)
+        if (check := self._setup.audit.take()) is not None:
+            self._begin(self._preparation.audit(check), f"audit {request.turn}")
 
     async def _dispatch(self, request: TurnRequest, prompt: Prompt) -> None:
         """Gives the turn to the best worker that takes it."""
@@ -279,4 +278,5 @@ async def run(config: PreprocessorConfig) -> None:
         process, setup, sealer, config.threads, cache_bytes=room, weights=weights, ledger=ledger
     )
     await preprocessor.start()
+    forget_what_stays()
     await process.run(preprocessor.drain)

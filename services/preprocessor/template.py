@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import jinja2
 import jinja2.meta
 
 from schemas.errors import Invalid
 from services.preprocessor.jinja_template import as_given, environment
+from services.preprocessor.tokenizer_files import LoadedTokenizer, load_tokenizer, special_tokens
 
 Message: TypeAlias = dict[str, Any]
 """A message in the form that chat templates read: role, content, tool_calls and what else the template wants."""
@@ -26,30 +27,16 @@ _RESERVED = frozenset(
 servers render: a client's variable of such a name means something else than it says."""
 
 
-class TokenizerTemplates(Protocol):
-    """What a tokenizer has for templates: transformers' tokenizers, and `TokenizerFiles`."""
-
-    @property
-    def special_tokens_map(self) -> Mapping[str, Any]:
-        """`bos_token`, `eos_token` and so on, as text."""
-        ...
-
-    @property
-    def chat_template(self) -> str | dict[str, str] | None:
-        """One template, or several by name."""
-        ...
-
-
 class ChatTemplate:
     """Messages to prompt text. Immutable; may be used from several threads at once."""
 
-    def __init__(self, tokenizer: TokenizerTemplates, source: str) -> None:
+    def __init__(self, tokenizer: LoadedTokenizer, source: str) -> None:
         """`source` is the Jinja text; special tokens that it names come from `tokenizer`.
 
         Raises ValueError where the text is not a template.
         """
         self.source = source
-        self._special = {name: _text(token) for name, token in tokenizer.special_tokens_map.items()}
+        self._special = special_tokens(tokenizer)
         jinja = environment()
         try:
             self._template = jinja.from_string(source)
@@ -66,13 +53,10 @@ class ChatTemplate:
         come and go would part from its own prefix otherwise. Raises ValueError where there is none, OSError where the
         model or the file cannot be read.
         """
-        from transformers import AutoTokenizer  # 1.5 s to import
-
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-        return cls.of(tokenizer, override=override)
+        return cls.of(load_tokenizer(model, trust_remote_code=trust_remote_code), override=override)
 
     @classmethod
-    def of(cls, tokenizer: TokenizerTemplates, *, override: str | None = None) -> "ChatTemplate":
+    def of(cls, tokenizer: LoadedTokenizer, *, override: str | None = None) -> "ChatTemplate":
         """As `load`, for a tokenizer that is loaded already."""
         if override is not None:
             return cls(tokenizer, Path(override).read_text(encoding="utf-8"))
@@ -117,7 +101,3 @@ class ChatTemplate:
             raise Invalid(
                 f"the model's chat template cannot render this conversation: {error}", param="messages"
             ) from error
-
-
-def _text(token: Any) -> Any:
-    return [str(one) for one in token] if isinstance(token, list | tuple) else str(token)

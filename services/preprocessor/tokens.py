@@ -4,14 +4,14 @@ import re
 import threading
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
 from services.preprocessor.encoding import Choice, Encoder
 from services.preprocessor.segments import Cuts
+from services.preprocessor.tokenizer_files import LoadedTokenizer
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -26,7 +26,7 @@ class _Coder(Protocol):
 class PromptTokenizer:
     """A model's tokenizer. Thread-safe; encoding releases the interpreter's lock, so a thread pool does help."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, eos_ids: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: LoadedTokenizer, *, eos_ids: Iterable[int] = ()) -> None:
         """`eos_ids`: end-of-sequence ids of the model's generation config, beside the tokenizer's own."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._coder: _Coder = _RustCoder(backend) if isinstance(backend, Tokenizer) else _PythonCoder(tokenizer)
@@ -113,7 +113,7 @@ class _RustCoder:
 class _PythonCoder:
     """Tokenizers which a model ships as Python code; one call at a time, for they promise nothing about threads."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
 
@@ -134,4 +134,5 @@ class _PythonCoder:
 
     def token_id(self, token: str) -> int | None:
         with self._lock:
-            return self._tokenizer.get_vocab().get(token)
+            found: int | None = self._tokenizer.get_vocab().get(token)
+        return found

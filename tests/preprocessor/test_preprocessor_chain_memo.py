@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.conversation import Client, Conversation, Media, Reasoning, Text, Turn
-from services.preprocessor.chain_memo import BRANCHES, ChainMemo
+from services.preprocessor.chain_memo import BRANCHES, LONG_CHARS, ChainMemo
 from services.preprocessor.ledger_chain import chain_of
 from tests.preprocessor.adapting import call, result, said, user
 
@@ -44,7 +44,7 @@ def test_sessions_in_any_order(steps: list[tuple[int, list[tuple[str, str]], int
         turns = [*turns, *(turn(kind, text, len(turns) + at) for at, (kind, text) in enumerate(more))]
         sessions[which] = turns
         for scope in (b"one", b"two"):
-            conversation = Conversation("m", turns, system=[Text("S" * (which % 2))])
+            conversation = Conversation("m", turns, system=[Text("S" * which), Text("T" * LONG_CHARS * (which % 2))])
             assert memo.chain_of(conversation, scope) == chain_of(conversation, scope)
         assert memo.size <= room
 
