@@ -2,7 +2,7 @@
 
 from schemas.control import ModelCard
 from services.frontend.turns import TurnGateway
-from services.parser.seal import Sealer
+from services.runtime.seal import Sealer
 
 
 class Vaults:

@@ -7,7 +7,7 @@ _MARK = "turnwire.compaction.1\n"
 
 
 class Vault(Protocol):
-    """`services.parser.seal.Sealer` is one."""
+    """`services.runtime.seal.Sealer` is one."""
 
     def seal(self, text: str) -> str:
         """The blob of a text."""
