@@ -18,6 +18,7 @@ from prometheus_client.exposition import choose_encoder
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from services.runtime.config import ServiceConfig
+from services.runtime.log_lines import LineWriter
 
 LAG_SAMPLE_S = 0.1
 
@@ -37,7 +38,7 @@ def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: objec
         else [structlog.processors.format_exc_info, _as_json]
     )
     log: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
+        LineWriter(stream),
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(config.log_level),
         cache_logger_on_first_use=True,
