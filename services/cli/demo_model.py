@@ -21,6 +21,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """Single tokens of the model's output that are not control tokens: detokenizing keeps them."""
 
+_STAMP = ".recipe"
 _RECIPE = 1
 _VOCAB = 16_384
 _CORPUS_BYTES = 4_000_000
@@ -39,17 +40,21 @@ def build_demo_model(path: Path) -> Path:
     Raises OSError where `path` cannot be written.
     """
     path = Path(path)
-    stamp = path / ".recipe"
-    recipe = _fingerprint()
-    if stamp.is_file() and stamp.read_text() == recipe:
+    if is_built(path):
         return path
     path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path, prefix=".build-") as build:
         files = _write(Path(build))
-        (Path(build) / stamp.name).write_text(recipe)
-        for name in (*files, stamp.name):
+        (Path(build) / _STAMP).write_text(_fingerprint())
+        for name in (*files, _STAMP):
             os.replace(Path(build) / name, path / name)
     return path
+
+
+def is_built(path: Path) -> bool:
+    """Whether the directory holds the model as this version makes it."""
+    stamp = path / _STAMP
+    return stamp.is_file() and stamp.read_text() == _fingerprint()
 
 
 def _fingerprint() -> str:

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import secrets
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.demo_model import build_demo_model
+from services.cli.demo_model import is_built
 from services.cli.health import reachable
 from services.cli.supervisor import Spec, python_module, quiet
 from services.runtime.config import (
@@ -173,7 +174,17 @@ def prepare_state(plan: Plan) -> None:
     except FileExistsError:
         pass
     if plan.demo:
-        build_demo_model(plan.state_dir / "demo-model")
+        _make_demo_model(plan.state_dir / "demo-model")
+
+
+def _make_demo_model(path: Path) -> None:
+    """Makes it in a process of its own: training a tokenizer leaves 110 MB behind."""
+    if is_built(path):
+        return
+    command = python_module("services.cli.main", "demo-model", str(path))
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise OSError(f"the demo model cannot be made: {ran.stderr.strip().rpartition(chr(10))[2]}")
 
 
 def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
