@@ -18,6 +18,7 @@ PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 _CRLF = b"\r\n"
 _STATUS_LINE = b"NATS/1.0"
+_MESSAGES = frozenset((b"MSG", b"HMSG"))
 
 
 class NatsProtocolError(Exception):
@@ -65,6 +66,7 @@ class Ponged(Struct, frozen=True):
     """The answer to the oldest PING that has none yet."""
 
 
+_Head: TypeAlias = tuple[bytes, bytes, bytes, int, int]
 Said: TypeAlias = Delivered | Info | Refused | Pinged | Ponged
 
 _PINGED, _PONGED = Pinged(), Ponged()
@@ -79,8 +81,8 @@ class Parser:
     def __init__(self) -> None:
         self._rest = b""
         """The beginning of a line."""
-        self._head: tuple[bytes, bytes, bytes, int, int] | None = None
-        """Of the message whose payload has begun: sid, subject, reply, header bytes, bytes of headers and payload."""
+        self._head: _Head | None = None
+        """Of the message whose payload has begun."""
         self._parts: list[bytes] = []
         self._missing = 0
         """Bytes that its payload lacks, the closing CRLF included."""
@@ -101,20 +103,22 @@ class Parser:
             data = self._rest + data
             self._rest = b""
         while (end := data.find(_CRLF, at)) >= 0:
-            if data.startswith(b"MSG ", at) or data.startswith(b"HMSG ", at):
-                head = _head(data[at:end])
-                start, size = end + 2, head[4]
+            words = data[at:end].split()
+            start = end + 2
+            if words and words[0] in _MESSAGES:
+                sid, subject, reply, header_size, size = head = _head(words)
                 at = start + size + 2
                 if at > len(data):
                     self._head, self._parts, self._missing = head, [data[start:]], at - len(data)
                     return said
-                if not data.startswith(_CRLF, at - 2):
+                if data[at - 2 : at] != _CRLF:
                     raise NatsProtocolError("a payload has another length than it said")
-                said.append(_delivered(head, data[start : start + size]))
+                body = start + header_size
+                said.append(Delivered(sid, subject, reply, data[start:body], data[body : at - 2]))
             else:
                 if (told := _control(data[at:end])) is not None:
                     said.append(told)
-                at = end + 2
+                at = start
         if len(data) - at > MAX_LINE:
             raise NatsProtocolError(f"a line of more than {MAX_LINE} bytes")
         self._rest = data[at:]
@@ -135,33 +139,24 @@ class Parser:
         if not last.endswith(_CRLF):
             raise NatsProtocolError("a payload has another length than it said")
         parts.append(last[:-2])
-        said.append(_delivered(self._head, b"".join(parts)))
+        sid, subject, reply, header_size, _ = self._head
+        body = b"".join(parts)
+        said.append(Delivered(sid, subject, reply, body[:header_size], body[header_size:]))
         self._head, self._parts = None, []
         return taken
 
 
-def _head(line: bytes) -> tuple[bytes, bytes, bytes, int, int]:
-    words = line.split()
-    sizes = 2 if line.startswith(b"H") else 1
-    reply = b""
-    if len(words) == 4 + sizes:
-        reply = words[3]
-    elif len(words) != 3 + sizes:
-        raise NatsProtocolError(f"not understood: {line[:80]!r}")
-    if not words[-1].isdigit() or not words[-sizes].isdigit():
-        raise NatsProtocolError(f"not understood: {line[:80]!r}")
-    size = int(words[-1])
-    header_size = int(words[-2]) if sizes == 2 else 0
-    if header_size > size:
-        raise NatsProtocolError(f"headers longer than the message: {line[:80]!r}")
-    return words[2], words[1], reply, header_size, size
-
-
-def _delivered(head: tuple[bytes, bytes, bytes, int, int], body: bytes) -> Delivered:
-    sid, subject, reply, header_size, _ = head
-    if header_size:
-        return Delivered(sid, subject, reply, body[:header_size], body[header_size:])
-    return Delivered(sid, subject, reply, b"", body)
+def _head(words: list[bytes]) -> _Head:
+    """sid, subject, reply, bytes of headers, bytes of headers and payload."""
+    sizes = 1 if words[0] == b"MSG" else 2
+    replies = len(words) - 3 - sizes
+    size, header_size = words[-1], words[-2] if sizes == 2 else b"0"
+    if replies not in (0, 1) or not size.isdigit() or not header_size.isdigit():
+        raise NatsProtocolError(f"not understood: {b' '.join(words)[:80]!r}")
+    head = words[2], words[1], words[3] if replies else b"", int(header_size), int(size)
+    if head[3] > head[4]:
+        raise NatsProtocolError(f"headers longer than the message: {b' '.join(words)[:80]!r}")
+    return head
 
 
 def _control(line: bytes) -> Said | None:
