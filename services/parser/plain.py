@@ -39,12 +39,20 @@ class PlainTexts(dict[int, str | None]):
         """What these add together; None: they must be fed. A run may be plain where one of its tokens is not: a line
         break only counts at the end."""
         try:
-            text = "".join(map(self._texts.__getitem__, tokens))  # type: ignore[arg-type]
+            text = self._joined(tokens)
         except (TypeError, IndexError):  # not whole characters; beyond the vocabulary
             return None
         if self._trigger(text) is not None:
             return None
         return escaped(text) if self._escape else text
+
+    def said(self, tokens: Sequence[int]) -> str:
+        """What these have added, one by one or in runs. They must have been plain."""
+        text = self._joined(tokens)
+        return escaped(text) if self._escape else text
+
+    def _joined(self, tokens: Sequence[int]) -> str:
+        return "".join(map(self._texts.__getitem__, tokens))  # type: ignore[arg-type]
 
 
 class PlainStretches:

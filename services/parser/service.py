@@ -92,8 +92,8 @@ class Parser:
             if parse is None or not parse.goes_on(entry):
                 self._take(entry, frame.sender)
                 continue
-            if parse.context.frontend != frontend:
-                frontend = parse.context.frontend
+            if parse.frontend != frontend:
+                frontend = parse.frontend
                 dirty = self._dirty.setdefault(frontend, {})
                 self._sender.mark(frontend)
             dirty[turn] = parse
@@ -122,7 +122,7 @@ class Parser:
                 self._cut(taken)
 
     def _mark(self, parse: TurnParse) -> None:
-        frontend = parse.context.frontend
+        frontend = parse.frontend
         self._dirty.setdefault(frontend, {})[parse.turn] = parse
         self._sender.mark(frontend)
 
@@ -134,15 +134,17 @@ class Parser:
         room = FRAME_BYTES
         filed = 0
         for turn, parse in dirty.items():
-            delta = parse.log.follow(parse.sent, room) if parse.announced else None
-            if delta is not None:
-                room -= len(delta.text)
-                entries.append(EventEntry(turn, parse.attempt, [delta]))
+            if parse.plain is not None and len(parse.fresh) < room:
                 filed += 1
+                if parse.fresh:
+                    room -= len(parse.fresh)
+                    entries.append(EventEntry(turn, parse.attempt, [parse.next_delta()]))
                 continue
-            events, room = parse.log.read(parse.sent, room)
+            events, room = parse.read(room)
             said: list[TurnEvent] = list(events) if parse.announced else [self._announced(parse), *events]
-            filed += room > 0
+            if room > 0:
+                filed += 1
+                parse.cruise()
             if said:
                 entries.append(EventEntry(turn, parse.attempt, said))
             if parse.sent.ended and said:
@@ -160,7 +162,7 @@ class Parser:
     def _announced(self, parse: TurnParse) -> Prepared:
         parse.announced = True
         now, registry = asyncio.get_running_loop().time(), self._process.registry
-        registry.expect("frontend", parse.context.frontend, now)
+        registry.expect("frontend", parse.frontend, now)
         registry.expect("worker", parse.worker, now)
         return parse.prepared(self._process.id)
 
@@ -174,7 +176,7 @@ class Parser:
     def _replay(self, request: Replay) -> None:
         named = {standing.turn: standing for standing in request.streams}
         for parse in list(self._shard.turns.values()):
-            if parse.context.frontend != request.receiver:
+            if parse.frontend != request.receiver:
                 continue
             standing = named.get(parse.turn)
             if standing is not None and standing.attempt <= parse.attempt:
@@ -235,7 +237,7 @@ class Parser:
         self._drop(parse)
 
     def _drop(self, parse: TurnParse) -> None:
-        dirty = self._dirty.get(parse.context.frontend, {})
+        dirty = self._dirty.get(parse.frontend, {})
         if dirty.get(parse.turn) is parse:
             del dirty[parse.turn]
         if self._shard.turns.get(parse.turn) is parse:
@@ -259,7 +261,7 @@ class Parser:
             self._ends.pop(beat.id, None)
             self._dirty.pop(beat.id, None)
             for parse in list(self._shard.turns.values()):
-                if parse.context.frontend == beat.id:
+                if parse.frontend == beat.id:
                     self._forget(parse)
         elif beat.stage == "worker":
             lost = [p for p in self._shard.turns.values() if p.worker == beat.id and not p.ended]

@@ -160,12 +160,10 @@ class _Block:
 class TurnLog:
     """All events of a turn so far."""
 
-    __slots__ = ("_blocks", "_open", "size", "terminal")
+    __slots__ = ("_blocks", "size", "terminal")
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-        self._open: _Block | None = None
-        """The last block, while text may be added to it."""
         self.size = 0
         """Events that were appended."""
         self.terminal: Finish | Failed | Interrupted | None = None
@@ -173,8 +171,7 @@ class TurnLog:
     def add(self, text: str) -> None:
         """Adds text to the open block: as `append` does with a `Delta`."""
         self.size += 1
-        block = self._open
-        assert block is not None
+        block = self._blocks[-1]
         block.pieces.append(text)
         block.length += len(text)
 
@@ -189,29 +186,11 @@ class TurnLog:
             return
         self.size += 1
         if isinstance(event, BlockStart):
-            self._open = _Block(event)
-            self._blocks.append(self._open)
-            return
-        if isinstance(event, BlockStop):
+            self._blocks.append(_Block(event))
+        elif isinstance(event, BlockStop):
             self._blocks[-1].stop = event
         else:
             self.terminal = event
-        self._open = None
-
-    def follow(self, cursor: Cursor, room: int) -> Delta | None:
-        """As `read`, where that gives one delta and leaves room: text of the open block, of which the cursor has the
-        beginning. None where it gives anything else; the cursor has then not moved."""
-        block = self._open
-        if block is None or block.told or cursor.stopped or cursor.blocks != len(self._blocks):
-            return None
-        offset, length = cursor.length, block.length
-        if not offset < length < offset + room:
-            return None
-        piece = block.pieces[-1]
-        if len(piece) != length - offset:
-            piece = block.text_from(offset, room)
-        cursor.length = length
-        return Delta(cursor.blocks - 1, offset, piece)
 
     def read(self, cursor: Cursor, room: int = sys.maxsize) -> tuple[list[LoggedEvent], int]:
         """What is behind the cursor, deltas joined, up to about `room` characters; moves the cursor past it.

@@ -16,7 +16,7 @@ from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, unpack
 from services.parser.detokenizer import Vocabulary
 from services.parser.seal import Sealer
 from services.parser.shard import Shard
-from services.parser.turn_parse import TurnParse
+from services.parser.turn_parse import UNREAD, TurnParse
 from services.runtime.turnlog import Cursor, Verdict
 from services.worker.stepper import GONE
 
@@ -267,50 +267,152 @@ STREAM = (
 )
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sampled_from([[], ["Done"]]), st.booleans())
-def test_what_goes_past_the_parser_is_what_it_would_have_said(cuts: list[int], stop: list[str], lone: bool) -> None:
-    """Ordinary entries by the short way, and everything token by token through the parser: the same turn."""
+class Reader:
+    """Reads a turn as the service does: what cruises by its deltas, all else out of the log, in rooms of any size."""
+
+    def __init__(self, parse: TurnParse, room: int) -> None:
+        self.parse = parse
+        self.room = room
+        self.cursor = Cursor()
+        self.got: list[Any] = []
+
+    def read(self) -> None:
+        parse = self.parse
+        if parse.plain is not None and len(parse.fresh) < self.room:
+            events: list[Any] = [parse.next_delta()] if parse.fresh else []
+        else:
+            events, left = list[Any](), 0
+            while not left:
+                more, left = parse.read(self.room)
+                events += more
+            parse.cruise()
+        self.take(events)
+
+    def take(self, events: list[Any]) -> None:
+        for event in events:
+            taken = self.cursor.accept(event)
+            assert taken is not Verdict.GAP
+            if not isinstance(taken, Verdict):
+                self.got.append(taken)
+
+    def blocks(self) -> list[list[Any]]:
+        found: list[list[Any]] = []
+        for event in self.got:
+            if isinstance(event, BlockStart):
+                found.append([event, ""])
+            elif isinstance(event, Delta):
+                found[-1][1] += event.text
+            else:
+                found.append([event])
+        return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_turn_that_cruises_says_what_it_would_have_said(data: st.DataObject) -> None:
+    """Whenever it is read, asked to say something again or given its tokens: the same turn as token by token."""
     ids = ids_of(STREAM)
+    stop = data.draw(st.sampled_from([[], [], ["Done"]]))
     context: dict[str, Any] = {"in_reasoning": True, "tools": [RUN], "stop": stop}
-    slow = parsed(ids, cuts=1, told=False, **context)
+    slow = Reader(parsed(ids, cuts=1, told=False, **context), 10_000)
+    slow.read()
     shard = Shard(VOCABULARY, SEALER)
     shard.take(entry(0, [], told=False, **context), "w")
-    parse, at, short = shard.turns["t"], 0, 0
-    while at < len(ids):
-        step = 1 if lone else cuts[at % len(cuts)]
+    reader = Reader(shard.turns["t"], data.draw(st.sampled_from([3, 20, 10_000])))
+    parse, at, cruised = reader.parse, 0, 0
+    while at < len(ids) and not parse.ended:
+        step = data.draw(st.sampled_from([1, 1, 1, 2, 7]))
         piece = entry(at, ids[at : at + step], told=False, **context)
         if parse.goes_on(piece):
-            short += 1
+            cruised += 1
         else:
             shard.take(piece, "w")
         at += step
+        what = data.draw(st.sampled_from(["read", "read", "read", "wait", "again"]))
+        if what == "again":
+            parse.rewind(reader.cursor.standing("t", 1))
+        if what != "wait":
+            reader.read()
     last = entry(len(ids), [], told=False, finish=TokenFinish(FinishReason.STOP, STOP))
     assert not parse.goes_on(last)
     shard.take(last, "w")
-    assert told(parse) == told(slow)
-    assert finish(parse) == finish(slow)
-    assert parse.ids == slow.ids
-    assert bool(short) or not lone or bool(stop)
+    reader.read()
+    assert reader.blocks() == slow.blocks()
+    assert told(parse) == told(slow.parse)
+    assert finish(parse) == finish(slow.parse)
+    assert parse.ids == slow.parse.ids
+    assert not (cruised and stop)
 
 
-def test_the_short_way_is_for_the_next_tokens_of_this_attempt() -> None:
+def cruising(text: str) -> tuple[Shard, TurnParse]:
     shard = Shard(VOCABULARY, SEALER)
-    ids = ids_of("Hello there friend")
-    shard.take(entry(0, ids[:2], told=False), "w")
+    shard.take(entry(0, ids_of(text), told=False), "w")
     parse = shard.turns["t"]
+    parse.read(10_000)
+    parse.cruise()
+    return shard, parse
+
+
+def test_a_turn_cruises_with_the_next_tokens_of_this_attempt() -> None:
+    shard, parse = cruising("Hello there")
+    have = len(parse.ids)
+    (token,) = ids_of("!")
     for other in (
-        TokenEntry("t", 1, 1, ids[1:2]),  # had
-        TokenEntry("t", 1, 3, ids[3:4]),  # one is missing
-        TokenEntry("t", 2, 2, ids[2:3]),  # of another attempt
-        TokenEntry("t", 1, 2, ids[2:3], cached=1),
-        TokenEntry("t", 1, 2, ids[2:3], finish=TokenFinish(FinishReason.LENGTH)),
-        TokenEntry("t", 1, 2, ids_of("<tool_call>")),
-        TokenEntry("t", 1, 2, ids_of("🌊")[:1]),
-        TokenEntry("t", 1, 2, [10**6]),
+        TokenEntry("t", 1, have - 1, [token]),  # had
+        TokenEntry("t", 1, have + 1, [token]),  # one is missing
+        TokenEntry("t", 2, have, [token]),  # of another attempt
+        TokenEntry("t", 1, have, [token], cached=1),
+        TokenEntry("t", 1, have, [token], finish=TokenFinish(FinishReason.LENGTH)),
+        TokenEntry("t", 1, have, ids_of("<tool_call>")),
+        TokenEntry("t", 1, have, [token, *ids_of("<tool_call>")]),
+        TokenEntry("t", 1, have, ids_of("🌊")[:1]),
+        TokenEntry("t", 1, have, [10**6]),
     ):
         assert not parse.goes_on(other)
-        assert len(parse.ids) == 2
-    assert parse.goes_on(TokenEntry("t", 1, 2, ids[2:3]))
-    shard.take(TokenEntry("t", 1, 3, finish=GONE), "w")
-    assert not parse.goes_on(TokenEntry("t", 1, 3, ids[3:4]))
+        assert len(parse.ids) == have
+    assert parse.goes_on(TokenEntry("t", 1, have, [token]))
+    assert parse.next_delta() == Delta(0, len("Hello there"), "!")
+    assert parse.plain is not None
+    shard.take(TokenEntry("t", 1, have + 1, finish=GONE), "w")
+    assert not parse.goes_on(TokenEntry("t", 1, have + 1, [token]))
+    assert [type(event) for event in parse.read(10_000)[0]] == [Interrupted]
+    parse.cruise()
+    assert parse.plain is None
+
+
+def test_a_character_in_halves_is_not_cruised_over() -> None:
+    _, parse = cruising("Hello")
+    parse.feed(ids_of("🌊")[:1])
+    parse.read(10_000)
+    parse.cruise()
+    assert parse.plain is None
+    parse.feed(ids_of("🌊")[1:])
+    assert parse.read(10_000)[0] == [Delta(0, 5, "🌊")]
+    parse.cruise()
+    assert parse.plain is not None
+
+
+def test_a_turn_that_nobody_reads_lands_again() -> None:
+    _, parse = cruising("Hello")
+    (token,) = ids_of("!")
+    count = 0
+    while parse.goes_on(TokenEntry("t", 1, len(parse.ids), [token])):
+        count += 1
+    assert UNREAD < count < 2 * UNREAD
+    assert parse.read(10_000)[0] == [Delta(0, 5, "!" * count)]
+
+
+def test_tokens_are_counted_as_reasoning_while_a_turn_cruises() -> None:
+    shard = Shard(VOCABULARY, SEALER)
+    shard.take(entry(0, ids_of("Hm"), told=False, in_reasoning=True), "w")
+    parse = shard.turns["t"]
+    for _ in range(5):
+        parse.read(10_000)
+        parse.cruise()
+        assert parse.goes_on(TokenEntry("t", 1, len(parse.ids), ids_of("!")))
+    thought = len(parse.ids)
+    closed = ids_of("\n</think>\n\nYes")
+    shard.take(TokenEntry("t", 1, thought, closed, finish=TokenFinish(FinishReason.LENGTH)), "w")
+    within = len(ids_of("\n</think>"))
+    assert finish(parse).usage.reasoning == thought + within
+    assert finish(parse).usage.output == thought + len(closed)
