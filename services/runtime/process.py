@@ -24,7 +24,7 @@ from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.metrics import BusCollector, LoadCollector, register
 from services.runtime.registry import Registry
-from services.runtime.telemetry import HealthServer, adopt_library_logs, new_registry, open_log, watch_event_loop
+from services.runtime.telemetry import adopt_library_logs, new_registry, open_log, watch_event_loop
 
 VERSION = "0.1.0"
 POKE_DELAY_S = 0.02
@@ -115,11 +115,9 @@ class Process:
         register(self.metrics, BusCollector(self.bus))
         if self.stage != "frontend":  # whose own metrics tell its turns by model and API
             register(self.metrics, LoadCollector(self.stage, self.load))
-        health = HealthServer(self.metrics, self._not_ready)
+        stop_health: Callable[[], Awaitable[None]] = _nothing
         try:
-            if isinstance(self.config, StageConfig) and self.config.metrics_port is not None:
-                port = await health.start(self.config.metrics_host, self.config.metrics_port)
-                self.log.info("process.health", url=f"http://{self.config.metrics_host}:{port}")
+            stop_health = await self._serve_health()
             await self._announce()
             self.log.info("process.ready")
             await self._beat_until_stopped()
@@ -129,9 +127,25 @@ class Process:
             for signum in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(signum)
             await self._leave()
-            await health.stop()
+            await stop_health()
         if self.failure is not None:
             raise EngineFailed(self.failure)
+
+    async def _serve_health(self) -> Callable[[], Awaitable[None]]:
+        """Listens where the configuration says so. Returns what ends it."""
+        config = self.config
+        if not isinstance(config, StageConfig) or config.metrics_port is None:
+            return _nothing
+        from services.runtime.health import HealthServer
+
+        server = HealthServer(self.metrics, self._not_ready)
+        try:
+            port = await server.start(config.metrics_host, config.metrics_port)
+        except OSError:
+            await server.stop()
+            raise
+        self.log.info("process.health", url=f"http://{config.metrics_host}:{port}")
+        return server.stop
 
     def stop(self, failure: str | None = None) -> None:
         """Ends `run`: with a drain, or at once where a failure is given."""
@@ -253,3 +267,7 @@ class Process:
         self.beat()
         for callback in self.on_reconnect:
             callback()
+
+
+async def _nothing() -> None:
+    pass

@@ -1,4 +1,4 @@
-"""Logs, metrics and health of one process. Everything is an object that its maker passes on; nothing is global.
+"""Logs and metrics of one process. Everything is an object that its maker passes on; nothing is global.
 
 The one exception is what the standard library forces on us: `adopt_library_logs` hangs a handler on the root logger.
 """
@@ -7,12 +7,10 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any, TextIO
 
 import msgspec
 import structlog
-from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
@@ -101,43 +99,3 @@ def render_metrics(registry: CollectorRegistry, accept: str = "") -> tuple[bytes
     """The registry's metrics in the form that an `Accept` header asks for, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
-
-
-class HealthServer:
-    """/metrics, /live and /ready for a process without HTTP of its own.
-
-    /live is 200 as long as the event loop turns. /ready is 200 when `not_ready` returns None; otherwise it is 503 and
-    says what `not_ready` returned.
-    """
-
-    def __init__(self, registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> None:
-        self._registry = registry
-        self._not_ready = not_ready
-        app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/live", self._live)
-        app.router.add_get("/ready", self._ready)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-
-    async def start(self, host: str, port: int) -> int:
-        """Listens; returns the port, which is a free one where `port` is 0. Raises OSError if it is taken."""
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        return int(self._runner.addresses[0][1])
-
-    async def stop(self) -> None:
-        """Closes the port and every connection. May be called without `start`."""
-        await self._runner.cleanup()
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        body, content_type = render_metrics(self._registry, request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": content_type})
-
-    async def _live(self, _request: web.Request) -> web.Response:
-        return web.json_response({"status": "live"})
-
-    async def _ready(self, _request: web.Request) -> web.Response:
-        reason = self._not_ready()
-        if reason is None:
-            return web.json_response({"status": "ready"})
-        return web.json_response({"status": "not ready", "reason": reason}, status=503)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from services.cli import health
 from services.cli.main import COMMANDS, main
-from services.runtime.telemetry import HealthServer
+from services.runtime.health import HealthServer
 
 
 @pytest.mark.parametrize("command", COMMANDS)

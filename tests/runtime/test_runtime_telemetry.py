@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.runtime.config import FrontendConfig
+from services.runtime.health import HealthServer
 from services.runtime.telemetry import (
     LAG_SAMPLE_S,
-    HealthServer,
     adopt_library_logs,
     new_registry,
     open_log,

@@ -1,0 +1,48 @@
+"""Health of a process without HTTP of its own. Only those that are told to listen import it: aiohttp takes 9 MB."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from services.runtime.telemetry import render_metrics
+
+
+class HealthServer:
+    """/metrics, /live and /ready for a process without HTTP of its own.
+
+    /live is 200 as long as the event loop turns. /ready is 200 when `not_ready` returns None; otherwise it is 503 and
+    says what `not_ready` returned.
+    """
+
+    def __init__(self, registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> None:
+        self._registry = registry
+        self._not_ready = not_ready
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/live", self._live)
+        app.router.add_get("/ready", self._ready)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port, which is a free one where `port` is 0. Raises OSError if it is taken."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Closes the port and every connection. May be called without `start`."""
+        await self._runner.cleanup()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, content_type = render_metrics(self._registry, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _live(self, _request: web.Request) -> web.Response:
+        return web.json_response({"status": "live"})
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        reason = self._not_ready()
+        if reason is None:
+            return web.json_response({"status": "ready"})
+        return web.json_response({"status": "not ready", "reason": reason}, status=503)
