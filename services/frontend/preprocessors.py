@@ -10,8 +10,9 @@ import msgspec
 from schemas import subjects
 from schemas.errors import TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
-from schemas.frames import TextReply
+from schemas.frames import CountRequest, TextReply
 from services.frontend.open_turn import Turn
+from services.frontend.request_bytes import request_bytes
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
@@ -65,7 +66,7 @@ class Preprocessors:
             TurnwireError: it was refused.
         """
         outcome: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
-        data = _encode(turn.request(self._process.id))
+        data = request_bytes(turn.request(self._process.id))
         subject = subjects.turn(turn.card.name, turn.preprocessor)
         acceptance = _Acceptance(outcome)
         forget = self._process.bus.ask(subject, data, self._config.accept_timeout_s, acceptance.known)
@@ -85,7 +86,7 @@ class Preprocessors:
 
     async def ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
         """The answer to a question about text and tokens. Raises TurnwireError."""
-        data = _encode(request)
+        data = request_bytes(request) if isinstance(request, CountRequest) else _encode(request)
         tried: list[str] = []
         while True:
             tried.append(self.choose(model, tried))

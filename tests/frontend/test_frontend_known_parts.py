@@ -8,6 +8,7 @@ import pytest
 
 from schemas.conversation import Conversation, ToolSpec, Turn
 from schemas.errors import Invalid
+from schemas.frames import CountRequest, TurnRequest
 from services.frontend.dialects.chat.dialect import Chat
 from services.frontend.dialects.chat.request import parse as parse_chat
 from services.frontend.dialects.chat.shape import Settings
@@ -15,6 +16,7 @@ from services.frontend.dialects.known_parts import MIN_BYTES, KnownParts
 from services.frontend.dialects.messages.dialect import Messages
 from services.frontend.dialects.messages.request import parse as parse_messages
 from services.frontend.dialects.responses.dialect import Responses
+from services.frontend.request_bytes import request_bytes
 from services.frontend.shape_limits import ShapeCheck, ShapeLimits
 
 LONG = "Reads one file, from its first line to its last. " * 8
@@ -173,3 +175,37 @@ def test_a_tool_that_was_good_is_not_looked_through_again_and_another_is() -> No
     check(Conversation("m", turns, tools=[good]))
     with pytest.raises(Invalid, match="nested too deeply"):
         check(Conversation("m", turns, tools=[msgspec.structs.replace(good)]))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        (
+            Messages(),
+            messages([tool("read"), tool("find", defer_loading=True)], system=LONG, thinking={"type": "adaptive"}),
+        ),
+        (Messages(), messages([tool("é")], chat_template_kwargs={"a": 1}, temperature=0.5)),
+        (Messages(), messages([])),
+        (Chat(), chat([wrapped("read"), wrapped("write")], parallel_tool_calls=False)),
+        (Chat(), chat(None, functions=[{"name": "old", "description": LONG}])),
+        (Responses(), responses([function("read"), {"type": "custom", "name": "patch"}], instructions=LONG)),
+        (Responses(), responses([{"type": "namespace", "name": "git", "tools": [function("log")]}, function("x")])),
+    ],
+)
+def test_the_request_on_the_bus_has_the_bytes_that_msgspec_gives_it(dialect: Any, body: bytes) -> None:
+    for _ in range(2):
+        conversation = dialect.parse(body, {}).conversations[0]
+        turn = TurnRequest("t", "f", conversation, deadline=1.5, avoid=["w"])
+        assert request_bytes(turn) == msgspec.json.encode(turn)
+        count = CountRequest(conversation)
+        assert request_bytes(count) == msgspec.json.encode(count)
+        assert msgspec.json.decode(request_bytes(turn), type=TurnRequest) == turn
+
+
+def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> None:
+    dialect = Responses()
+    added = {"type": "additional_tools", "tools": [function("late")]}
+    items = [added, {"type": "message", "role": "user", "content": "Hi."}]
+    for names in (["read"], ["read", "late"], ["read"]):
+        body = responses([function("read")], input=items if "late" in names else "Hi.")
+        assert [spec.name for spec in dialect.parse(body, {}).conversation.tools] == names

@@ -5,10 +5,10 @@ what would silently change the answer's meaning (audio output, forms of output t
 """
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from functools import partial
 from typing import get_args
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, ToolSpec
@@ -22,14 +22,14 @@ from services.frontend.dialects.chat.stream import ChatStream
 from services.frontend.dialects.chat.thinking import EFFORTS, thinking
 from services.frontend.dialects.decode import decode_body
 from services.frontend.dialects.hints import hints
-from services.frontend.dialects.known_parts import BodyWithTools, KnownParts
+from services.frontend.dialects.known_parts import KnownParts, UnreadBody
 from services.frontend.dialects.openai_wording import explainer, missing_parameter, unsupported
 from services.frontend.dialects.sampling_fields import output_format, sampling, seed_of_choice
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 
-_bodies = BodyWithTools(wire.Body, list[wire.Tool] | None, tools.Tools, attrgetter("given"))
+_bodies = UnreadBody(wire.Body, tools=(Raw, wire.NULL))
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
 _explain = explainer(
     {
@@ -91,7 +91,9 @@ def parse(
     `counting`: only the prompt is wanted, so that calls and results need not match.
     """
     parts = KnownParts[tools.Tools]() if known is None else known
-    request, given_tools = decode_body(lambda data: _bodies.read(data, parts), body, _explain)
+    request, given_tools = decode_body(
+        lambda data: _bodies.read(data, partial(tools.take, known=parts)), body, _explain
+    )
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     _refuse(request)

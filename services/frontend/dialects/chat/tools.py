@@ -1,12 +1,17 @@
 """Tools of a Chat request as the model is told of them, and what it may do with them."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from schemas.conversation import Grammar, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.dialects.chat import wire
+from services.frontend.dialects.known_parts import KnownParts, Spelled
 from services.frontend.dialects.openai_wording import invalid_value, missing_parameter
 
+_tools = msgspec.json.Decoder(list[wire.Tool] | None)
 _MODES = {"none": "none", "auto": "auto", "required": "any"}
 
 
@@ -24,8 +29,19 @@ class Tools:
         """In order; not to be changed. Raises Invalid."""
         if self._specs is None:
             found = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(self.given or [])]
-            self._specs = _first_of_each(found)
+            self._specs = Spelled(_first_of_each(found)) if found else []
         return self._specs
+
+
+def take(body: Any, known: KnownParts[Tools]) -> Tools:
+    """The tools of a body that has them as JSON; from now on it has them typed. Raises msgspec.ValidationError."""
+    tools = known.get(bytes(body.tools), _read)
+    body.tools = tools.given
+    return tools
+
+
+def _read(data: bytes) -> Tools:
+    return Tools(_tools.decode(data))
 
 
 def specs(body: wire.Body, tools: Tools) -> list[ToolSpec]:

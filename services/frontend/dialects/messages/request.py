@@ -6,7 +6,7 @@ sends goes through.
 """
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -17,7 +17,7 @@ from schemas.errors import Invalid
 from services.frontend.dialects.base import Collector, Renderer, Reply
 from services.frontend.dialects.decode import decode_body
 from services.frontend.dialects.hints import hints
-from services.frontend.dialects.known_parts import BodyWithTools, KnownParts
+from services.frontend.dialects.known_parts import KnownParts, UnreadBody
 from services.frontend.dialects.messages import tools, wire
 from services.frontend.dialects.messages.context_edits import forget_thinking, thinking_turns
 from services.frontend.dialects.messages.history import History
@@ -28,7 +28,7 @@ from services.frontend.dialects.messages.wording import explain
 THREADS = "thread_unsupported_request"
 """The error code on which the SDK's tool runner goes back to sending the whole history (apis.md 0.1)."""
 
-_bodies = BodyWithTools(wire.Body, list[wire.Tool] | None, tools.Tools, attrgetter("given"))
+_bodies = UnreadBody(wire.Body, tools=(Raw, wire.NULL))
 _MIN_BUDGET = 1024
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
 
@@ -70,8 +70,8 @@ def parse(
     `counting`: for count_tokens, where there is no `max_tokens`, where pieces of a conversation are sent whose calls
     and results need not match, and where what cannot be done need not be done.
     """
-    parts = KnownParts[tools.Tools]() if known is None else known
-    request, given_tools = decode_body(lambda data: _bodies.read(data, parts), body, explain)
+    take = partial(tools.take, known=KnownParts() if known is None else known)
+    request, given_tools = decode_body(lambda data: _bodies.read(data, take), body, explain)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:

@@ -12,9 +12,11 @@ import msgspec
 
 from schemas.conversation import ToolChoice, ToolSpec
 from schemas.errors import Invalid
+from services.frontend.dialects.known_parts import KnownParts, Spelled
 from services.frontend.dialects.messages import wire
 from services.frontend.dialects.messages.content import raw_text
 
+_tools = msgspec.json.Decoder(list[wire.Tool] | None)
 CUSTOM = "custom"
 HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_", "mcp_toolset")
 _SEARCH = "tool_search_tool_"
@@ -48,8 +50,20 @@ class Tools:
     def specs(self) -> tuple[list[ToolSpec], list[str]]:
         """See `specs`; not to be changed. Raises Invalid."""
         if self._specs is None:
-            self._specs = specs(self.given or [])
+            shown, dropped = specs(self.given or [])
+            self._specs = (Spelled(shown) if shown else shown, dropped)
         return self._specs
+
+
+def take(body: Any, known: KnownParts[Tools]) -> Tools:
+    """The tools of a body that has them as JSON; from now on it has them typed. Raises msgspec.ValidationError."""
+    tools = known.get(bytes(body.tools), _read)
+    body.tools = tools.given
+    return tools
+
+
+def _read(data: bytes) -> Tools:
+    return Tools(_tools.decode(data))
 
 
 def specs(tools: list[wire.Tool]) -> tuple[list[ToolSpec], list[str]]:

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Grammar, ToolChoice, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.dialects.known_parts import KnownParts
+from services.frontend.dialects.known_parts import KnownParts, Spelled
 from services.frontend.dialects.responses import wire
 from services.frontend.dialects.responses.names import CallKind, Named
 from services.frontend.dialects.responses.request import ResponsesRequest, given
@@ -79,10 +79,13 @@ class Offered(Struct):
     loaded: set[str]
     """Told names of those that a search has found: their place is where they were found."""
     searched_by_client: bool = False
+    shown: list[ToolSpec] | None = None
+    """What `settled` gives, as long as nothing is added."""
 
     def add(self, raws: Iterable[Raw], place: str, *, deferred: bool = False, once: bool = False) -> list[str]:
         """Takes tools; returns their told names. `deferred`: they are known from where they are loaded. `once`: two of
         one name are an error, else the first stays. Raises Invalid."""
+        self.shown = None
         told: list[str] = []
         for index, raw in enumerate(raws):
             at = f"{place}[{index}]"
@@ -102,16 +105,25 @@ class Offered(Struct):
         def read(_: bytes) -> Offered:
             offered = cls({}, {}, [], set())
             offered.add(raws, "tools", once=True)
+            shown = offered.settled()
+            offered.shown = Spelled(shown) if shown else shown
             return offered
 
         found = known.get(b",".join(raws), read)
         return cls(
-            found.specs.copy(), found.named.copy(), found.dropped.copy(), found.loaded.copy(), found.searched_by_client
+            found.specs.copy(),
+            found.named.copy(),
+            found.dropped.copy(),
+            found.loaded.copy(),
+            found.searched_by_client,
+            found.shown,
         )
 
     def settled(self) -> list[ToolSpec]:
         """The tools to show. Where the client cannot search, nobody could ever load a deferred one: then all are known
         from the start."""
+        if self.shown is not None:
+            return self.shown
         if self.searched_by_client:
             return list(self.specs.values())
         return [
