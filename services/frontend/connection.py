@@ -6,11 +6,12 @@ requests a connection may be idle; that has aiohttp's keep-alive time, and sendi
 """
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
 from services.frontend.exchange import ErrorShape, refuse_malformed
+from services.frontend.sse import keep_buffers_small
 
 
 class Connection(web.RequestHandler):
@@ -27,6 +28,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Starts the clock."""
         super().connection_made(transport)
+        keep_buffers_small(cast(asyncio.Transport, transport))
         self._head_timer = asyncio.get_running_loop().call_later(self._head_timeout_s, self.force_close)
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -111,7 +111,6 @@ class SseWriter:
         self._stalled_since: float | None = None
         self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
-        keep_buffers_small(self._transport)
 
     async def begin(self, data: bytes) -> None:
         """Sends the response's head and the first bytes in one write. Raises ConnectionError."""
@@ -260,10 +259,8 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def keep_buffers_small(transport: asyncio.Transport | None) -> None:
-    """Has a connection hold little that its client has not read, so that a client that does not read is noticed."""
-    if transport is None:
-        return
+def keep_buffers_small(transport: asyncio.Transport) -> None:
+    """Has a new connection hold little that its client has not read, so that one that does not read is noticed."""
     transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
     sock = transport.get_extra_info("socket")
     if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):

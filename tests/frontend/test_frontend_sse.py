@@ -215,12 +215,6 @@ class Transport:
         self.looked = 0
         self.on_look: Callable[[], None] = lambda: None
 
-    def set_write_buffer_limits(self, high: int) -> None:
-        assert high == HIGH_WATER_BYTES
-
-    def get_extra_info(self, name: str) -> None:
-        return None
-
     def is_closing(self) -> bool:
         return self.aborted.is_set()
 

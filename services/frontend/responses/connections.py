@@ -14,7 +14,6 @@ from services.frontend.responses.intake import Intake
 from services.frontend.responses.runner import Runner
 from services.frontend.responses.socket import Services, Socket, SocketLimits
 from services.frontend.responses.store import MemoryStore, ResponseStore, StoreLimits
-from services.frontend.sse import keep_buffers_small
 from services.runtime.config import FrontendConfig
 
 HEARTBEAT_S = 30.0
@@ -63,7 +62,6 @@ class Connections:
         if not wanted or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
             return _refused(request)
         await ws.prepare(request)
-        keep_buffers_small(request.transport)
         memory = self._memory()
         socket = Socket(ws, request, self._services, memory=memory, intake=self._intake(memory))
         self._open.add(socket)
