@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError, raised
 from services.frontend.dialects.base import Ask, Collector, Renderer
@@ -57,9 +58,14 @@ class ResponseRoutes:
         asked: Asked | None = None
 
         async def read() -> Ask:
-            nonlocal asked
+            nonlocal asked, parsed
             asked = await self._responses.intake.asked(parsed, request.headers, request[EXCHANGE])
-            return RecordingAsk(asked.ask) if parsed.store else asked.ask
+            if parsed.store:
+                return RecordingAsk(asked.ask)
+            parsed = parsed.answering()
+            ask = replace(asked.ask, request=parsed)
+            asked = replace(asked, ask=ask, found={}, history=[])
+            return ask
 
         def keep(answer: Renderer | Collector) -> None:
             if asked is not None and isinstance(answer, RecordingStream | ResponsesCollector):
@@ -190,7 +196,7 @@ class ResponseRoutes:
 
     async def _fitting(self, ask: ResponsesAsk, overflow: ContextOverflow) -> ResponsesAsk:
         conversation = await shortened(ask.conversation, overflow, self._responses.gateway.count)
-        return msgspec.structs.replace(ask, conversation=conversation)
+        return replace(ask, conversation=conversation)
 
     async def _record(self, request: web.Request) -> StoredResponse:
         id = request.match_info["id"]

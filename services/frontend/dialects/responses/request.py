@@ -81,6 +81,13 @@ class ResponsesRequest(Struct, frozen=True):
         """The ids of stored items that the input names, in order."""
         return [kind.id for kind in self.kinds if is_reference(kind) and kind.id is not None]
 
+    def answering(self) -> "ResponsesRequest":
+        """The same without its input, which would keep the bytes of the whole request: all that an answer needs which
+        is not stored."""
+        asked = self.body
+        body = wire.Body(model=asked.model, stream=asked.stream, store=asked.store, include=asked.include)
+        return msgspec.structs.replace(self, body=body, items=[], kinds=[])
+
     def includes(self, what: str) -> bool:
         """Whether `include` names this."""
         return what in (self.body.include or ())
@@ -140,9 +147,10 @@ def given(raw: Raw) -> bool:
 
 
 def one_line(raw: Raw) -> Raw:
-    """The same JSON without line breaks between its tokens: a client may have sent it indented."""
+    """The same JSON without line breaks between its tokens: a client may have sent it indented. A copy: a part of the
+    body would keep all of it for as long as the answer takes."""
     text = bytes(raw)
-    return Raw(msgspec.json.format(text, indent=-1)) if b"\n" in text or b"\r" in text else raw
+    return Raw(msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text)
 
 
 def _items(body: wire.Body) -> list[Raw]:
