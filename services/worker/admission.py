@@ -52,7 +52,8 @@ def _largest(ids: "array[int]", vocab_size: int) -> int:
     """The largest id where one is `vocab_size` or more, else any that is not."""
     place = max(vocab_size.bit_length() - 1, 0) // 8
     packed, high = ids.tobytes(), vocab_size >> 8 * place
-    if sys.byteorder == "little" and not any(packed[above::4].strip(b"\0") for above in range(place + 1, 4)):
+    zeros = bytes(len(ids))
+    if sys.byteorder == "little" and all(packed[above::4] == zeros for above in range(place + 1, 4)):
         # Most ids are told by one byte, without an object for each: 0.1 ms for 50,000 instead of 0.9.
         leading = packed[place::4]
         suspects = leading.translate(None, _BYTES[:high])

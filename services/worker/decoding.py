@@ -14,19 +14,21 @@ from services.worker.stepper import TokenStream
 class Decoding:
     """The sink of one turn. It ends once: by the engine's word, or because it was cancelled."""
 
-    __slots__ = ("_on_end", "_on_step", "block_keys", "ended", "handle", "rest", "salt", "stream")
+    __slots__ = ("_mark", "_on_end", "_on_step", "block_keys", "ended", "handle", "rest", "salt", "stream")
 
     def __init__(
         self,
         stream: TokenStream,
         *,
+        mark: Callable[[TokenStream], bool],
         on_step: Callable[[TokenStream], None],
         on_end: "Callable[[Decoding], None]",
     ) -> None:
         """
         Args:
-            on_step: the stream has something to send.
-            on_end: the same, and nothing more will come.
+            mark: notes that the stream has something to send; True where it is the first of its shard.
+            on_step: it is the first of its shard that has, or has something to say for the first time.
+            on_end: nothing more will come; the end is to be sent.
         """
         self.stream = stream
         self.ended = False
@@ -36,6 +38,7 @@ class Decoding:
         self.rest: Sequence[int] = ()
         """The prompt's tokens behind them."""
         self.salt: str | None = None
+        self._mark = mark
         self._on_step = on_step
         self._on_end = on_end
 
@@ -44,11 +47,15 @@ class Decoding:
         if self.ended:
             return
         stream = self.stream
-        stream.add(delta)
-        if delta.finish is None:
-            self._on_step(stream)
+        if delta.cached is None and delta.finish is None and delta.logprobs is None and stream.logprobs is None:
+            stream.ids += delta.ids  # `add`, without what nearly no step has
         else:
-            self._end()
+            stream.add(delta)
+            if delta.finish is not None:
+                self._end()
+                return
+        if self._mark(stream) or stream.sent <= 0:
+            self._on_step(stream)
 
     def fail(self, error: TurnwireError) -> None:
         """See `Sink.fail`."""

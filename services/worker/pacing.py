@@ -55,7 +55,9 @@ class Pacer:
     def forget(self, parser: str) -> None:
         """The shard is gone."""
         self._last.pop(parser, None)
+        self._held.discard(parser)
 
     def _release(self, parser: str) -> None:
-        self._held.discard(parser)
-        self.soon(parser)
+        if parser in self._held:
+            self._held.discard(parser)
+            self.soon(parser)

@@ -173,7 +173,7 @@ class Worker:
             context=request.context,
             resume=resume,
         )
-        decoding = Decoding(stream, on_step=self._stepped, on_end=self._ended)
+        decoding = Decoding(stream, mark=self._outbox.mark, on_step=self._stepped, on_end=self._ended)
         # Before the stream is marked: an engine that has its first token in its next step sends it in the frame of the
         # parse context.
         try:
@@ -252,7 +252,6 @@ class Worker:
             self._kv.ended(decoding.block_keys, pack_ids(decoding.rest), output, decoding.salt)
 
     def _stepped(self, stream: TokenStream) -> None:
-        self._outbox.mark(stream)
         if stream.sent > 0:
             self._pacer.soon(stream.parser)
         else:

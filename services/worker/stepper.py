@@ -189,12 +189,14 @@ class Outbox:
         key = (turn, attempt)
         return self._live.get(key) or self._lingering.get(key)
 
-    def mark(self, stream: TokenStream) -> None:
-        """The stream has something to send."""
+    def mark(self, stream: TokenStream) -> bool:
+        """The stream has something to send. True where no other of its shard had."""
         dirty = self._dirty.get(stream.parser)
         if dirty is None:
             dirty = self._dirty[stream.parser] = {}
+        first = not dirty
         dirty[stream.key] = stream
+        return first
 
     def ended(self, stream: TokenStream, now: float) -> None:
         """Decoding is over; what is unsent still goes out, and the stream lingers."""

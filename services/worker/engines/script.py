@@ -76,6 +76,7 @@ class _Stream:
         "running",
         "salt",
         "tail",
+        "tell",
         "turn",
         "waiting",
     )
@@ -103,6 +104,8 @@ class _Stream:
         self.ids: list[int] = []
         self.turn: Turn
         self.put: Callable[[Delta], None]
+        self.tell: Callable[[Delta], None]
+        """The sink itself, for steps that end nothing and come only while the turn runs."""
 
     def plays(self, directive: Directive, playback: Playback, delay_us: int) -> None:
         """What the turn will hear is known."""
@@ -175,7 +178,7 @@ class ScriptEngine:
             keys = self._cache.keys(request.token_ids, request.cache_salt)
         stream = _Stream(request, keys)
         stream.turn = turn = self._turns.open(request.id, sink, partial(self._release, stream))
-        stream.put = turn.put
+        stream.put, stream.tell = turn.put, sink.put
         try:
             named = self._author.named(request)
         except Exception:
@@ -266,7 +269,7 @@ class ScriptEngine:
             ids = stream.ids[stream.pos : end]
             self._kv_held += end - stream.pos
             stream.pos = end
-            stream.put(Delta(ids))
+            stream.tell(Delta(ids))
             delay = stream.delay_us
             return (now // delay + 1) * delay if delay else NOW  # `aligned`, without the call
         except Exception as error:  # the ticker serves all turns: an error here must end them, not leave them hanging

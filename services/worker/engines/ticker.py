@@ -10,6 +10,9 @@ T = TypeVar("T")
 
 NOW = 0
 """As the time of the next step: in the loop's next turn."""
+_LATE_US = 1000
+"""uvloop's timers count whole milliseconds from the beginning of the loop's turn: they may be so much too early, and
+each that is wakes the process once more."""
 
 
 def now_us() -> int:
@@ -40,7 +43,7 @@ class Ticker(Generic[T]):
 
     def add(self, item: T, at_us: int = NOW) -> None:
         """Step `item` at `at_us`."""
-        self._put(item, at_us)
+        self._bucket(at_us).append(item)
         self._arm()
 
     def stop(self) -> None:
@@ -52,14 +55,14 @@ class Ticker(Generic[T]):
             self._handle.cancel()
             self._handle = None
 
-    def _put(self, item: T, at_us: int) -> None:
+    def _bucket(self, at_us: int) -> list[T]:
         if at_us == NOW:
-            self._flat.append(item)
-        elif (bucket := self._due.get(at_us)) is not None:
-            bucket.append(item)
-        else:
-            self._due[at_us] = [item]
+            return self._flat
+        bucket = self._due.get(at_us)
+        if bucket is None:
+            bucket = self._due[at_us] = []
             heapq.heappush(self._times, at_us)
+        return bucket
 
     def _arm(self) -> None:
         wanted = NOW if self._flat else self._times[0] if self._times else None
@@ -75,7 +78,7 @@ class Ticker(Generic[T]):
         if wanted == NOW:
             self._handle = loop.call_soon(self._tick)
         else:
-            self._handle = loop.call_later(max(0, wanted - now_us()) / 1e6, self._tick)
+            self._handle = loop.call_later(max(0, wanted - now_us() + _LATE_US) / 1e6, self._tick)
 
     def _tick(self) -> None:
         self._handle = None
@@ -83,9 +86,12 @@ class Ticker(Generic[T]):
         now = now_us()
         while self._times and self._times[0] <= now:
             items += self._due.pop(heapq.heappop(self._times))
-        step, put = self._step, self._put
+        step, latest, bucket = self._step, NOW, self._flat
         for item in items:
             again = step(item, now)
-            if again is not None:
-                put(item, again)
+            if again is None:
+                continue
+            if again != latest:  # nearly always they are due together again
+                latest, bucket = again, self._bucket(again)
+            bucket.append(item)
         self._arm()
