@@ -20,7 +20,7 @@ INSTRUCTION_BYTES = 14_000
 SKILLS_BYTES = 9_000
 RULES_BYTES = 5_000
 OUTPUT_BYTES = (400, 6_000)
-HISTORY_BYTES = 190_000
+HISTORY_BYTES = 180_000
 """With instructions and tools some 52,000 tokens of the demo model's tokenizer."""
 SESSION = "01a20000-0000-7000-8000-000000000000"
 ASK = "Please go on with the next step"

@@ -11,7 +11,7 @@ from msgspec import Struct
 MIB = 1024 * 1024
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_STAGE = re.compile(r"^services\.(\w+)$")
+_STAGE = re.compile(r"^services\.(?:\w+\.)*(\w+)$")
 
 
 class Memory(Struct, frozen=True):
@@ -89,7 +89,7 @@ def machine_busy_seconds() -> float:
 
 
 def stages(up: int) -> dict[str, int]:
-    """The processes of a `turnwire up`, by stage: `frontend`, `parser`, … and `nats`; several: `parser-2` and so on.
+    """All processes of a `turnwire up`, by stage: `frontend`, `parser`, … and `nats`; several: `parser-2` and so on.
 
     Raises ProcessLookupError if there is no such process.
     """
@@ -154,7 +154,7 @@ def _stage(pid: int) -> str | None:
         return None
     if Path(words[0]).name == "nats-server":
         return "nats"
-    return next((found[1] for word in words[:4] if (found := _STAGE.match(word))), None)
+    return next((found[1] for word in words[:4] if (found := _STAGE.match(word))), Path(words[0]).name or None)
 
 
 def _read(pid: int, name: str) -> str:

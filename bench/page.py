@@ -126,11 +126,7 @@ def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
 
 
 def _ttft_plot(record: Record, mode: str, on: str) -> str:
-    chosen = [
-        line
-        for line in lines_of(record)
-        if line.group == TTFT and line.case and line.case.mode == mode and "recorded" not in line.case.prompt
-    ]
+    chosen = [line for line in lines_of(record) if line.group == TTFT and line.case and line.case.mode == mode]
     groups = [(line.what.removesuffix(f", {mode}"), _known(line)) for line in chosen]
     return bars(f"Time to first token on {on}, ms", groups, log=True) if groups else ""
 

@@ -133,7 +133,7 @@ async def stream(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
                 delays_ms=[delay],
                 tokens=sizes.tokens,
                 mode="keepalive",
-                each=1 if delay else 2,
+                each=1 if delay else 4,
             )
             async for row in some:
                 yield row
@@ -158,7 +158,7 @@ async def dispatch(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
 async def flat_out(site: Site, sizes: Sizes) -> Row:
     """The most that a stack gives, whatever it is made of."""
     rows = scenarios.stream(
-        site, clients=[sizes.scale_streams], delays_ms=[0.0], tokens=sizes.tokens, mode="keepalive", each=2
+        site, clients=[sizes.scale_streams], delays_ms=[0.0], tokens=sizes.tokens, mode="keepalive", each=4
     )
     return await anext(rows)
 

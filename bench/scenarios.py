@@ -17,8 +17,8 @@ from bench.rows import Case, Row
 from bench.stats import spread
 
 DISPATCH_SCRIPTS = ("call_then_text", "call_then_thought", "call_then_call", "call_then_end")
-FLAT_OUT_REQUESTS = {1: 40, 16: 8, 64: 4}
-PACED_REQUESTS = {1: 3, 16: 2}
+FLAT_OUT_REQUESTS = {1: 40, 16: 16, 64: 8, 256: 4}
+PACED_REQUESTS = {1: 2}
 FEWEST = 2
 
 

@@ -35,9 +35,16 @@ async def codex(
             name = f"codex{' plain' if whole else ''} {'head' if head else 'tail'}"
             make = codex_body(site.model, PLAY, plain=whole, head=head, seed=site.seed + number * requests)
             yield await sequence(site, Case("ttft", "responses", mode, prompt=name), make, requests)
-    for name, make in captured_bodies(captures, site.model, PLAY, site.seed) if captures else ():
-        case = Case("ttft", "responses", modes[0], prompt=f"recorded {name}")
-        yield await sequence(site, case, make, max(3, requests // 2))
+    recorded = [make for _, make in captured_bodies(captures, site.model, PLAY, site.seed)] if captures else []
+    for mode in modes if recorded else ():
+        rounds = max(3, requests // len(recorded))
+
+        def make_next(number: int) -> bytes:
+            return recorded[number % len(recorded)](number)
+
+        yield await sequence(
+            site, Case("ttft", "responses", mode, prompt="recorded"), make_next, rounds * len(recorded)
+        )
 
 
 async def turns(site: Site, counts: Sequence[int], mode: Mode, requests: int) -> AsyncIterator[Row]:

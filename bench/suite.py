@@ -100,7 +100,7 @@ class Suite:
         try:
             async for row in PARTS[part](replace(up.site, seed=self._seed), self._sizes):
                 rows.append(row)
-        except (OSError, ValueError, msgspec.MsgspecError) as error:  # of one part; the others may do
+        except (OSError, ValueError, msgspec.MsgspecError, ExceptionGroup) as error:  # the other parts may do
             problem = f"{type(error).__name__}: {error}"
         entry = Entry(name, repeat, part, _since(began), rows, problem)
         self._say(summary.brief(entry))
@@ -208,13 +208,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         sizes = replace(QUICK if asked.quick else Sizes(), captures=captures)
         found = sides(asked, behind, say)
         record, path = open_record(asked, found, sizes)
+    except (ValueError, OSError, msgspec.MsgspecError, subprocess.CalledProcessError) as error:
+        print(f"bench.suite: {error}", file=sys.stderr)
+        return 1
+    record.finished = ""
+    try:
         suite = Suite(record, path, found, sizes, say)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(suite.run(asked.parts.split(",")))
-    except (StackFailed, ValueError, OSError, subprocess.CalledProcessError) as error:
+    except (StackFailed, ValueError, OSError) as error:
         print(f"bench.suite: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
+        pass
+    if not record.finished:
+        print(f"bench.suite: not finished; go on with the same options and --resume {path}", file=sys.stderr)
         return 1
     summary.show(record, console)
     say(f"written to {path}")

@@ -12,6 +12,8 @@ from bench.rows import Case, Row
 from bench.sameness import Check
 from bench.stats import Spread
 
+EVENTS = "events per token"
+"""Neither more nor less of it is better."""
 Figure: TypeAlias = Callable[[Row], float | None]
 TTFT, CPU, STREAMS, DISPATCH, MEMORY, GROWTH, SCALE, FLOOR = (
     "Time to first token, ms at the median",
@@ -42,7 +44,7 @@ class Line(Struct, frozen=True):
     def ratio(self, ours: str, peer: str) -> float | None:
         """How many times better ours is than the peer's: above 1, ours is."""
         mine, other = self.values.get(ours), self.values.get(peer)
-        if not mine or other is None or mine < 0 or other < 0:
+        if not mine or other is None or mine < 0 or other < 0 or self.unit == EVENTS:
             return None
         return mine / other if self.more and other else other / mine
 
@@ -67,6 +69,7 @@ def lines(record: Record) -> list[Line]:
         Line(FLOOR, case, _prompt(case), "ms", {"client": _p50(row.ttft_ms)}, None) for case, row in floor.items()
     ]
     order = (TTFT, STREAMS, DISPATCH, MEMORY, GROWTH, SCALE, CPU, FLOOR)
+    found = [line for line in found if any(value is not None for value in line.values.values())]
     return sorted(found, key=lambda line: order.index(line.group))
 
 
@@ -89,6 +92,8 @@ def _of_case(case: Case, rows: Mapping[str, Mapping[Case, Row]]) -> Iterator[Lin
             yield line(group, what, "ms between events, p99", lambda row: _p99(row.itl_ms), 12.0 if at_64 else None)
         if case.scenario == "stream":
             yield line(group, what, "ms between reads, p99", lambda row: _p99(row.gap_ms))
+            if not case.delay_ms:
+                yield line(group, what, EVENTS, lambda row: row.events / row.tokens if row.tokens else None)
     elif case.scenario == "dispatch":
         what = f"{case.api}, {case.script.replace('_', ' ')}, from {case.clock.partition(': ')[2]}"
         wanted = case.clock.endswith("body")
@@ -184,6 +189,7 @@ def _prompt(case: Case) -> str:
         "codex plain head": "52K as Codex, functions only, first seen",
         "codex tail": "52K as Codex, known prefix",
         "codex head": "52K as Codex, first seen",
+        "recorded": "12K as Codex sent them, each again and again",
     }
     if case.scenario == "turns":
         return f"turn {case.prompt.split()[0]} of a session"
@@ -199,7 +205,7 @@ def _load(case: Case) -> str:
 
 
 def _ttft_target(case: Case) -> float | None:
-    if case.prompt.startswith("recorded"):
+    if case.prompt == "recorded":
         return None
     return 1.5 if case.prompt.startswith("small") else 4.0 if case.prompt.endswith("tail") else 8.0
 

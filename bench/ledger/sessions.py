@@ -114,7 +114,7 @@ class Model:
         opened = prompt.in_reasoning
         for kind in self._plan(thinks):
             if opened and kind != "reasoning":
-                pieces.append(self._unopened("") + self.choose.of(("", "\n")))
+                pieces.append(self._unopened("") + str(self.choose.of(("", "\n"))))
             if kind == "reasoning":
                 said = self.say()
                 pieces.append(self._unopened(said) if opened else style.write_reasoning(said))
@@ -157,7 +157,7 @@ class Model:
     def _written_call(self) -> str:
         style = self.setup.family.style
         if self.choose.below(4) == 0:
-            return style.write_call("look", {"where": self.say()}) + self.choose.of(("", "\n"))
+            return style.write_call("look", {"where": self.say()}) + str(self.choose.of(("", "\n")))
         arguments: dict[str, Any] = {"cmd": self.say()}
         extra = {
             "timeout_s": (2.5, 1.0, 30),
@@ -170,8 +170,8 @@ class Model:
                 arguments[name] = self.choose.of(values)
         if style.arguments is as_json and self.choose.below(2):
             compact = json.dumps(arguments, separators=(",", ":"), ensure_ascii=bool(self.choose.below(2)))
-            return style.write_call("run_shell", {}).replace("{}", compact) + self.choose.of(("", "\n"))
-        return style.write_call("run_shell", arguments) + self.choose.of(("", "\n"))
+            return style.write_call("run_shell", {}).replace("{}", compact) + str(self.choose.of(("", "\n")))
+        return style.write_call("run_shell", arguments) + str(self.choose.of(("", "\n")))
 
     def _blank(self) -> str:
         return str(self.choose.of(_BLANKS))
