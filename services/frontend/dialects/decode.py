@@ -19,7 +19,7 @@ def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[by
     try:
         if not body.isascii():
             body.decode()  # raw parts of the body are read later, where nobody expects this
-        return _decoded(decode, body)
+        return decode_mended(decode, body)
     except msgspec.ValidationError as error:
         raise explain(mended(body), str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -28,7 +28,8 @@ def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[by
         raise Invalid("The request body is nested too deeply.") from None
 
 
-def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
+    """What `decode` makes of the body, with `mend_surrogates` where there is something to mend. Raises as `decode`."""
     try:
         return decode(body)
     except msgspec.ValidationError:

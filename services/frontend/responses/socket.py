@@ -19,7 +19,6 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
 from schemas.events import Finish, FinishReason, Usage
-from services.frontend.dialects.decode import mended
 from services.frontend.dialects.responses.dialect import Responses
 from services.frontend.dialects.responses.document import response_id
 from services.frontend.dialects.responses.request import ResponsesRequest
@@ -129,7 +128,6 @@ class Socket:
     def _frame(self, data: bytes) -> None:
         lane: str | None = None
         try:
-            data = mended(data)
             envelope = frames.read_envelope(data)
             if envelope.type == "response.steer":
                 self._refuse_steering(envelope)

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
+from services.frontend.dialects.decode import decode_mended
 from services.frontend.dialects.responses.errors import own_words
 from services.frontend.dialects.responses.wire import NULL
 from services.frontend.dialects.shared_errors import openai_reply
@@ -30,7 +31,7 @@ class Envelope(Struct):
 def read_envelope(data: bytes) -> Envelope:
     """Raises Invalid for what is no JSON object with a type."""
     try:
-        envelope = _envelope.decode(data)
+        envelope = decode_mended(_envelope.decode, data)
     except msgspec.ValidationError:
         raise Invalid("A frame must be a JSON object with a string 'type'.", code="invalid_type") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
