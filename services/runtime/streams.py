@@ -73,6 +73,7 @@ class FrameSender:
     async def start(self) -> None:
         """Listens for credit and replay requests."""
         process = self._process
+        self._call_soon = asyncio.get_running_loop().call_soon
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
         process.sent = lambda: {receiver: link.seq for receiver, link in self._links.items()}
@@ -96,7 +97,7 @@ class FrameSender:
         """Drains at the end of this tick."""
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._drain)
+            self._call_soon(self._drain)
 
     def forget(self, receiver: str) -> None:
         """The receiver is gone. Should it be sent to again, it was not: the new link tells it of its mistake."""
