@@ -15,7 +15,7 @@ from schemas.events import FinishReason
 from services.worker.admission import check
 from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
 from tests.conftest import eventually
-from tests.worker.listening import listen
+from tests.worker.listening import Listener, listen
 
 WAIT_S = 20.0
 
@@ -161,6 +161,30 @@ class Conformance:
             await deltas.aclose()
         await bench.idle()
         assert len(await bench.ids(bench.request(max_tokens=8))) == 8
+
+    async def test_a_closed_turn_hears_nothing_more(self, bench: Bench) -> None:
+        listener = Listener()
+        handle = bench.engine.open(bench.request(max_tokens=2000), listener)
+        listener.opened = True
+        assert not listener.deltas, "nothing is said before `open` has returned"
+        await asyncio.wait_for(listener.get(), WAIT_S)
+        handle.close()
+        listener.deltas.clear()
+        assert len(await bench.ids(bench.request(max_tokens=8))) == 8
+        handle.close()
+        await bench.idle()
+        assert not listener.deltas
+        assert listener.error is None
+
+    async def test_a_turn_that_has_ended_can_be_closed(self, bench: Bench) -> None:
+        listener = Listener()
+        handle = bench.engine.open(bench.request(max_tokens=2), listener)
+        listener.opened = True
+        while not listener.ended:
+            await asyncio.wait_for(listener.get(), WAIT_S)
+        handle.close()
+        await bench.ids(bench.request(max_tokens=8))
+        assert listener.broken is None
 
     async def test_cancelling_the_task_stops_the_decoding(self, bench: Bench) -> None:
         started = asyncio.Event()
