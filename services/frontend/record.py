@@ -10,6 +10,21 @@ from services.frontend.metrics import FrontendMetrics
 class TurnRecord:
     """Times and counts one turn. `clock` and `started` are the event loop's."""
 
+    __slots__ = (
+        "_clock",
+        "_last",
+        "_metrics",
+        "_observe",
+        "_open",
+        "_started",
+        "first_s",
+        "model",
+        "outcome",
+        "prompt_tokens",
+        "stream",
+        "usage",
+    )
+
     def __init__(self, metrics: FrontendMetrics, started: float, clock: Callable[[], float]) -> None:
         self.model = ""
         """The served model's name; "" until it is known."""

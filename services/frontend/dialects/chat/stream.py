@@ -36,6 +36,14 @@ _CONTENT = b'{"content":'
 class ChatStream:
     """Renders one answer."""
 
+    __slots__ = (
+        "_choices",
+        "_head",
+        "_shape",
+        "_tail",
+        "_usages",
+    )
+
     def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
         self._shape = shape
         head: dict[str, Any] = {
@@ -49,7 +57,6 @@ class ChatStream:
             head["service_tier"] = shape.service_tier
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if shape.include_usage else b"]}\n\n"
-        self._first_usage: dict[str, Any] | None = None
         self._choices = [_Choice(reply, shape, index, self._head, self._tail) for index in range(choices)]
         self._usages: dict[int, Usage] = {}
 
@@ -113,6 +120,25 @@ class ChatStream:
 
 class _Choice:
     """One choice of the answer."""
+
+    __slots__ = (
+        "_block",
+        "_call",
+        "_calls",
+        "_complete",
+        "_frame",
+        "_head",
+        "_index",
+        "_reasoning_text",
+        "_reply",
+        "_seals",
+        "_shape",
+        "_tail",
+        "_text",
+        "_thinking",
+        "_thought",
+        "plain",
+    )
 
     def __init__(self, reply: Reply, shape: Shape, index: int, head: bytes, tail: bytes) -> None:
         self._reply = reply

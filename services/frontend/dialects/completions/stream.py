@@ -17,6 +17,17 @@ _encode = msgspec.json.Encoder().encode
 class CompletionsStream:
     """Renders one answer."""
 
+    __slots__ = (
+        "_bases",
+        "_choices",
+        "_end_tail",
+        "_head",
+        "_plain",
+        "_shape",
+        "_tail",
+        "_usages",
+    )
+
     def __init__(self, reply: Reply, shape: Shape) -> None:
         self._shape = shape
         head = {
