@@ -170,7 +170,7 @@ class Worker:
             request.attempt,
             parser=self._shard_for(request.parser),
             frontend=request.frontend,
-            context=request.context,
+            context=request.context.copy(),  # as it is, it would hold on to the whole message, prompt and all
             resume=resume,
         )
         decoding = Decoding(stream, mark=self._outbox.mark, on_step=self._stepped, on_end=self._ended)

@@ -83,10 +83,12 @@ _INLINE = re.compile(r"\[\[(fill|pause|delay|burst|mark|fail|die|silence)(?: ([^
 
 def find_directive(text: str) -> Directive | None:
     """The last play directive of `text`. Raises Invalid if it is not well formed."""
-    found = _PLAY.findall(text)
-    if not found:
+    at, found = text.rfind("[[play "), None
+    while at >= 0 and (found := _PLAY.match(text, at)) is None:
+        at = text.rfind("[[play ", 0, at)
+    if found is None:
         return None
-    name, options = found[-1]
+    name, options = found.groups()
     given = dict(option.split("=", 1) for option in options.split())
     try:
         return Directive(
