@@ -3,7 +3,7 @@
 # make clients  long sessions of Claude Code, Codex, opencode and OpenClaw from npm, and the SDKs' own tests
 # make lint   style, types, import contracts
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
-# make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--repeat 5 --fastokens"
+# make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--repeat 5 --fastokens --mocker"
 # make fuzz-api URL=http://127.0.0.1:8000   a running server against its own OpenAPI document
 # Needs Python 3.11 or newer and make. Another Python: make PYTHON=/path/to/python3.12 …
 

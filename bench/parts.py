@@ -28,6 +28,7 @@ class Sizes(Struct, frozen=True):
     hold_ramp_s: float = 8.0
     requests: int = 20
     streams: tuple[int, ...] = (1, 16, 64, 256)
+    delays_ms: tuple[float, ...] = (10.0, 0.0)
     tokens: int = 512
     side_streams: tuple[tuple[int, float], ...] = ((64, 10.0), (256, 0.0))
     """Streams and pace that Chat and Responses are measured with."""
@@ -121,7 +122,7 @@ async def growth(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
 async def stream(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     """Streams at a pace and flat out."""
     rows = scenarios.stream(
-        site, clients=sizes.streams, delays_ms=(10.0, 0.0), tokens=sizes.tokens, mode="keepalive", each=None
+        site, clients=sizes.streams, delays_ms=sizes.delays_ms, tokens=sizes.tokens, mode="keepalive", each=None
     )
     async for row in rows:
         yield row

@@ -25,10 +25,11 @@ from bench.prompts import make_body, make_prompt
 from bench.report import RESULTS, Machine, now, this_machine
 from bench.stats import Spread, spread
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
-from schemas.frames import GenerateRequest, ParseContext, TurnRequest, pack_ids
+from schemas.frames import TurnRequest, pack_ids
 from services.cli.demo_model import build_demo_model
 from services.frontend.dialects.messages.request import parse
 from services.preprocessor.encoding import Encoder
+from services.preprocessor.generation import generate_request
 from services.preprocessor.history import History
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
@@ -116,20 +117,8 @@ def prepare(data: bytes, way: Way) -> tuple[Cost, Prompt]:
     prompt = assemble(request.conversation, way.setup)
     assembled = time.process_time()
     packed = pack_ids(prompt.ids)
-    context = ParseContext("demo", way.setup.family.name, "frontend", len(prompt.ids), prompt.max_tokens, prompt.tools)
-    _encode(
-        GenerateRequest(
-            turn=request.turn,
-            attempt=1,
-            model="demo",
-            prompt=packed,
-            parser="parser",
-            frontend="frontend",
-            sampling=prompt.sampling,
-            stop_ids=prompt.stop_ids,
-            context=msgspec.Raw(_encode(context)),
-        )
-    )
+    family = way.setup.family.name
+    _encode(generate_request(request, prompt, packed, model="demo", family=family, parser="parser", salt=None))
     done = time.process_time()
     return Cost((decoded - began) * 1e3, (assembled - decoded) * 1e3, (done - assembled) * 1e3), prompt
 

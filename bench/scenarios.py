@@ -30,7 +30,7 @@ async def stream(
         for count in clients:
             planned = (PACED_REQUESTS if delay else FLAT_OUT_REQUESTS).get(count, FEWEST)
             case = Case("stream", site.api.name, mode, clients=count, delay_ms=delay, tokens=tokens)
-            body = _story(site, f"text n={tokens} delay={delay:g}")
+            body = _story(site, f"text n={tokens} delay={delay:g}", tokens)
             yield await _closed(site, case, body, each=each or planned)
 
 
@@ -38,7 +38,7 @@ async def arrive(
     site: Site, *, rate_per_s: float, duration_s: float, arrivals: Arrivals, tokens: int, delay_ms: float, mode: Mode
 ) -> AsyncIterator[Row]:
     """Open loop: requests come at a rate, whether or not earlier ones were answered."""
-    body = _story(site, f"text n={tokens} delay={delay_ms:g}")
+    body = _story(site, f"text n={tokens} delay={delay_ms:g}", tokens)
     plan = arrival_plan(rate_per_s, duration_s, arrivals, site.seed)
     case = Case("open", site.api.name, mode, clients=0, delay_ms=delay_ms, tokens=tokens, rate_per_s=rate_per_s)
     client = site.client(mode)
@@ -53,7 +53,7 @@ async def hold(
 ) -> AsyncIterator[Row]:
     """Streams that are all open at once, and slow. Memory is of a moment at which all of them run."""
     case = Case("hold", site.api.name, mode, clients=clients, delay_ms=delay_ms, tokens=tokens)
-    body = _story(site, f"text n={tokens} delay={delay_ms:g}")
+    body = _story(site, f"text n={tokens} delay={delay_ms:g}", tokens)
     lasts_s = tokens * delay_ms / 1e3
     client = site.client(mode)
     held: dict[str, Memory] = {}
@@ -133,8 +133,10 @@ def _with_lags(row: Row, clock: str, api: Api, exchanges: Sequence[Exchange], le
     )
 
 
-def _story(site: Site, play: str) -> Callable[[int], bytes]:
-    body = json.dumps(site.api.body(story_prompt(f"{play} id={NUMBER.decode()}"), site.model)).encode()
+def _story(site: Site, play: str, max_tokens: int) -> Callable[[int], bytes]:
+    """The limit is for engines that play no script."""
+    prompt = replace(story_prompt(f"{play} id={NUMBER.decode()}"), max_tokens=max_tokens)
+    body = json.dumps(site.api.body(prompt, site.model)).encode()
     return lambda number: body.replace(NUMBER, b"%08d" % number)
 
 

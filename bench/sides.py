@@ -1,6 +1,6 @@
 """What is compared: each side can be started on this machine, with the same model directory and the same scripts."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ from bench.clocks import Marks
 from bench.cpu import stages
 from bench.dynamo.stack import dynamo_stack
 from bench.measuring import Site
+from bench.parts import PARTS, TOKENIZING, Sizes
 from bench.stack import own_stack
 
 OURS = "turnwire"
@@ -43,6 +44,15 @@ class Side(Protocol):
         """Version and flags, for the results."""
         ...
 
+    @property
+    def parts(self) -> Container[str]:
+        """In which parts it is measured."""
+        ...
+
+    def fit(self, sizes: Sizes) -> Sizes:
+        """As much of everything as it can do."""
+        ...
+
     def open(self) -> AbstractAsyncContextManager[Up]:
         """Starts it, and ends it. Raises StackFailed."""
         ...
@@ -60,6 +70,14 @@ class Turnwire(Struct, frozen=True):
     def described(self) -> str:
         return " ".join((f"Turnwire {version('turnwire')}", *self.flags))
 
+    @property
+    def parts(self) -> Container[str]:
+        return (*PARTS, "contents")
+
+    def fit(self, sizes: Sizes) -> Sizes:
+        """See `Side.fit`."""
+        return sizes
+
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Up]:
         """See `Side.open`."""
@@ -70,29 +88,34 @@ class Turnwire(Struct, frozen=True):
 
 
 class Dynamo(Struct, frozen=True):
-    """Dynamo with the scripted worker."""
+    """Dynamo with the scripted worker, or with its own mock engine."""
 
     python: Path
     model: Path
     flags: tuple[str, ...] = ()
     """More flags for its frontend."""
     name: str = "dynamo"
+    mock_engine: bool = False
 
     @property
     def described(self) -> str:
-        return " ".join((f"Dynamo {dynamo.VERSION}", *self.flags))
+        engine = ("with its mock engine",) if self.mock_engine else ()
+        return " ".join((f"Dynamo {dynamo.VERSION}", *self.flags, *engine))
+
+    @property
+    def parts(self) -> Container[str]:
+        return ("stream",) if self.mock_engine else TOKENIZING if self.flags else PARTS
+
+    def fit(self, sizes: Sizes) -> Sizes:
+        """See `Side.fit`. The mock engine has a pace of its own, and is asked on Messages only."""
+        return replace(sizes, delays_ms=(0.0,), side_streams=()) if self.mock_engine else sizes
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Up]:
         """See `Side.open`."""
-        async with dynamo_stack(self.python, self.model, self.flags) as stack:
+        async with dynamo_stack(self.python, self.model, self.flags, mock_engine=self.mock_engine) as stack:
             yield Up(_site(stack.url, stack.model, stack.pids, stack.marks), stack.start_s)
 
 
 def _site(url: str, model: str, pids: Mapping[str, int], marks: Path) -> Site:
     return Site(target=Target.of(url), api=APIS["messages"], model=model, pids=pids, clocks=[Marks(marks)])
-
-
-def named(sides: Sequence[Side]) -> str:
-    """The sides in a line."""
-    return ", ".join(f"{side.name}: {side.described}" for side in sides)

@@ -23,7 +23,7 @@ from bench.dynamo import install
 from bench.floor import measure_floor
 from bench.load import loop_factory, make_console, prepare, split
 from bench.model import build_bench_model
-from bench.parts import PARTS, QUICK, SESSIONS, TOKENIZING, Sizes, flat_out
+from bench.parts import PARTS, QUICK, SESSIONS, Sizes, flat_out
 from bench.record import Entry, Record, SideFacts
 from bench.report import now, this_machine
 from bench.rows import Row
@@ -77,32 +77,32 @@ class Suite:
                     up[side.name] = await opened.enter_async_context(side.open())
                     self.record.side(side.name).start_s.append(up[side.name].start_s)
             for part in parts:
-                for name, there in up.items():
-                    if part not in wanted[name]:
+                for side in self._sides:
+                    if part not in wanted[side.name]:
                         continue
                     if part == "contents":
-                        await self._contents(there)
+                        await self._contents(up[side.name])
                     else:
-                        await self._measure(name, repeat, part, there)
+                        await self._measure(side, repeat, part, up[side.name])
 
     def _missing(self, side: Side, repeat: int, part: str) -> bool:
-        if part == "contents":
-            return side is self._sides[0] and len(self.record.checks) < len(APIS)
-        if isinstance(side, Dynamo) and side.flags and part not in TOKENIZING:
+        if part not in side.parts:
             return False
+        if part == "contents":
+            return len(self.record.checks) < len(APIS)
         return not self.record.has(side.name, repeat, part)
 
-    async def _measure(self, name: str, repeat: int, part: str, up: Up) -> None:
+    async def _measure(self, side: Side, repeat: int, part: str, up: Up) -> None:
         self._seed += 1_000
         began = time.monotonic()
         rows: list[Row] = []
         problem = ""
         try:
-            async for row in PARTS[part](replace(up.site, seed=self._seed), self._sizes):
+            async for row in PARTS[part](replace(up.site, seed=self._seed), side.fit(self._sizes)):
                 rows.append(row)
         except (OSError, ValueError, msgspec.MsgspecError, ExceptionGroup) as error:  # the other parts may do
             problem = f"{type(error).__name__}: {error}"
-        entry = Entry(name, repeat, part, _since(began), rows, problem)
+        entry = Entry(side.name, repeat, part, _since(began), rows, problem)
         self._say(summary.brief(entry))
         self._keep(entry)
 
@@ -151,6 +151,7 @@ def arguments() -> argparse.ArgumentParser:
     known = [*PARTS, "contents", "scale"]
     parser.add_argument("--peer", action="store_true", help="beside Dynamo, which is installed if need be")
     parser.add_argument("--fastokens", action="store_true", help="also beside Dynamo with `--tokenizer fastokens`")
+    parser.add_argument("--mocker", action="store_true", help="also beside Dynamo with its mock engine, flat out")
     parser.add_argument("--quick", action="store_true", help="small and short cases: does it work?")
     parser.add_argument("--repeat", type=int, default=1, help="all of it, so often: A B A B; the table has medians")
     parser.add_argument("--parts", default=",".join(known), help=f"of {','.join(known)}")
@@ -165,11 +166,13 @@ def sides(asked: argparse.Namespace, flags: Sequence[str], say: Say) -> list[Sid
     """What is to be compared. Raises OSError, ValueError, subprocess.CalledProcessError."""
     model = build_bench_model(STATE / "model")
     found: list[Side] = [Turnwire(model, tuple(flags))]
-    if asked.peer or asked.fastokens:
+    if asked.peer or asked.fastokens or asked.mocker:
         python = install.install(say)
         found.append(Dynamo(python, model))
         if asked.fastokens:
             found.append(Dynamo(python, model, ("--tokenizer", "fastokens"), "dynamo-fastokens"))
+        if asked.mocker:
+            found.append(Dynamo(python, model, name="dynamo-mocker", mock_engine=True))
     return found
 
 

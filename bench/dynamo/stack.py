@@ -40,10 +40,13 @@ class DynamoStack(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def dynamo_stack(python: Path, model: Path, flags: Sequence[str] = ()) -> AsyncIterator[DynamoStack]:
+async def dynamo_stack(
+    python: Path, model: Path, flags: Sequence[str] = (), *, mock_engine: bool = False
+) -> AsyncIterator[DynamoStack]:
     """Starts both, with `flags` for the frontend, and ends them. `model`: the directory that both read.
 
-    Raises StackFailed.
+    `mock_engine`: Dynamo's own engine without a model in the worker's place, which says as many random tokens as a
+    request allows. Raises StackFailed.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -55,10 +58,7 @@ async def dynamo_stack(python: Path, model: Path, flags: Sequence[str] = ()) -> 
         module = (str(python), "-m")
         commands = {
             "frontend": (*module, "dynamo.frontend", "--http-host=127.0.0.1", f"--http-port={port}", *FRONTEND, *flags),
-            "worker": (
-                *(*module, "bench.dynamo.worker", f"--model={model}", f"--name={MODEL}"),
-                *(f"--scripts={SCRIPTS}", f"--marks={marks}"),
-            ),
+            "worker": (*module, *(_mock_engine(model) if mock_engine else _scripted(model, marks))),
         }
         started = time.monotonic()
         running: dict[str, asyncio.subprocess.Process] = {}
@@ -71,6 +71,18 @@ async def dynamo_stack(python: Path, model: Path, flags: Sequence[str] = ()) -> 
         finally:
             for process in reversed(running.values()):
                 await end_process(process)
+
+
+def _scripted(model: Path, marks: Path) -> Sequence[str]:
+    named = (f"--model={model}", f"--name={MODEL}")
+    return ("bench.dynamo.worker", *named, f"--scripts={SCRIPTS}", f"--marks={marks}")
+
+
+def _mock_engine(model: Path) -> Sequence[str]:
+    """Without pauses, and with room for every stream of a run."""
+    named = (f"--model-path={model}", f"--model-name={MODEL}")
+    room = ("--max-num-seqs=2048", "--max-num-batched-tokens=262144", "--num-gpu-blocks-override=200000")
+    return ("dynamo.mocker", *named, "--speedup-ratio=100000", *room)
 
 
 def _environment(directory: Path) -> dict[str, str]:

@@ -36,6 +36,11 @@ class Stub:
         self._log = log
         self._pid = os.getpid() if pid is None else pid
 
+    parts = ("idle", "hold")
+
+    def fit(self, sizes: Sizes) -> Sizes:
+        return sizes
+
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Up]:
         self._log.append(f"+{self.name}")
