@@ -86,6 +86,8 @@ class Bus:
         self._inbox_prefix = inbox_prefix
         self._connection: NatsConnection | None = None
         self._blocked = False
+        self.before_close: list[Callable[[], None]] = []
+        """Called while everything can still be published."""
         self.published = 0
         self.received = 0
 
@@ -264,6 +266,8 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is pending and closes."""
+        for last in self.before_close:
+            last()
         await self.flush()
         if self._connection is not None:
             await self._connection.close()

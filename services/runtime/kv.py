@@ -7,8 +7,10 @@ means that old entries go (`discard: old`), not that new ones are refused, and a
 themselves, on the bucket's subjects, instead of having a consumer kept for it on the server.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,6 +22,9 @@ from schemas.errors import EngineFailed, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Message, Subscription
 
 TIMEOUT_S = 2.0
+OFFER_DELAY_S = 0.1
+"""Values that are offered go out together: one that comes alone costs the server 50 us more than a plain message, one of
+five or more together less than that message."""
 _DUPLICATE_WINDOW_S = 120.0
 _PURGE = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 _NAME_IN_USE = 10058
@@ -54,6 +59,9 @@ class Bucket:
         self._bus = bus
         self._config = config
         self._log = log
+        self._offered: list[tuple[str, bytes]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        bus.before_close.append(self._send_offered)
 
     @property
     def name(self) -> str:
@@ -83,12 +91,27 @@ class Bucket:
         await self._write(subjects.bucket_key(self.name, key), value, None)
 
     def offer(self, key: str, value: bytes) -> bool:
-        """Sends a value to keep, and does not wait to hear whether it was. False: the connection is down.
+        """Sends a value to keep, within `OFFER_DELAY_S` and before any other write, and does not wait to hear whether
+        it was kept. False: the connection is down. If it breaks within that time the value is lost.
 
         Raises as `put`.
         """
         self._check(value)
-        return self._bus.publish(subjects.bucket_key(self.name, key), value)
+        if not self._bus.connected:
+            return False
+        self._offered.append((subjects.bucket_key(self.name, key), value))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(OFFER_DELAY_S, self._send_offered)
+        return True
+
+    def _send_offered(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        offered, self._offered = self._offered, []
+        for subject, value in offered:
+            with suppress(TooLarge):  # of a server that came back with another limit
+                self._bus.publish(subject, value)
 
     async def delete(self, key: str) -> None:
         """The key has no value any more. Deleting what is not there is fine."""
@@ -109,11 +132,12 @@ class Bucket:
     def _check(self, value: bytes) -> None:
         if not value:
             raise ValueError("an empty value means that the key is deleted")
-        if len(value) > self._config.max_value_bytes:
-            limit = self._config.max_value_bytes
+        limit = min(self._config.max_value_bytes, self._bus.max_payload)
+        if len(value) > limit:
             raise TooLarge(f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {self.name}")
 
     async def _write(self, subject: str, value: bytes, headers: dict[str, str] | None) -> None:
+        self._send_offered()
         try:
             answer = await self._bus.request(subject, value, TIMEOUT_S, headers=headers)
         except Unavailable:

@@ -94,6 +94,19 @@ async def test_a_watcher_hears_every_write(
     await watching.stop()
 
 
+async def test_what_was_offered_is_sent_before_the_connection_closes(
+    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
+) -> None:
+    one, other = await make_bus(nats.url), await make_bus(nats.url)
+    bucket = await opened(one, "offered", quiet_log)
+    reading = await opened(other, "offered", quiet_log)
+    assert bucket.offer("a", b"1")
+    assert bucket.offer("b", b"2")
+    assert one.published == 1, "the bucket was made; both values are still to go"
+    await one.close()
+    assert (await reading.get("a"), await reading.get("b")) == (b"1", b"2")
+
+
 async def test_full_means_that_the_oldest_go(
     nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
 ) -> None:
