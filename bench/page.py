@@ -35,7 +35,8 @@ def generated(record: Record, name: str) -> str:
         some = [line for line in found if line.group == group]
         parts.append(f"### {group}\n")
         parts += [f"![{group}](performance/{plot}.svg)\n" for plot in PLOTS_OF.get(group, ()) if plot in plots(record)]
-        parts.append("\n".join(_table(some, record)) + "\n")
+        for heading, part in _tables(group, some):
+            parts.append("\n".join((*heading, *_table(part, record))) + "\n")
     return "\n".join(part for part in parts if part)
 
 
@@ -98,29 +99,33 @@ def _contents(record: Record) -> str:
     return f"Contents at full load equal to those of a slow run, deltas joined: {each}.\n"
 
 
+def _tables(group: str, some: Sequence[Line]) -> Iterator[tuple[Sequence[str], Sequence[Line]]]:
+    """A table for each unit, unless the units are those of single rows."""
+    if group == MEMORY:
+        yield (), some
+        return
+    units = list(dict.fromkeys(line.unit for line in some))
+    for unit in units:
+        yield ((f"{unit}:", "") if len(units) > 1 else ()), [line for line in some if line.unit == unit]
+
+
 def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
     names = ["client"] if some[0].group == FLOOR else [side.name for side in record.sides]
     shown = [name for name in names if any(line.values.get(name) is not None for line in some)]
-    peers = shown[1:]
+    ours, peers = shown[0], shown[1:]
     aimed = any(line.target for line in some)
-    headings = [
-        "",
-        "",
-        *shown[:1],
-        *(word for peer in peers for word in (peer, "×")),
-        *(["target", ""] if aimed else []),
-    ]
+    with_unit = len({line.unit for line in some}) > 1
+    headings = ["", *([""] if with_unit else []), ours, *(word for peer in peers for word in (peer, "×"))]
+    headings += ["target", ""] if aimed else []
     yield "| " + " | ".join(headings) + " |"
-    yield "|---|---|" + "---:|" * (len(headings) - 2)
-    before = ""
+    yield "|---|" + "---|" * with_unit + "---:|" * (len(headings) - 1 - with_unit)
     for line in some:
-        cells = [line.what if line.what != before else "", line.unit, f"**{number(line.values.get(shown[0]))}**"]
-        before = line.what
+        cells = [line.what, *([line.unit] if with_unit else []), f"**{number(line.values.get(ours))}**"]
         for peer in peers:
-            ratio = line.ratio(shown[0], peer)
+            ratio = line.ratio(ours, peer)
             cells += [number(line.values.get(peer)), "" if ratio is None else f"{ratio:.1f}"]
         if aimed:
-            met = line.met(shown[0])
+            met = line.met(ours)
             cells += [number(line.target) if line.target else "", "" if met is None else "met" if met else "missed"]
         yield "| " + " | ".join(cells) + " |"
 

@@ -21,7 +21,7 @@ STAND_IN = """#!{python}
 import http.server, sys, time
 module, arguments = sys.argv[2], sys.argv[3:]
 print("started", module, *arguments, file=sys.stderr, flush=True)
-if module == "bench.dynamo.worker":
+if module != "dynamo.frontend":
     {worker}
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -55,6 +55,13 @@ async def test_both_processes_run_and_are_ended(tmp_path: Path) -> None:
         assert command[-3:-1] == [b"--tokenizer", b"fastokens"]
         assert stack.start_s > 0
     assert not any(alive(pid) for pid in stack.pids.values())
+
+
+async def test_the_mock_engine_takes_the_place_of_the_worker(tmp_path: Path) -> None:
+    async with dynamo_stack(stand_in(tmp_path), tmp_path / "model", mock_engine=True) as stack:
+        command = Path(f"/proc/{stack.pids['worker']}/cmdline").read_bytes().decode().split("\0")
+    assert "dynamo.mocker" in command
+    assert f"--model-path={tmp_path / 'model'}" in command
 
 
 async def test_one_that_does_not_come_up_says_why(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_the_page_is_renewed_between_its_markers(tmp_path: Path) -> None:
     assert text.startswith("before\n")
     assert text.endswith("behind\n")
     assert "old" not in text
-    assert "| messages, 64 streams, flat out | tokens/s | **100** | 50.0 | 2.0 |" in text
+    assert "| messages, 64 streams, flat out | **100** | 50.0 | 2.0 |" in text
     drawn = {plot.stem for plot in (tmp_path / "performance").glob("*.svg")}
     assert drawn == {"ttft", "ttft-fresh", "cpu", "tokens", "dispatch", "lengths", "turns"}
     assert all(f"performance/{name}.svg" in text for name in drawn)
