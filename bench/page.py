@@ -16,7 +16,7 @@ from bench.cpu import of_stage
 from bench.record import Record
 from bench.report import RESULTS
 from bench.rows import Case, Row
-from bench.summary import DISPATCH, FLOOR, STREAMS, TTFT, Line, number
+from bench.summary import DISPATCH, FLOOR, MEMORY, STREAMS, TTFT, Line, number
 from bench.summary import lines as lines_of
 
 ROOT = Path(__file__).parent.parent
