@@ -17,7 +17,7 @@ BRANCHES = 8
 """Conversations that begin alike and are kept side by side."""
 LONG_CHARS = 4096
 """Shorter instructions are hashed as fast as they are looked up."""
-OPENINGS = 64
+OPENINGS = 32
 """Instructions that are kept at most: `RequestDecoder` holds the same texts."""
 
 

@@ -35,6 +35,8 @@ class Stable:
     parent: "Stable | None" = None
     encoded: tuple[int, TokenIds] | None = field(default=None, repr=False)
     """An offset at which the text may be cut, and the ids of what stands before. Written by `Encoder` alone."""
+    trusted: int = 0
+    """What the encoder trusted then."""
     _hasher: "hashlib.blake2b | None" = field(default=None, repr=False)
 
     def hashed(self) -> "hashlib.blake2b":
@@ -81,6 +83,8 @@ class Encoder:
         self._fast = fast
         self._slow = SegmentCache(encode, cuts, cache_bytes)
         self._lock = threading.Lock()
+        self._trusted = 0
+        """Counts what was distrusted: ids that were made before are made again."""
 
     @classmethod
     def load(cls, tokenizer: Tokenizer, *, choice: Choice = "auto", cache_bytes: int = 64 << 20) -> "Encoder":
@@ -138,13 +142,14 @@ class Encoder:
             self.cuts = Cuts(())
             self._slow = SegmentCache(self._reference, self.cuts, 0)
         self._fast, self.reason = None, reason
+        self._trusted += 1
 
     def _head(self, stable: Stable) -> tuple[int, TokenIds]:
         """Where the stable text is cut, and the ids up to there. Two threads may do the same work, with one result."""
-        if stable.encoded is None:
+        if stable.encoded is None or stable.trusted != self._trusted:
             at = self.cuts.last(stable.text)
             stable.encoded = (at, self.encode(stable.text[:at], _within(stable.parent, at)))
-            stable.parent = None
+            stable.parent, stable.trusted = None, self._trusted
         return stable.encoded
 
     def _whole(self, text: str) -> TokenIds:

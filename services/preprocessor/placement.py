@@ -11,7 +11,7 @@ from schemas.frames import TurnRequest
 from services.preprocessor.kv_feed import KvFeed
 from services.preprocessor.kv_index import KvIndex
 from services.preprocessor.routing import Router, Wanted, Weights
-from services.runtime.block_keys import block_keys
+from services.runtime.block_keys import KeyMemo
 from services.runtime.process import Process
 
 LATE_BEATS = 1.5
@@ -26,6 +26,8 @@ class Placement:
         self._model = model
         self._router = Router(weights)
         self._index = KvIndex()
+        self._keys: dict[int, KeyMemo] = {}
+        """By tokens per block."""
         self._feed = KvFeed(process, model, self._index)
         self._following = False
         process.registry.on_beat(self._router.heard)
@@ -115,7 +117,8 @@ class Placement:
         """Leading tokens of the prompt that each worker has."""
         held: dict[str, int] = {}
         for size in {card.block_tokens for card in self._cards(workers)} - {0}:
-            for worker, blocks in self._index.overlaps(block_keys(prompt, size, salt=salt)).items():
+            memo = self._keys.setdefault(size, KeyMemo(size))
+            for worker, blocks in self._index.overlaps(memo.keys(prompt, salt=salt)).items():
                 held[worker] = max(held.get(worker, 0), blocks * size)
         return held
 

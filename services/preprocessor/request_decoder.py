@@ -27,7 +27,7 @@ STEP_BYTES = 16_384
 BRANCHES = 8
 MIN_PARTS_BYTES = 4096
 """A shorter request is decoded faster than it is taken apart."""
-LISTS = 64
+LISTS = 32
 """Lists of instructions, and of tools, that are kept at most."""
 
 R = TypeVar("R", TurnRequest, CountRequest)

@@ -16,7 +16,7 @@ from services.preprocessor.jinja_template import spelled
 from services.preprocessor.template import Tool
 from services.preprocessor.wording import list_tools, tool_definition
 
-KEPT = 64
+KEPT = 32
 """Lists that are kept at most: as many as `RequestDecoder` keeps."""
 _encode = msgspec.json.Encoder().encode
 

@@ -162,6 +162,21 @@ def test_distrust_is_for_good() -> None:
     assert encoder.encode("<s>a b").tolist() == whole(tokenizer, "<s>a b")
 
 
+def test_what_a_distrusted_encoder_gave_is_made_again() -> None:
+    class Wrong:
+        def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
+            return array("I", [7]).tobytes(), b""
+
+    tokenizer = make("qwen")
+    encoder = Encoder(
+        lambda texts: [array("I", whole(tokenizer, text)) for text in texts], cuts=Cuts.of(tokenizer), fast=Wrong()
+    )
+    stable, text = Stable("<s>a b<s>c"), "<s>a b<s>c d"
+    assert encoder.encode(text, stable).tolist() == [7, 7]
+    encoder.distrust("it was wrong")
+    assert encoder.encode(text, stable).tolist() == whole(tokenizer, text)
+
+
 def test_a_text_that_the_fast_encoder_refuses_is_encoded_by_the_other() -> None:
     class Refusing:
         def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
