@@ -2,8 +2,9 @@
 
 A frame of the bus has a token for every stream of its parser, and several frames may stand in one read. Streams that
 got something are noted, and at the end of the tick all are rendered, then all are written: a stream's events of a tick
-become one, in one system call, and a client that was woken by the first write is still awake at the last
-(64 streams, a token each: 1.4 us less CPU a token here, and 1 in the client, than writing each at once).
+become one, in one system call, and a client that was woken by the first write is still awake at the last. With 64
+streams of 100 tokens a second (uvloop, a client in another process) a token costs 12.0 us so, the write in the kernel
+included, and 13.3 where each is rendered and written in turn.
 """
 
 import asyncio
