@@ -23,8 +23,8 @@ from services.runtime.bus import Bus, Message, Subscription
 
 TIMEOUT_S = 2.0
 OFFER_DELAY_S = 0.1
-"""Values that are offered go out together: one that comes alone costs the server 50 us more than a plain message, one of
-five or more together less than that message."""
+"""Values that are offered go out together: one that comes alone costs the server 50 us more than a plain message,
+five or more together less than a plain message each."""
 _DUPLICATE_WINDOW_S = 120.0
 _PURGE = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 _NAME_IN_USE = 10058
