@@ -15,12 +15,12 @@ from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from schemas.frames import ParseContext, TokenFinish
 from schemas.ledger import LedgerEntry
 from services.parser.commit import Notary, entry_of
-from services.parser.seal import Sealer
 from services.parser.turn_parse import TurnParse
 from services.parser.writing import as_json
 from services.preprocessor.ledger import Ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
+from services.runtime.seal import Sealer
 from services.runtime.turnlog import Cursor
 
 WORD = re.compile(r"w\d+x")

@@ -7,11 +7,11 @@ from functools import partial
 from bench.ledger.clients import Client
 from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
 from schemas.events import FinishReason
-from services.parser.seal import Sealer
 from services.preprocessor.ledger import Ledger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
+from services.runtime.seal import Sealer
 
 ROOM = 1 << 28
 

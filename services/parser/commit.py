@@ -14,9 +14,9 @@ from schemas.events import Finish, FinishReason
 from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
 from services.parser.detokenizer import Detokenizer
-from services.parser.seal import secret
 from services.parser.turn_keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse
+from services.runtime.seal import secret
 
 MAX_ENTRY_BYTES = 768 * 1024
 """Of an encoded entry: some 140,000 tokens. It must fit the bus of a NATS server with default limits (1 MB)."""

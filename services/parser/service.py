@@ -23,7 +23,6 @@ from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
 from services.parser.commit import Notary
 from services.parser.detokenizer import Vocabulary
 from services.parser.ledger_writer import LedgerWriter
-from services.parser.seal import Sealer
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.bus import Message
@@ -32,6 +31,7 @@ from services.runtime.kv import open_bucket
 from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.memory import forget_what_stays
 from services.runtime.process import Process
+from services.runtime.seal import Sealer
 from services.runtime.streams import FRAME_BYTES, FrameReceiver, FrameSender
 
 MAX_DONE = 16_384

@@ -12,9 +12,9 @@ from schemas.errors import STREAM_GONE
 from schemas.frames import ABSENT, ParseContext, TokenEntry
 from services.parser.contexts import Contexts
 from services.parser.detokenizer import Vocabulary
-from services.parser.seal import Sealer
 from services.parser.turn_parse import TurnParse
 from services.parser.verbatim import VERBATIM
+from services.runtime.seal import Sealer
 
 
 class _Addressed(msgspec.Struct):

@@ -3,10 +3,10 @@
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason, TokenLogprob
 from schemas.frames import ParseContext
 from services.parser.callids import call_id
-from services.parser.seal import Sealer
 from services.parser.stop import StopStrings
 from services.parser.trace import Trace
 from services.parser.verbatim import VERBATIM
+from services.runtime.seal import Sealer
 from services.runtime.turnlog import TurnLog
 
 

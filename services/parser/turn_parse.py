@@ -16,10 +16,10 @@ from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.parser import TurnParser, family, open_parser
 from services.parser.detokenizer import Vocabulary
 from services.parser.plain import PlainTexts
-from services.parser.seal import Sealer
 from services.parser.tape import escaped
 from services.parser.teller import Teller
 from services.parser.trace import Logprobs, Trace
+from services.runtime.seal import Sealer
 from services.runtime.turnlog import Cursor, LoggedEvent, TurnLog
 
 UNREAD = 4096

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from schemas.conversation import Conversation
 from schemas.errors import TurnwireError
-from services.parser.seal import Sealer
 from services.preprocessor.audit import Check
 from services.preprocessor.ledger_feed import Gap, LedgerFeed
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.process import Process
+from services.runtime.seal import Sealer
 
 T = TypeVar("T")
 

@@ -28,7 +28,6 @@ from schemas.errors import (
 from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.parser.commit import Notary
-from services.parser.seal import Sealer
 from services.preprocessor.generation import generate_request, seat_of
 from services.preprocessor.ledger_feed import LedgerFeed
 from services.preprocessor.ledger_model import open_ledger
@@ -49,6 +48,7 @@ from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.memory import forget_what_stays
 from services.runtime.metrics import register
 from services.runtime.process import Process
+from services.runtime.seal import Sealer
 
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""

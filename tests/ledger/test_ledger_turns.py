@@ -28,13 +28,13 @@ from schemas.frames import ParseContext, TokenFinish, pack_ids
 from schemas.ledger import LedgerEntry
 from services.cli.demo_model import build_demo_model
 from services.parser.commit import Notary, entry_of
-from services.parser.seal import Sealer
 from services.parser.turn_parse import TurnParse
 from services.preprocessor.ledger import Ledger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.config import PreprocessorConfig
+from services.runtime.seal import Sealer
 
 BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
 CALLED = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"

@@ -14,9 +14,9 @@ from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, TokenLogprob
 from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, unpack_ids
 from services.parser.detokenizer import Vocabulary
-from services.parser.seal import Sealer
 from services.parser.shard import Shard
 from services.parser.turn_parse import UNREAD, TurnParse
+from services.runtime.seal import Sealer
 from services.runtime.turnlog import Cursor, Verdict
 from services.worker.stepper import GONE
 

@@ -20,7 +20,6 @@ from schemas.errors import EngineFailed
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TurnEvent
 from services.frontend.gateway import Gateway
 from services.parser.detokenizer import Vocabulary
-from services.parser.seal import Sealer
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.model import ModelSetup
@@ -28,6 +27,7 @@ from services.preprocessor.service import Preprocessor
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
 from services.runtime.nats_protocol import Delivered
 from services.runtime.process import Process
+from services.runtime.seal import Sealer
 from services.worker import engine as contract
 from services.worker.service import Worker
 from tests.conftest import NatsServer, eventually

@@ -20,9 +20,9 @@ from services.cli.replay.answer import Answer
 from services.cli.replay.script import Events, Fail, Gate, Pause, Replay, Say, Tokens, Turn
 from services.frontend.turns import CancelReason, TurnSink
 from services.parser.detokenizer import Vocabulary
-from services.parser.seal import Sealer
 from services.parser.shard import Shard
 from services.preprocessor.wording import tool_definition
+from services.runtime.seal import Sealer
 
 MODEL = "replay"
 GATE_TIMEOUT_S = 5.0

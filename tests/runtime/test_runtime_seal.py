@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.parser.callids import call_id
-from services.parser.seal import Sealer
+from services.runtime.seal import Sealer
 
 SEALER = Sealer(b"secret")
 
