@@ -1,4 +1,4 @@
-"""Requests in the form in which Codex sends them to the Responses API, made from a seed; and those that it did send.
+"""Requests in the form in which Codex sends them to the Responses API, made from a seed.
 
 The fixture has what a request of Codex 0.169 has, in its order: instructions as a developer's message, skills, the
 project's rules and the environment as messages of their own; its tools, with `apply_patch` as a freeform tool with a
@@ -9,9 +9,7 @@ of such tools, sealed reasoning.
 
 import json
 import random
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from bench.prompts import NUMBER, prose, schema
@@ -42,7 +40,6 @@ NAME: /[^\\n]+/
 TEXT: /[^\\n]*/
 LF: "\\n"
 """
-_PLAY = re.compile(r"\[\[play [^\]]*\]\]")
 
 Body = dict[str, Any]
 
@@ -77,16 +74,6 @@ def codex_body(model: str, play: str, *, plain: bool, head: bool, seed: int = 0)
     if plain:
         del body["client_metadata"]
     return numbered(json.dumps(body, separators=(",", ":")).encode(), seed)
-
-
-def captured_bodies(folder: Path, model: str, play: str, seed: int = 0) -> Iterator[tuple[str, Callable[[int], bytes]]]:
-    """Recorded first requests of Codex sessions below `folder`, by scenario, asking our model for `play`."""
-    for path in sorted(folder.glob("codex-*/*/01-POST-v1-responses.json")):
-        body: Body = json.loads(path.read_bytes())["body"]
-        body |= {"model": model, "stream": True}
-        body["input"] = [*body["input"], _message("user", f"{ASK} ({NUMBER.decode()}). [[play {play}]]")]
-        if body.get("tools"):
-            yield path.parent.name, numbered(json.dumps(body, separators=(",", ":")).encode(), seed)
 
 
 def numbered(body: bytes, seed: int) -> Callable[[int], bytes]:

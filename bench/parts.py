@@ -103,12 +103,16 @@ async def ttft(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
         async for row in sequences.ttft(at, ["small"], ["tail"], BOTH, sizes.requests):
             yield row
         if api == "responses":
-            rows = sequences.codex(at, BOTH, sizes.requests, plain=(True, False), captures=sizes.captures)
+            for plain in (True, False):
+                async for row in sequences.codex(at, BOTH, sizes.requests, plain=plain):
+                    yield row
         else:
             kinds = LARGE if api == "chat" else LARGE[1:]
-            rows = sequences.ttft(at, ["large"], kinds, BOTH, sizes.requests)
-        async for row in rows:
-            yield row
+            async for row in sequences.ttft(at, ["large"], kinds, BOTH, sizes.requests):
+                yield row
+        if sizes.captures:
+            async for row in sequences.recorded(at, BOTH, sizes.requests, sizes.captures):
+                yield row
 
 
 async def growth(site: Site, sizes: Sizes) -> AsyncIterator[Row]:

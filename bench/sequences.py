@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from bench.client import Mode
-from bench.codex import captured_bodies, codex_body
+from bench.codex import codex_body
 from bench.exchange import Exchange
 from bench.measuring import Site, measured
 from bench.prompts import Kind, Size, make_body
+from bench.recorded import recorded_bodies
 from bench.rows import Case, Row
 from bench.sessions import long_body, session_body
 
@@ -26,25 +27,24 @@ async def ttft(
         yield await sequence(site, Case("ttft", site.api.name, mode, prompt=f"{size} {kind}"), make, requests)
 
 
-async def codex(
-    site: Site, modes: Sequence[Mode], requests: int, *, plain: Sequence[bool], captures: Path | None
-) -> AsyncIterator[Row]:
-    """Prompts in the shape of Codex's, and recorded ones where there are any."""
-    for whole in plain:
-        for number, (head, mode) in enumerate((h, m) for h in (True, False) for m in modes):
-            name = f"codex{' plain' if whole else ''} {'head' if head else 'tail'}"
-            make = codex_body(site.model, PLAY, plain=whole, head=head, seed=site.seed + number * requests)
-            yield await sequence(site, Case("ttft", "responses", mode, prompt=name), make, requests)
-    recorded = [make for _, make in captured_bodies(captures, site.model, PLAY, site.seed)] if captures else []
-    for mode in modes if recorded else ():
-        rounds = max(3, requests // len(recorded))
+async def codex(site: Site, modes: Sequence[Mode], requests: int, *, plain: bool) -> AsyncIterator[Row]:
+    """Prompts in the shape of Codex's."""
+    for number, (head, mode) in enumerate((h, m) for h in (True, False) for m in modes):
+        name = f"codex{' plain' if plain else ''} {'head' if head else 'tail'}"
+        make = codex_body(site.model, PLAY, plain=plain, head=head, seed=site.seed + number * requests)
+        yield await sequence(site, Case("ttft", site.api.name, mode, prompt=name), make, requests)
 
-        def make_next(number: int) -> bytes:
-            return recorded[number % len(recorded)](number)
 
-        yield await sequence(
-            site, Case("ttft", "responses", mode, prompt="recorded"), make_next, rounds * len(recorded)
-        )
+async def recorded(site: Site, modes: Sequence[Mode], requests: int, captures: Path) -> AsyncIterator[Row]:
+    """What clients did send, each recording again and again with a new end."""
+    bodies = recorded_bodies(captures, site.api.name, site.model, PLAY, site.seed)
+    for mode in modes if bodies else ():
+        rounds = max(3, requests // len(bodies))
+
+        def make(number: int) -> bytes:
+            return bodies[number % len(bodies)](number)
+
+        yield await sequence(site, Case("ttft", site.api.name, mode, prompt="recorded"), make, rounds * len(bodies))
 
 
 async def turns(site: Site, counts: Sequence[int], mode: Mode, requests: int) -> AsyncIterator[Row]:

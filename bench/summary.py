@@ -189,8 +189,10 @@ def _prompt(case: Case) -> str:
         "codex plain head": "52K as Codex, functions only, first seen",
         "codex tail": "52K as Codex, known prefix",
         "codex head": "52K as Codex, first seen",
-        "recorded": "12K as Codex sent them, each again and again",
     }
+    if case.prompt == "recorded":
+        what = {"messages": "76K as Claude Code sent it", "responses": "12K as Codex sent it"}[case.api]
+        return f"{case.api}, {what}, {case.mode}"
     if case.scenario == "turns":
         return f"turn {case.prompt.split()[0]} of a session"
     if case.scenario == "lengths":

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.apis import APIS
-from bench.codex import captured_bodies, codex_body
+from bench.codex import codex_body
+from bench.recorded import recorded_bodies
 from bench.sessions import long_body, session_body
 
 PLAY = "text n=16"
@@ -49,10 +50,12 @@ def test_recorded_bodies_ask_our_model_for_the_script(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     recorded = {"body": {"model": "gpt", "input": [], "tools": [{"type": "function", "name": "f"}]}}
     (folder / "01-POST-v1-responses.json").write_text(json.dumps(recorded))
-    ((name, make),) = captured_bodies(tmp_path, "ours", PLAY)
+    (make,) = recorded_bodies(tmp_path, "responses", "ours", PLAY)
     body = json.loads(make(5))
-    assert (name, body["model"], body["stream"]) == ("01-a", "ours", True)
-    assert f"[[play {PLAY}]]" in body["input"][-1]["content"][0]["text"]
+    assert (body["model"], body["stream"]) == ("ours", True)
+    assert f"(00000005). [[play {PLAY}]]" in body["input"][-1]["content"][0]["text"]
+    assert recorded_bodies(tmp_path, "messages", "ours", PLAY) == []
+    assert recorded_bodies(tmp_path, "chat", "ours", PLAY) == []
 
 
 def test_a_session_grows_at_its_end() -> None:
