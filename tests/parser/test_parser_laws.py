@@ -128,4 +128,4 @@ def test_what_is_held_back_is_bounded(name: str, data: st.DataObject) -> None:
     for piece in data.draw(st.lists(st.sampled_from(ingredients(name)), max_size=60)):
         for char in piece:
             parser.feed(char)
-            assert len(parser._tape.rest()) < 1000
+            assert len(parser.tape.rest()) < 1000
