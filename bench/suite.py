@@ -31,6 +31,7 @@ from bench.sameness import compare
 from bench.sides import OURS, Dynamo, Side, Turnwire, Up
 from bench.stack import STATE, StackFailed
 
+ALL = (*PARTS, "contents", "scale")
 FLOOR = "client"
 """The side that is no server: the client against canned answers."""
 CAPTURES = Path(__file__).parents[2] / "shared" / "captures"
@@ -148,13 +149,12 @@ def arguments() -> argparse.ArgumentParser:
         description="What Turnwire costs, in one table; with --peer, beside Dynamo on the same machine.",
         epilog="Everything behind -- goes to `turnwire up`.",
     )
-    known = [*PARTS, "contents", "scale"]
     parser.add_argument("--peer", action="store_true", help="beside Dynamo, which is installed if need be")
     parser.add_argument("--fastokens", action="store_true", help="also beside Dynamo with `--tokenizer fastokens`")
     parser.add_argument("--mocker", action="store_true", help="also beside Dynamo with its mock engine, flat out")
     parser.add_argument("--quick", action="store_true", help="small and short cases: does it work?")
     parser.add_argument("--repeat", type=int, default=1, help="all of it, so often: A B A B; the table has medians")
-    parser.add_argument("--parts", default=",".join(known), help=f"of {','.join(known)}")
+    parser.add_argument("--parts", default=",".join(ALL), help="default: %(default)s")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with a result that is not finished")
     parser.add_argument("--captures", type=Path, default=CAPTURES, help="recorded requests of real clients, if any")
     parser.add_argument("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
@@ -186,7 +186,7 @@ def open_record(asked: argparse.Namespace, found: Sequence[Side], sizes: Sizes) 
         if record.sizes != plain(sizes):
             raise ValueError(f"{asked.resume} has cases of another size: give the same options")
         return record, asked.resume
-    label = ("peer" if len(found) > 1 else "alone") + ("-quick" if asked.quick else "")
+    label = ("peer" if len(found) > 1 else "alone") + "-quick" * asked.quick + "-part" * (asked.parts != ",".join(ALL))
     record = Record(now(), label, this_machine(), asked.repeat, plain(sizes), facts)
     return record, asked.out or records.default_path(record)
 
