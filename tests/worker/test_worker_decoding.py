@@ -1,0 +1,96 @@
+"""One turn between the engine and the outbox."""
+
+from msgspec import Raw
+
+from schemas.errors import ENGINE_DIED, EngineFailed
+from schemas.events import FinishReason
+from services.worker.decoding import Decoding
+from services.worker.engine import Delta, EngineDied
+from services.worker.stepper import Outbox, TokenStream
+
+
+class Trial:
+    """Turns of one outbox, and what was called for."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
+        self.steps: list[str] = []
+        self.ends: list[str] = []
+        self.closed = 0
+
+    def open(self, turn: str, parser: str = "p") -> Decoding:
+        stream = TokenStream(turn, 1, parser=parser, frontend="f", context=Raw(b"{}"), resume=[])
+        decoding = Decoding(
+            stream,
+            mark=self.outbox.mark,
+            on_step=lambda stream: self.steps.append(stream.turn),
+            on_end=lambda ended: self.ends.append(ended.stream.turn),
+        )
+        decoding.handle = self
+        self.outbox.open(stream)
+        return decoding
+
+    def close(self) -> None:
+        """The engine's handle."""
+        self.closed += 1
+
+
+def test_a_shard_is_told_of_once_for_all_that_one_step_gave() -> None:
+    trial = Trial()
+    turns = [trial.open("a"), trial.open("b"), trial.open("c", "q")]
+    for turn in turns:
+        turn.put(Delta([1], cached=0))
+    assert trial.steps == ["a", "b", "c"], "the first words of each are told of"
+    trial.outbox.fill("p", 1)
+    trial.outbox.fill("q", 1)
+    trial.steps.clear()
+    for _ in range(2):
+        for turn in turns:
+            turn.put(Delta([2]))
+    assert trial.steps == ["a", "c"]
+    frame = trial.outbox.fill("p", 2)
+    assert frame is not None
+    assert [(entry.turn, entry.at, entry.ids) for entry in frame.entries] == [("a", 1, [2, 2]), ("b", 1, [2, 2])]
+
+
+def test_log_probabilities_stay_with_their_tokens() -> None:
+    turn = Trial().open("a")
+    turn.put(Delta([1], logprobs=[[(1, -0.5)]]))
+    turn.put(Delta([2]))
+    turn.put(Delta([3], logprobs=[[(3, -0.1)]]))
+    assert turn.stream.ids == [1, 2, 3]
+    assert turn.stream.logprobs == [[(1, -0.5)], [], [(3, -0.1)]]
+
+
+def test_it_ends_once_by_the_engine() -> None:
+    trial = Trial()
+    turn = trial.open("a")
+    turn.put(Delta([1], finish=FinishReason.STOP, stop_id=7))
+    turn.put(Delta([2]))
+    turn.fail(EngineFailed("late"))
+    turn.cancel()
+    assert (turn.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 0)
+    assert turn.stream.finish is not None
+    assert (turn.stream.finish.reason, turn.stream.finish.stop_id) == (FinishReason.STOP, 7)
+
+
+def test_cancelling_closes_the_engines_turn_once() -> None:
+    trial = Trial()
+    turn = trial.open("a")
+    turn.put(Delta([1]))
+    turn.cancel()
+    turn.cancel()
+    turn.put(Delta([2], finish=FinishReason.STOP))
+    assert (turn.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 1)
+    assert turn.stream.finish is not None
+    assert turn.stream.finish.reason is FinishReason.CANCELLED
+
+
+def test_the_death_of_the_engine_is_told_as_such() -> None:
+    trial = Trial()
+    one, other = trial.open("a"), trial.open("b")
+    one.fail(EngineDied("gone"))
+    other.fail(EngineFailed("bad request"))
+    codes = [turn.stream.finish.error.code for turn in (one, other) if turn.stream.finish and turn.stream.finish.error]
+    assert codes == [ENGINE_DIED, EngineFailed("").info.code]
+    assert trial.ends == ["a", "b"]
