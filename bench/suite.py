@@ -206,6 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(line, highlight=False)
 
     try:
+        if unknown := set(asked.parts.split(",")) - set(ALL):
+            raise ValueError(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}")
         prepare(asked)
         captures = asked.captures if asked.captures.is_dir() else None
         sizes = replace(QUICK if asked.quick else Sizes(), captures=captures)

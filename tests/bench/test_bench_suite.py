@@ -210,6 +210,11 @@ def test_plots_show_what_they_are_given() -> None:
     assert drawn.count("<circle") == 3  # nothing at 0 on a logarithmic axis
 
 
+def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert suite.main(["--parts", "ttft,speed"]) == 1
+    assert "no such part: speed" in capsys.readouterr().err
+
+
 def test_a_record_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
     log: list[str] = []
     path = tmp_path / "r.json"
