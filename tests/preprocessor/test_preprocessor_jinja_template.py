@@ -40,6 +40,11 @@ SOURCES = (
     "{% generation %}{% set x = 1 %}said {{ bos_token }}{% endgeneration %}{{ x is defined }}{{ eos_token }}",
     "{% set ns = namespace(self=3, at=0) %}{% for m in messages %}{% set ns.at = ns.at + 1 %}{% endfor %}{{ ns.at }}",
     "{{ dict(a=1, b=none) | tojson }}{{ dict.fromkeys(['a', 'b'], 2) }}{{ documents }}{{ nothing }}{{ mood | upper }}",
+    "{{ messages[0].missing is defined }}{{ messages[0].get('role') }}{{ messages[0].items() | list | length }}"
+    "{{ tools[0].spelled is defined }}{{ tools[0]['spelled'] is defined }}{{ tools[0]._spellings is defined }}{{ tools[0].function.get('name') }}",
+    "{{ 'a b'.split() }}{{ 'ab'.startswith('a') }}{{ '{} {}'.format(1, 2) }}{{ '{a}'.format_map({'a': 3}) }}"
+    "{{ 'x'.nothing is defined }}{{ 'Ab'.upper() }}",
+    "{% set ns = namespace(a=none, b=[1], keys=2) %}{{ ns.a }}{{ ns.b }}{{ ns.keys }}{{ ns.c is defined }}",
     "{{ strftime_now('%Y') }}{{ add_generation_prompt }}{{ range(3) | list }}{{ '<&>' | tojson }}{{ 'é' | tojson }}",
 )
 REFUSED = (
@@ -49,6 +54,11 @@ REFUSED = (
     "{{ messages.append(1) }}",
     "{{ tools[0].update(a=1) }}",
     "{{ ''.__class__.__mro__ }}",
+    "{{ messages[0].__class__.__mro__ }}",
+    "{{ messages[0].pop('role') }}",
+    "{{ messages[0].missing.deeper }}",
+    "{{ '{0.__class__.__mro__}'.format('') }}",
+    "{% set ns = namespace(a=1) %}{{ ns.__init__.__globals__ }}",
     "{{ dict.__class__.__name__ }}",
     "{{ messages[0].content + 1 }}",
     "{{ range(1000000) | list }}",
