@@ -12,6 +12,7 @@ from schemas.kv import KvSnapshot, KvUpdate
 from services.runtime.block_keys import KeyMemo, block_keys, pack
 from services.runtime.bus import Message
 from services.runtime.process import Process
+from services.worker.engine import Engine, EngineInfo, TellsBlocks
 from services.worker.kv_book import Changes, KvBook
 from services.worker.kv_events import KvEvent
 
@@ -108,3 +109,11 @@ class KvPublisher:
         self._tell()  # `seq` must stand for all that the answer says
         fit = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
         message.reply(_encode(KvSnapshot(self._process.id, self._seq, pack(self._book.keys()[-fit:]))))
+
+
+def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> KvPublisher | None:
+    """None where prompts share nothing."""
+    if info.block_tokens is None or "prefix_cache" not in info.features:
+        return None
+    events = engine.kv_events() if isinstance(engine, TellsBlocks) and "kv_events" in info.features else None
+    return KvPublisher(process, model, KvBook(info.block_tokens, info.kv_tokens), events)

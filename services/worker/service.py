@@ -34,10 +34,9 @@ from services.runtime.process import Process
 from services.runtime.streams import FRAME_BYTES, FrameSender
 from services.worker.admission import check
 from services.worker.decoding import Decoding
-from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest, TellsBlocks
+from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
 from services.worker.engines import open_engine
-from services.worker.kv_book import KvBook
-from services.worker.kv_publisher import KvPublisher
+from services.worker.kv_publisher import open_publisher
 from services.worker.pacing import Pacer
 from services.worker.stepper import Outbox, TokenStream
 
@@ -93,7 +92,7 @@ class Worker:
             registry=process.metrics,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
         )
-        self._kv = _kv_publisher(process, engine, info, model)
+        self._kv = open_publisher(process, engine, info, model)
         process.load = engine.load
         process.models = [
             ModelCard(
@@ -359,14 +358,6 @@ def _what_is_left(sampling: Sampling, said: int) -> Sampling:
         max_tokens=max(most - said, 0),
         min_tokens=None if least is None else max(least - said, 0),
     )
-
-
-def _kv_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> KvPublisher | None:
-    """None where prompts share nothing."""
-    if info.block_tokens is None or "prefix_cache" not in info.features:
-        return None
-    events = engine.kv_events() if isinstance(engine, TellsBlocks) and "kv_events" in info.features else None
-    return KvPublisher(process, model, KvBook(info.block_tokens, info.kv_tokens), events)
 
 
 async def run(config: WorkerConfig) -> None:
