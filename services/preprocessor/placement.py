@@ -91,6 +91,15 @@ class Placement:
         for process in processes:
             self._router.assigned(process)
 
+    def taken(self, worker: str, prompt: bytes, conversation: Conversation) -> None:
+        """A worker has the turn. It will hold the prompt's blocks: the session's next turn may be here before the
+        worker's own word on that, which comes up to 20 ms later."""
+        if self._following:
+            beat = self._process.registry.get("worker", worker)
+            salt = self.salt(conversation)
+            for size in {card.block_tokens for card in self._cards([beat] if beat is not None else [])} - {0}:
+                self._index.stored(worker, self._blocks(prompt, size, salt))
+
     def returned(self, *processes: str) -> None:
         """It was not taken."""
         for process in processes:
@@ -117,10 +126,13 @@ class Placement:
         """Leading tokens of the prompt that each worker has."""
         held: dict[str, int] = {}
         for size in {card.block_tokens for card in self._cards(workers)} - {0}:
-            memo = self._keys.setdefault(size, KeyMemo(size))
-            for worker, blocks in self._index.overlaps(memo.keys(prompt, salt=salt)).items():
+            for worker, blocks in self._index.overlaps(self._blocks(prompt, size, salt)).items():
                 held[worker] = max(held.get(worker, 0), blocks * size)
         return held
+
+    def _blocks(self, prompt: bytes, size: int, salt: str | None) -> list[int]:
+        """The keys of a prompt's whole blocks."""
+        return self._keys.setdefault(size, KeyMemo(size)).keys(prompt, salt=salt)
 
     def _cards(self, workers: Sequence[Beat]) -> list[ModelCard]:
         return [card for beat in workers for card in beat.models if card.name == self._model]

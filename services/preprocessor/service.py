@@ -196,6 +196,7 @@ class Preprocessor:
             else:
                 refusal = _decode_reply(data).error
                 if refusal is None:
+                    self._placement.taken(worker, packed, request.conversation)
                     self._expect(request, prompt, worker)
                     return
             self._placement.returned(worker, shard)
