@@ -12,7 +12,7 @@ BAR = 14
 GAP = 12
 TOP = 64
 PLOT_HEIGHT = 300
-COLORS = ("#2563eb", "#9ca3af", "#d97706", "#059669", "#7c3aed", "#dc2626")
+COLORS = ("#2563eb", "#9ca3af", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#be185d")
 
 Named: TypeAlias = Sequence[tuple[str, float]]
 """Figures by the name of their series or part, in order."""

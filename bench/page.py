@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "performance"
 BEGIN, END = "<!-- bench.page -->", "<!-- /bench.page -->"
+SUPERVISORS = ("up", "reaper")
 CPU_LOADS = ((64, 10.0), (64, 0.0), (256, 0.0))
 
 
@@ -161,7 +162,8 @@ def _cpu_plot(rows: dict[str, list[Row]]) -> str:
                 continue
             each: dict[str, float] = {}
             for name, cost in row.cpu_us_per_token.items():
-                each[of_stage(name)] = each.get(of_stage(name), 0.0) + cost
+                stage = "supervisor" if name in SUPERVISORS else of_stage(name)
+                each[stage] = each.get(stage, 0.0) + cost
             pace = "flat out" if not delay else f"{delay:g} ms a token"
             stages.append((f"{side}, {clients} streams, {pace}", list(each.items())))
     return stacked("CPU per output token by process, µs", stages) if stages else ""

@@ -53,7 +53,8 @@ class Line(Struct, frozen=True):
         mine = self.values.get(ours)
         if self.target is None or mine is None:
             return None
-        return mine >= self.target if self.more else mine <= self.target
+        shown = round(mine, 2)
+        return shown >= self.target if self.more else shown <= self.target
 
 
 def lines(record: Record) -> list[Line]:
@@ -163,6 +164,8 @@ def number(value: float | None) -> str:
     """A figure, in as many digits as it is good for."""
     if value is None:
         return "–"
+    if abs(value) < 0.1:
+        return f"{value:.3f}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
