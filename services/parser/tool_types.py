@@ -4,15 +4,12 @@ Agents send 20 to 30 tools with every request, tens of kilobytes of words for th
 context holds what is left, a tenth of it.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from schemas.conversation import ToolSpec
 from services.parser.coercion import CONTAINERS
 
-KEPT: Final = 64
-"""Lists of tools that a memo knows at most."""
 _TYPES: Final = frozenset({"type", "const", "enum", "$ref"})
 _INNER: Final = frozenset({"items", "additionalProperties"})
 _NAMED: Final = frozenset({"properties", "$defs", "definitions"})
@@ -26,26 +23,6 @@ def bare(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
     Every parser says the same with them as with the tools themselves.
     """
     return [ToolSpec(tool.name, schema=_bare(tool.schema) if _told(tool.schema) else tool.schema) for tool in tools]
-
-
-class BareTools:
-    """`bare`, remembering what it gave for the lists of tools that came last: those of a session are the same."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, ...], tuple[Sequence[ToolSpec], list[ToolSpec]]] = OrderedDict()
-
-    def __call__(self, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
-        """As `bare`. Comparing costs little where the schemas are the same objects."""
-        if not tools:
-            return []
-        names = tuple([tool.name for tool in tools])
-        known = self._known.get(names)
-        if known is None or known[0] != tools:
-            known = self._known[names] = (tools, bare(tools))
-        self._known.move_to_end(names)
-        while len(self._known) > KEPT:
-            self._known.popitem(last=False)
-        return known[1]
 
 
 def _bare(schema: Any, depth: int = 0) -> Any:

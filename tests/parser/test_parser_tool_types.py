@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.parser import families, open_parser
 from services.parser.coercion import types_of
-from services.parser.tool_types import KEPT, BareTools, bare
+from services.parser.tool_types import bare
 
 WORDS = {"description": "What it is.", "title": "T", "examples": ["a"], "default": 1, "minLength": 1}
 
@@ -98,17 +97,3 @@ def test_words_are_gone_and_properties_of_their_names_are_not() -> None:
 def test_a_reference_into_what_would_be_left_out_keeps_the_whole_schema() -> None:
     schema = {"properties": {"a": {"$ref": "#/x-types/a"}}, "x-types": {"a": {"type": "integer"}}, "title": "T"}
     assert bare([ToolSpec("f", schema=schema)])[0].schema == schema
-
-
-def test_a_list_of_tools_is_known_again_until_it_changes() -> None:
-    memo = BareTools()
-    specs = [ToolSpec("f", "Words.", {"type": "object", **WORDS}), ToolSpec("g")]
-    first = memo(specs)
-    assert first == bare(specs)
-    assert memo([msgspec.structs.replace(spec) for spec in specs]) is first
-    changed = [specs[0], ToolSpec("g", schema={"type": "object"})]
-    assert memo(changed) == bare(changed)
-    for number in range(KEPT):
-        memo([ToolSpec(f"t{number}")])
-    assert memo(changed) == bare(changed)
-    assert memo([]) == []
