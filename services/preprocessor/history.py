@@ -99,7 +99,7 @@ class History:
         self._traits = traits
         self._limit = max_bytes
         self._tail = tail
-        self._fronts = Fronts(max_bytes // 8)
+        self._fronts = Fronts(max_bytes // 4)
         self._known: OrderedDict[Known, Hashable] = OrderedDict()
         self._by_start: dict[Hashable, list[Known]] = {}
         self._lock = threading.Lock()

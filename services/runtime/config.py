@@ -209,8 +209,9 @@ class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_
     """Threads that render and tokenize."""
     tokenizer: Literal["auto", "fastokens", "tokenizers"] = "auto"
     """What encodes prompts; `auto`: fastokens where it proves equal on this model's tokenizer, else tokenizers."""
-    prompt_cache_mb: Count = 256
-    """Memory for what is known of earlier prompts, in MiB: that much for texts, and that much for their tokens."""
+    prompt_cache_mb: Count = 64
+    """Memory for what is known of earlier prompts, in MiB: that much for each store (docs/prompts.md). 64 hold what
+    fifty sessions of 60,000 tokens need."""
     router_overlap_weight: Annotated[float, Meta(ge=0)] = 1.0
     """What a prompt token costs that a worker would have to prefill; 0: the KV caches do not count."""
     router_load_tokens: Annotated[float, Meta(ge=0)] = 16384.0
@@ -223,7 +224,7 @@ class PreprocessorConfig(StageConfig, frozen=True, kw_only=True, forbid_unknown_
     """File with the key that seals reasoning; the parser needs the same. None: derived from the model's name."""
     enable_ledger: bool = True
     """Put a session's earlier turns into its prompts as their own tokens (docs/ledger.md)."""
-    ledger_mb: Count = 256
+    ledger_mb: Count = 64
     """Memory for turns, in MiB, and as much again for whole prompts."""
     ledger_ttl_s: Positive = 24 * 3600.0
     """A turn that nobody wrote again is forgotten by JetStream after so long; the parser needs the same."""

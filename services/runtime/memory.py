@@ -8,6 +8,7 @@ of the frontend's CPU for 240 KB of Messages; 440 and 1 of 1.9 ms for Responses.
 
 import ctypes
 import gc
+from contextlib import suppress
 
 KEPT_BYTES = 8 * 1024 * 1024
 """So much free memory at the end of the heap stays with the process."""
@@ -30,7 +31,10 @@ def keep_freed_memory() -> bool:
 
 
 def forget_what_stays() -> None:
-    """Has the garbage collector never look again at what there is now. Call it when the process is ready to work:
-    modules, configuration and model stay until its end."""
+    """Has the garbage collector never look again at what there is now, and gives back what was only needed to load it
+    (7 of a preprocessor's 104 MB). Call it when the process is ready to work: modules, configuration and model stay
+    until its end."""
     gc.collect()
     gc.freeze()
+    with suppress(AttributeError, OSError, TypeError):  # glibc's
+        ctypes.CDLL(None).malloc_trim(0)
