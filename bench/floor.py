@@ -43,7 +43,7 @@ def canned_server() -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
-            process.terminate()
+            process.kill()  # it has this process's handlers, which would take a milder word for their own
             process.join()
 
 

@@ -6,6 +6,7 @@ the other. Each repeat starts them anew. The result file is written after every 
 
 import argparse
 import asyncio
+import signal
 import subprocess
 import sys
 import time
@@ -51,7 +52,10 @@ class Suite:
         self._seed = int(time.time()) % 10_000
 
     async def run(self, parts: Sequence[str]) -> None:
-        """Measures what is not measured yet."""
+        """Measures what is not measured yet. SIGTERM cancels it, so that what it started is ended."""
+        running = asyncio.current_task()
+        if running is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
         if not self.record.has(FLOOR, 1, "ttft"):
             began = time.monotonic()
             self._keep(Entry(FLOOR, 1, "ttft", _since(began), await measure_floor(self._sizes.requests * 5)))
@@ -223,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             runner.run(suite.run(asked.parts.split(",")))
     except (StackFailed, ValueError, OSError) as error:
         print(f"bench.suite: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         pass
     if not record.finished:
         print(f"bench.suite: not finished; go on with the same options and --resume {path}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -103,6 +104,21 @@ def test_a_process_that_is_gone_spoils_its_part_only(tmp_path: Path, monkeypatch
     assert problems == {(OURS, "idle"): False, (OURS, "hold"): False, ("gone", "idle"): True, ("gone", "hold"): True}
     assert len(made.failed) == 2
     assert not made.has("gone", 1, "hold")
+
+
+def test_a_run_that_is_told_to_end_ends_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def told(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+        yield row(Case("idle", "messages", "keepalive"))
+
+    monkeypatch.setitem(suite.PARTS, "idle", told)
+    log: list[str] = []
+    made = fresh_record(OURS)
+    with pytest.raises(asyncio.CancelledError):
+        run(made, tmp_path / "r.json", [Stub(OURS, log)], log, monkeypatch)
+    assert log == [f"+{OURS}", f"-{OURS}"]
+    assert not made.finished
 
 
 def row(case: Case, p50: float = 1.0, tokens: int = 100, cpu_s: float = 0.001, failed: int = 0) -> Row:
