@@ -10,6 +10,7 @@ from services.frontend.dialects.chat.tools import Tools
 from services.frontend.dialects.known_parts import KnownParts
 from services.frontend.dialects.openai_ending import PING
 from services.frontend.dialects.shared_errors import openai_reply
+from services.frontend.dialects.shared_texts import SharedTexts
 
 
 class Chat:
@@ -21,10 +22,13 @@ class Chat:
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._tools: KnownParts[Tools] = KnownParts()
+        self._texts = SharedTexts()
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Understands POST /v1/chat/completions. Raises Invalid."""
-        return parse(body, headers, self._settings, known=self._tools)
+        ask = parse(body, headers, self._settings, known=self._tools)
+        self._texts.share(ask.conversation)
+        return ask
 
     def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Understands a request of which only the prompt is wanted. Raises Invalid."""

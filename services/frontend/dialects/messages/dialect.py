@@ -11,20 +11,24 @@ from services.frontend.dialects.messages.errors import error_reply
 from services.frontend.dialects.messages.request import MessagesAsk, parse
 from services.frontend.dialects.messages.stream import PING
 from services.frontend.dialects.messages.tools import Tools
+from services.frontend.dialects.shared_texts import SharedTexts
 
 
 class Messages:
-    """Pure but for what it remembers of tools; one instance serves every request."""
+    """Pure but for what it remembers of tools and instructions; one instance serves every request."""
 
     name = "messages"
     keepalive = PING
 
     def __init__(self) -> None:
         self._tools: KnownParts[Tools] = KnownParts()
+        self._texts = SharedTexts()
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Understands POST /v1/messages. Raises Invalid."""
-        return parse(body, headers, known=self._tools)
+        ask = parse(body, headers, known=self._tools)
+        self._texts.share(ask.conversation)
+        return ask
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Understands POST /v1/messages/count_tokens. Raises Invalid."""
