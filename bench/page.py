@@ -16,7 +16,7 @@ from bench.cpu import of_stage
 from bench.record import Record
 from bench.report import RESULTS
 from bench.rows import Case, Row
-from bench.summary import DISPATCH, FLOOR, MEMORY, STREAMS, TTFT, Line, number
+from bench.summary import DISPATCH, FLOOR, MEMORY, STREAMS, TTFT, Line, disturbance, number
 from bench.summary import lines as lines_of
 
 ROOT = Path(__file__).parent.parent
@@ -67,10 +67,8 @@ PLOTS_OF: dict[str, Sequence[str]] = {
 def _heading(record: Record, name: str) -> str:
     machine = record.machine
     sides = "; ".join(side.described for side in record.sides)
-    rows = [row for entry in record.entries for row in entry.rows if row.wall_s > 1]
-    others = max((row.disturbed for row in rows), default=0.0)
     where = f"{machine.cores} cores, {machine.processor}, {machine.system}, Python {machine.python}"
-    disturbed = f"other work on the machine took at most {others:.2f} cores during a case"
+    disturbed = disturbance(record)
     return (
         f"{record.started[:10]}, {where}. {sides}. Medians of {record.repeat}; {disturbed}. `bench/results/{name}`.\n"
     )

@@ -67,6 +67,11 @@ class Record(Struct):
         return medians([row for entry in self.entries if entry.side == side for row in entry.rows])
 
     @property
+    def disturbed(self) -> list[float]:
+        """For each case that took a second: how many cores other work kept busy meanwhile."""
+        return [row.disturbed for entry in self.entries for row in entry.rows if row.wall_s > 1]
+
+    @property
     def failed(self) -> list[str]:
         """What went wrong, in words; of our own side only, as a peer may refuse what it does not know."""
         problems = [f"{e.side}, {e.part}: {e.problem}" for e in self.entries if e.problem]

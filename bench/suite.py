@@ -43,12 +43,16 @@ Say = Callable[[str], None]
 class Suite:
     """One run over all sides."""
 
-    def __init__(self, record: Record, path: Path, sides: Sequence[Side], sizes: Sizes, say: Say) -> None:
+    def __init__(
+        self, record: Record, path: Path, sides: Sequence[Side], sizes: Sizes, say: Say, *, quiet_s: float = 0.0
+    ) -> None:
+        """`quiet_s`: how long to wait, before each case, for an idle machine."""
         self.record = record
         self._path = path
         self._sides = sides
         self._sizes = sizes
         self._say = say
+        self._quiet_s = quiet_s
         self._seed = int(time.time()) % 10_000
 
     async def run(self, parts: Sequence[str]) -> None:
@@ -103,7 +107,8 @@ class Suite:
         rows: list[Row] = []
         problem = ""
         try:
-            async for row in PARTS[part](replace(up.site, seed=self._seed), side.fit(self._sizes)):
+            site = replace(up.site, seed=self._seed, quiet_wait_s=self._quiet_s)
+            async for row in PARTS[part](site, side.fit(self._sizes)):
                 rows.append(row)
         except (OSError, ValueError, msgspec.MsgspecError, ExceptionGroup) as error:  # the other parts may do
             problem = f"{type(error).__name__}: {error}"
@@ -162,6 +167,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with a result that is not finished")
     parser.add_argument("--captures", type=Path, default=CAPTURES, help="recorded requests of real clients, if any")
     parser.add_argument("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
+    parser.add_argument(
+        "--quiet", type=float, default=0.0, metavar="S", help="wait for an idle machine before each case"
+    )
     parser.add_argument("--nice", type=int, default=0, help="of the client; below 0 only for root")
     return parser
 
@@ -222,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     record.finished = ""
     try:
-        suite = Suite(record, path, found, sizes, say)
+        suite = Suite(record, path, found, sizes, say, quiet_s=asked.quiet)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(suite.run(asked.parts.split(",")))
     except (StackFailed, ValueError, OSError) as error:

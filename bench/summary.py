@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.record import Entry, Record
+from bench.report import BUSY_CORES
 from bench.rows import Case, Row
 from bench.sameness import Check
 from bench.stats import Spread
@@ -154,10 +155,18 @@ def show(record: Record, console: Console) -> None:
         ]
         table.add_row(*cells)
     console.print(table)
+    console.print(disturbance(record), highlight=False)
     for check in record.checks:
         console.print(brief_check(check), highlight=False)
     for problem in record.failed:
         console.print(f"[red]failed[/red] {problem}", highlight=False)
+
+
+def disturbance(record: Record) -> str:
+    """What other work on the machine may have spoiled."""
+    known = record.disturbed
+    busy = sum(cores > BUSY_CORES for cores in known)
+    return f"other work took more than {BUSY_CORES} cores during {busy} of {len(known)} cases of more than a second"
 
 
 def number(value: float | None) -> str:
