@@ -38,18 +38,19 @@ class KvFeed:
     async def start(self) -> None:
         """Subscribes, and asks the workers that are there; from now on the index follows."""
         registry = self._process.registry
-        registry.on_join(self._joined)
+        registry.on_beat(self._heard)
         registry.on_leave(self._left)
         await self._process.subscribe(subjects.every_kv(self._model), self._update)
         for beat in list(registry.living("worker")):
-            self._joined(beat)
+            self._heard(beat)
 
     def tells(self, beat: Beat) -> bool:
         """Whether this is a worker that says which blocks it holds."""
         return beat.stage == "worker" and any(card.name == self._model and card.block_tokens for card in beat.models)
 
-    def _joined(self, beat: Beat) -> None:
-        if self.tells(beat):
+    def _heard(self, beat: Beat) -> None:
+        # With its first beat, and with each further one until it has answered: whom nobody asks says nothing.
+        if beat.id not in self._seqs and self.tells(beat):
             self._ask(beat.id)
 
     def _left(self, beat: Beat) -> None:

@@ -7,7 +7,8 @@ in blocks of 32. A collision costs a prefill that was not expected and nothing e
 import sys
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 from xxhash import xxh3_64_intdigest
 
@@ -36,29 +37,67 @@ class KeyMemo:
 
     def __init__(self, block_tokens: int, max_stretches: int = 4096) -> None:
         """`max_stretches`: how many times 64 blocks are remembered, at 3 KB each; the least recently used go first."""
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
         self._limit = max_stretches
         self._known: OrderedDict[int, list[int]] = OrderedDict()
 
     def keys(self, packed: bytes, *, salt: str | None = None) -> list[int]:
         """The keys of the whole blocks of a prompt (`frames.pack_ids`), as `block_keys` gives them."""
-        known, size = self._known, _STRETCH * self._block_tokens * _ID_BYTES
-        key, end, keys = root(salt), 0, list[int]()
+        return [key for stretch in self.stretches(packed, salt=salt) for key in stretch]
+
+    def stretches(self, packed: bytes, *, salt: str | None = None) -> Iterator[list[int]]:
+        """As `keys`, some at a time, each made when it is asked for. Nobody may change them."""
+        known, size = self._known, _STRETCH * self.block_tokens * _ID_BYTES
+        key, end = root(salt), 0
         for end in range(size, len(packed) + 1, size):
             part = packed[end - size : end]
             # Seeded as the blocks themselves are: the same stretch behind other blocks is another one.
             digest = xxh3_64_intdigest(part, key)
             stretch = known.get(digest)
             if stretch is None:
-                stretch = known[digest] = list(block_keys(part, self._block_tokens, parent=key))
+                stretch = known[digest] = list(block_keys(part, self.block_tokens, parent=key))
                 if len(known) > self._limit:
                     known.popitem(last=False)
             else:
                 known.move_to_end(digest)
-            keys += stretch
+            yield stretch
             key = stretch[-1]
-        keys += block_keys(packed[end:], self._block_tokens, parent=key)
-        return keys
+        yield list(block_keys(packed[end:], self.block_tokens, parent=key))
+
+
+class PromptKeys(Sequence[int]):
+    """The keys of a prompt's whole blocks, made as far as they are asked for: to tell that a cache holds nothing of a
+    prompt takes the first few, and the rest can wait until its first token is sent."""
+
+    __slots__ = ("_known", "_length", "_stretches")
+
+    def __init__(self, memo: KeyMemo, packed: bytes, salt: str | None = None) -> None:
+        self._length = len(packed) // (memo.block_tokens * _ID_BYTES)
+        self._known: list[int] = []
+        self._stretches = memo.stretches(packed, salt=salt)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            return self._first(max(start, stop))[start:stop:step] if step > 0 else [*self][index]
+        at = range(self._length)[index]
+        return self._first(at + 1)[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._first(self._length))
+
+    def _first(self, count: int) -> list[int]:
+        known = self._known
+        while len(known) < count and (stretch := next(self._stretches, None)) is not None:
+            known += stretch
+        return known
 
 
 def root(salt: str | None) -> int:

@@ -1,18 +1,34 @@
 """Which blocks a prefix cache holds, least recently used first out. Pure.
 
 A block is known by a key that stands for all tokens up to its end (`runtime.block_keys`), so that blocks form chains
-that branch, and what is held of a chain is always its beginning. A use of a chain is noted at its last block alone: a
-block was used when the last of those behind it was. A prompt of 3,000 blocks that is mostly known costs a search and
-its new blocks, not 3,000 entries moved to the end of a list.
+that branch, and what is held of a chain is always its beginning. Blocks that were used together are held together, as a
+run: chains part only at the ends of runs, and a use is noted once for each run. A prompt of 3,000 blocks costs a search
+and a copy, known or not, and not 3,000 entries that come and go.
 """
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import islice
 
-_ROOT = -1
-"""Before the first block of every chain. Keys are not negative."""
 _SLACK = 64
+_STRETCH = 64
+"""How far a chain is compared at first."""
+
+
+class _Run:
+    """Blocks that follow each other and were used last by the same use."""
+
+    __slots__ = ("branches", "keys", "parent", "start", "used")
+
+    def __init__(self, keys: list[int], parent: "_Run | None", start: int, used: int) -> None:
+        self.keys = keys
+        """None: it is not held any more."""
+        self.parent = parent
+        self.start = start
+        """Blocks before it in its chain."""
+        self.used = used
+        """Number of the last use."""
+        self.branches = 0
+        """Runs that follow it."""
 
 
 class HeldBlocks:
@@ -20,36 +36,21 @@ class HeldBlocks:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._parents: dict[int, int] = {}
-        """Every block that is held → the one before it. A block comes after its parent."""
-        self._branches: dict[int, int] = {}
-        """Blocks that more than one follows → how many more."""
-        self._used: dict[int, int] = {}
-        """Blocks at which a use ended → its number."""
-        self._leaves: list[tuple[int, int]] = []
-        """A heap of (use, block); holds every block that none follows, and some that are not so any more."""
-        self._tails: dict[int, int] = {}
-        """Blocks that none follows → the use under which they are in the heap."""
+        self._runs: dict[int, _Run] = {}
+        """By their first blocks."""
+        self._size = 0
+        self._leaves: list[tuple[int, int, _Run]] = []
+        """A heap of (use, a number of its own, run); holds every run that none follows, and some that are not so any
+        more, or were used since."""
+        self._pushed = 0
         self._uses = 0
 
     def __len__(self) -> int:
-        return len(self._parents)
+        return self._size
 
     def match(self, keys: Sequence[int]) -> int:
         """How many blocks of a chain are held, from its start."""
-        held = self._parents
-        if not keys or keys[0] not in held:
-            return 0
-        if keys[-1] in held:
-            return len(keys)
-        low, high = 1, len(keys)  # the first `low` are held, not all of the first `high`
-        while low + 1 < high:
-            middle = (low + high) // 2
-            if keys[middle - 1] in held:
-                low = middle
-            else:
-                high = middle
-        return low
+        return self._walk(keys)[1]
 
     def use(self, keys: Sequence[int]) -> tuple[Sequence[int], list[int]]:
         """A chain is used, and computed where it was not held. Returns the blocks that came in and those that went.
@@ -60,66 +61,117 @@ class HeldBlocks:
             return (), []
         if len(keys) > self._capacity:
             keys = keys[: self._capacity]
-        known = self.match(keys)
+        path, known = self._walk(keys)
+        last = path[-1] if path else None
+        if last is not None and known < last.start + len(last.keys):
+            last = path[-1] = self._split(last, known - last.start)
+        self._uses += 1
+        for run in path:
+            run.used = self._uses
         new = keys[known:]
         if new:
-            self._append(keys[known - 1] if known else _ROOT, new)
-        self._uses += 1
-        last = keys[-1]
-        self._used[last] = self._uses
-        if new or last in self._tails:
-            self._is_leaf(last, self._uses)
-        return new, self._evict(len(self._parents) - self._capacity)
+            last = self._append(last, new)
+        if last is not None and not last.branches:
+            self._is_leaf(last)
+        return new, self._evict(self._size - self._capacity)
 
     def keys(self) -> list[int]:
         """Every block, the least recently used first, of one chain the last first."""
-        used: dict[int, int] = {}
-        order: list[int] = []
-        for key, parent in reversed(self._parents.items()):  # what follows a block comes before it here
-            at = used[key] = max(used.get(key, 0), self._used.get(key, 0))
-            used[parent] = max(used.get(parent, 0), at)
-            order.append(key)
-        return sorted(order, key=used.__getitem__)
+        runs = sorted(self._runs.values(), key=lambda run: (run.used, -run.start))
+        return [key for run in runs for key in reversed(run.keys)]
 
-    def _append(self, parent: int, new: Sequence[int]) -> None:
-        if parent != _ROOT and self._tails.pop(parent, None) is None:
-            self._branches[parent] = self._branches.get(parent, 0) + 1
-        parents = self._parents
-        parents[new[0]] = parent
-        parents.update(zip(islice(new, 1, None), new, strict=False))
+    def _walk(self, keys: Sequence[int]) -> tuple[list[_Run], int]:
+        """The runs that hold a chain's beginning, and how many blocks of it they hold: of the last maybe not all."""
+        path: list[_Run] = []
+        at = 0
+        while at < len(keys) and (run := self._runs.get(keys[at])) is not None:
+            path.append(run)
+            common = _common(run.keys, keys, at)
+            at += common
+            if common < len(run.keys):
+                break
+        return path, at
 
-    def _is_leaf(self, key: int, use: int) -> None:
-        self._tails[key] = use
-        heappush(self._leaves, (use, key))
-        if len(self._leaves) > 2 * len(self._tails) + _SLACK:
-            self._leaves = [(at, leaf) for leaf, at in self._tails.items()]
+    def _split(self, run: _Run, at: int) -> _Run:
+        """Cuts a run in two; returns the first part. What follows the run follows the second, which is `run` itself."""
+        first = _Run(run.keys[:at], run.parent, run.start, run.used)
+        first.branches = 1
+        del run.keys[:at]
+        run.parent, run.start = first, run.start + at
+        self._runs[first.keys[0]] = first
+        self._runs[run.keys[0]] = run
+        return first
+
+    def _append(self, last: _Run | None, new: Sequence[int]) -> _Run:
+        """Holds more blocks, behind a run that was used just now; returns the run that they are in."""
+        self._size += len(new)
+        if last is not None and not last.branches:
+            last.keys.extend(new)
+            return last
+        run = _Run(list(new), last, last.start + len(last.keys) if last is not None else 0, self._uses)
+        self._runs[new[0]] = run
+        if last is not None:
+            last.branches += 1
+        return run
+
+    def _is_leaf(self, run: _Run) -> None:
+        self._pushed += 1
+        heappush(self._leaves, (run.used, self._pushed, run))
+        if len(self._leaves) > 2 * len(self._runs) + _SLACK:
+            self._leaves = [leaf for leaf in self._leaves if _holds(leaf)]
             heapify(self._leaves)
 
     def _evict(self, count: int) -> list[int]:
         gone: list[int] = []
         while len(gone) < count:
-            use, key = heappop(self._leaves)
-            if self._tails.get(key) == use:
-                self._evict_from(key, use, count, gone)
+            leaf = heappop(self._leaves)
+            if _holds(leaf):
+                self._evict_from(leaf[2], count - len(gone), gone)
         return gone
 
-    def _evict_from(self, key: int, use: int, count: int, gone: list[int]) -> None:
-        """Drops a chain from its end on, as long as nothing else holds on to it that was used later."""
-        del self._tails[key]
-        while True:
-            parent = self._parents.pop(key)
-            self._used.pop(key, None)
-            gone.append(key)
-            if parent == _ROOT:
-                return
-            if more := self._branches.get(parent, 0):
-                if more == 1:
-                    del self._branches[parent]
-                else:
-                    self._branches[parent] = more - 1
-                return
-            own = self._used.get(parent, 0)
-            if own > use or len(gone) == count:
-                self._is_leaf(parent, max(own, use))
-                return
-            key = parent
+    def _evict_from(self, run: _Run, count: int, gone: list[int]) -> None:
+        """Drops up to `count` blocks from a leaf's end."""
+        if count < len(run.keys):
+            kept = len(run.keys) - count
+            gone += reversed(run.keys[kept:])
+            del run.keys[kept:]
+            self._is_leaf(run)
+        else:
+            count = len(run.keys)
+            gone += reversed(run.keys)
+            # Two chains whose keys collide may share an entry: it is the later one's.
+            if self._runs.get(run.keys[0]) is run:
+                del self._runs[run.keys[0]]
+            run.keys = []
+            parent = run.parent
+            if parent is not None:
+                parent.branches -= 1
+                if not parent.branches:
+                    self._is_leaf(parent)
+        self._size -= count
+
+
+def _holds(leaf: tuple[int, int, _Run]) -> bool:
+    """Whether a leaf still is one, and was not used since."""
+    use, _, run = leaf
+    return run.used == use and not run.branches and bool(run.keys)
+
+
+def _common(run: list[int], keys: Sequence[int], at: int) -> int:
+    """How many blocks of a run a chain has from `at` on; the first is known to be there. Equal keys are equal chains,
+    so that one look tells of all blocks before."""
+    most = min(len(run), len(keys) - at)
+    low, high = 1, _STRETCH  # the first `low` are common
+    while high < most and run[high - 1] == keys[at + high - 1]:
+        low, high = high, 2 * high
+    if high >= most:
+        if run[most - 1] == keys[at + most - 1]:
+            return most
+        high = most
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if run[middle - 1] == keys[at + middle - 1]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -5,7 +5,7 @@ with a prefix cache the book assumes what such a cache does: the blocks of a tur
 those of its output when it ends, and the least recently used go when the capacity is reached.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -40,6 +40,8 @@ class KvBook:
         self._own: dict[tuple[int, BlockHash], int] = {}
         """(rank, the engine's hash) → key."""
         self._changes = Changes()
+        self.followed = True
+        """Somebody wants to hear of changes; else they are not noted."""
 
     def __len__(self) -> int:
         return len(self._held) + len(self._assumed)
@@ -94,26 +96,34 @@ class KvBook:
     def _hold(self, key: int) -> None:
         ranks = self._held[key] = self._held.get(key, 0) + 1
         if ranks == 1:
-            _note((key,), self._changes.stored, unless=self._changes.removed)
+            self._came((key,))
 
     def _release(self, key: int) -> None:
         self._held[key] -= 1
         if not self._held[key]:
             del self._held[key]
-            _note((key,), self._changes.removed, unless=self._changes.stored)
+            self._went((key,))
 
     # -- an engine that does not --------------------------------------------------------------------------------------
 
     def used(self, keys: Sequence[int]) -> None:
         """The blocks of a prompt, or of a turn that ended, were computed or found just now."""
         came, went = self._assumed.use(keys)
-        _note(came, self._changes.stored, unless=self._changes.removed)
-        _note(went, self._changes.removed, unless=self._changes.stored)
+        self._came(came)
+        self._went(went)
+
+    def _came(self, keys: Sequence[int]) -> None:
+        if self.followed:
+            _note(keys, self._changes.stored, unless=self._changes.removed)
+
+    def _went(self, keys: Sequence[int]) -> None:
+        if self.followed:
+            _note(keys, self._changes.removed, unless=self._changes.stored)
 
 
-def _note(keys: Iterable[int], changed: dict[int, None], *, unless: dict[int, None]) -> None:
+def _note(keys: Sequence[int], changed: dict[int, None], *, unless: dict[int, None]) -> None:
     """Blocks that come and go between two looks did not change."""
-    if not unless:
+    if not unless or unless.keys().isdisjoint(keys):
         changed.update(dict.fromkeys(keys))
         return
     for key in keys:

@@ -1,7 +1,9 @@
 """Tells the preprocessors which KV blocks this worker holds, and answers who wants to know all of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -9,7 +11,7 @@ import msgspec
 from schemas import subjects
 from schemas.frames import pack_ids
 from schemas.kv import KvSnapshot, KvUpdate
-from services.runtime.block_keys import KeyMemo, block_keys, pack
+from services.runtime.block_keys import KeyMemo, PromptKeys, block_keys, pack
 from services.runtime.bus import Message
 from services.runtime.process import Process
 from services.worker.engine import Engine, EngineInfo, TellsBlocks
@@ -30,7 +32,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class KvPublisher:
-    """One worker's word on its KV cache. What changes within `TELL_DELAY_S` goes out together."""
+    """One worker's word on its KV cache. What changes within `TELL_DELAY_S` goes out together.
+
+    Until somebody has asked for all that the cache holds, nobody follows it, and nothing is told. The book is kept
+    `TELL_DELAY_S` behind the turns, one chain of blocks in a turn of the loop: no token waits for it.
+    """
 
     def __init__(
         self, process: Process, model: str, book: KvBook, events: AsyncIterator[KvEvent] | None = None
@@ -40,6 +46,9 @@ class KvPublisher:
         self._model = model
         self._book = book
         self._events = events
+        book.followed = False
+        self._chains: deque[Callable[[], Sequence[int]]] = deque()
+        """What was used and is not in the book yet."""
         self._seq = 0
         self._due = False
         self._memo = KeyMemo(book.block_tokens)
@@ -56,13 +65,13 @@ class KvPublisher:
         """Tokens in a block."""
         return self._book.block_tokens
 
-    def keys(self, prompt: bytes, salt: str | None) -> list[int] | None:
+    def keys(self, prompt: bytes, salt: str | None) -> PromptKeys | None:
         """The keys of a prompt's whole blocks (`pack_ids`), for `used` and `ended`; None: the engine tells itself."""
-        return self._memo.keys(prompt, salt=salt) if self._events is None else None
+        return PromptKeys(self._memo, prompt, salt) if self._events is None else None
 
     def used(self, keys: Sequence[int]) -> None:
         """A prompt with these blocks is being computed."""
-        self._book.used(keys)
+        self._chains.append(lambda: keys)
         self._tell_soon()
 
     def ended(self, keys: Sequence[int], rest: bytes, output: Sequence[int], salt: str | None) -> None:
@@ -70,10 +79,13 @@ class KvPublisher:
 
         `rest`: the prompt's ids behind the blocks with `keys` (`pack_ids`).
         """
+        self._chains.append(partial(self._whole, keys, rest, output, salt))
+        self._tell_soon()
+
+    def _whole(self, keys: Sequence[int], rest: bytes, output: Sequence[int], salt: str | None) -> Sequence[int]:
         tail = rest + pack_ids(output[:-1])
         more = list(block_keys(tail, self._book.block_tokens, salt=salt, parent=keys[-1] if keys else None))
-        self._book.used([*keys, *more] if more else keys)
-        self._tell_soon()
+        return [*keys, *more] if more else keys
 
     async def _read(self, events: AsyncIterator[KvEvent]) -> None:
         async for event in events:
@@ -83,10 +95,19 @@ class KvPublisher:
     def _tell_soon(self) -> None:
         if not self._due:
             self._due = True
-            self._loop.call_later(TELL_DELAY_S, self._tell)
+            self._loop.call_later(TELL_DELAY_S, self._enter)
+
+    def _enter(self) -> None:
+        self._due = False
+        if self._chains:
+            self._book.used(self._chains.popleft()())
+        if self._chains:
+            self._due = True
+            self._loop.call_soon(self._enter)
+        else:
+            self._tell()
 
     def _tell(self) -> None:
-        self._due = False
         changes = self._book.take_changes()
         if not changes:
             return
@@ -106,7 +127,10 @@ class KvPublisher:
             cleared = False
 
     def _snapshot(self, message: Message) -> None:
+        while self._chains:
+            self._book.used(self._chains.popleft()())
         self._tell()  # `seq` must stand for all that the answer says
+        self._book.followed = True
         fit = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
         message.reply(_encode(KvSnapshot(self._process.id, self._seq, pack(self._book.keys()[-fit:]))))
 

@@ -1,5 +1,9 @@
 """What preprocessors know of the workers' caches, over a real bus."""
 
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
 import pytest
 
 from schemas import subjects
@@ -9,6 +13,7 @@ from schemas.kv import KvUpdate
 from services.preprocessor.kv_feed import KvFeed
 from services.preprocessor.kv_index import KvIndex
 from services.runtime.block_keys import block_keys, pack
+from services.runtime.bus import Message
 from services.worker import kv_publisher
 from services.worker.kv_book import KvBook
 from services.worker.kv_publisher import KvPublisher
@@ -22,7 +27,7 @@ def keys(tokens: list[int]) -> list[int]:
     return list(block_keys(pack_ids(tokens), SIZE))
 
 
-def taken(publisher: KvPublisher, prompt: bytes, salt: str | None = None) -> list[int]:
+def taken(publisher: KvPublisher, prompt: bytes, salt: str | None = None) -> Sequence[int]:
     """A turn with this prompt begins."""
     keys = publisher.keys(prompt, salt)
     assert keys is not None
@@ -137,4 +142,48 @@ async def test_nonsense_harms_nothing(pair: Pair) -> None:
         bus.publish(subject, data)
     pair.process.publish(subject, KvUpdate(pair.process.id, 2**62, stored=pack([1])))
     taken(publisher, pack_ids(PROMPT))
+    await eventually(lambda: pair.held(PROMPT) == 10)
+
+
+async def test_nothing_is_told_before_somebody_asks(pair: Pair) -> None:
+    publisher = await pair.worker()
+    heard: list[Message] = []
+    other = await pair._make("preprocessor", f"{pair.model}-q")
+    await other.subscribe(subjects.every_kv(pair.model), heard.append)
+    await other.bus.flush()
+    taken(publisher, pack_ids(PROMPT))
+    await eventually(lambda: len(pair.book) == 10)
+    await pair.process.bus.flush()
+    await other.bus.flush()
+    assert not heard
+    await pair.preprocessor()
+    pair.process.beat()
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    assert not heard
+    taken(publisher, pack_ids([7] * 8))
+    await eventually(lambda: pair.held([7] * 8) == 2)
+    await eventually(lambda: [msgspec.json.decode(message.data, type=KvUpdate).seq for message in heard] == [1])
+
+
+async def test_a_worker_that_did_not_answer_is_asked_again(pair: Pair) -> None:
+    await pair.preprocessor()
+    asked = asyncio.Event()
+    silent = await pair._make("worker", f"{pair.model}-w1")
+    silent.models = [ModelCard(pair.model, block_tokens=SIZE)]
+
+    def nonsense(message: Message) -> None:
+        asked.set()
+        message.reply(b"later")
+
+    mute = await silent.subscribe(subjects.kv_snapshot(pair.model, silent.id), nonsense)
+    silent.beat()
+    await asked.wait()
+    await eventually(lambda: not pair.feed._asking)
+    await mute.stop()
+    pair.process = silent
+    publisher = KvPublisher(silent, pair.model, pair.book)
+    await publisher.start()
+    await silent.bus.flush()
+    taken(publisher, pack_ids(PROMPT))
+    silent.beat()
     await eventually(lambda: pair.held(PROMPT) == 10)

@@ -1,10 +1,11 @@
 """Keys of KV blocks."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.frames import pack_ids
-from services.runtime.block_keys import _STRETCH, KeyMemo, block_keys, pack, unpack
+from services.runtime.block_keys import _STRETCH, KeyMemo, PromptKeys, block_keys, pack, unpack
 
 ids = st.lists(st.integers(0, 200_000), max_size=70)
 
@@ -64,3 +65,25 @@ def test_a_memory_has_its_limit() -> None:
     for start in range(6):
         memo.keys(pack_ids(range(start, start + 4 * _stretch)))
     assert len(memo._known) == 3
+
+
+@given(st.integers(0, 5 * _stretch + 3), st.lists(st.slices(330) | st.integers(-330, 330), max_size=6))
+def test_keys_that_are_made_when_they_are_asked_for(tokens: int, asked: list[slice | int]) -> None:
+    packed = pack_ids(range(tokens))
+    whole, made = list(block_keys(packed, 2)), PromptKeys(KeyMemo(2), packed)
+    assert len(made) == len(whole)
+    for place in asked:
+        if isinstance(place, slice) or -len(whole) <= place < len(whole):
+            assert made[place] == whole[place]
+        else:
+            with pytest.raises(IndexError):
+                made[place]
+    assert list(made) == whole
+
+
+def test_no_more_keys_are_made_than_are_asked_for() -> None:
+    memo = KeyMemo(2)
+    made = PromptKeys(memo, pack_ids(range(4 * _stretch)))
+    for asked, stretches in ((slice(1), 1), (slice(_STRETCH), 1), (slice(-1, None), 4)):
+        assert made[asked]
+        assert len(memo._known) == stretches

@@ -28,9 +28,11 @@ class PrefixCache:
         more = list(block_keys(pack_ids(more_ids), self.block_tokens, salt=salt, parent=parent))
         return [*keys, *more] if more else keys
 
-    def match(self, keys: Sequence[int]) -> int:
-        """How many leading blocks are held. They count as used now."""
+    def match(self, keys: Sequence[int], most: int | None = None) -> int:
+        """How many leading blocks are held, of the first `most`. They count as used now."""
         held = self._blocks.match(keys)
+        if most is not None:
+            held = min(held, most)
         self._blocks.use(keys[:held])
         return held
 

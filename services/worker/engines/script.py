@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
@@ -53,6 +54,8 @@ FEATURES = frozenset(
         "salt",
     }
 )
+
+T = TypeVar("T")
 
 
 class _Stream:
@@ -248,7 +251,7 @@ class ScriptEngine:
             stream.waiting, stream.running = False, True
             self._kv_held += stream.prompt_tokens
             # The last token is always computed: without it there is nothing to decode from.
-            held = self._cache.match(stream.keys[: (stream.prompt_tokens - 1) // BLOCK_TOKENS])
+            held = self._cache.match(stream.keys, (stream.prompt_tokens - 1) // BLOCK_TOKENS)
             stream.cached = held * BLOCK_TOKENS
             self._ticker.add(stream, self._prefilled_at(stream.prompt_tokens - stream.cached))
 
@@ -307,8 +310,7 @@ class ScriptEngine:
         if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
             delta.finish, delta.stop_id = playback.finish, playback.stop_id
         if first and stream.running:
-            # Behind the frame with the first token: nobody waits for the book-keeping of its prompt.
-            self._loop.call_soon(self._cache.insert, stream.keys)
+            self._afterwards(self._cache.insert, stream.keys)
         stream.put(delta)
         return aligned(now, stream.delay_us) if stream.running and stream.delay_us else NOW if stream.running else None
 
@@ -343,8 +345,12 @@ class ScriptEngine:
         self._running -= 1
         self._kv_held -= stream.prompt_tokens + stream.pos
         if stream.pos:
-            self._loop.call_soon(self._keep, stream)
+            self._afterwards(self._keep, stream)
         self._admit()
+
+    def _afterwards(self, work: Callable[[T], None], of: T) -> None:
+        """Book-keeping, when the frame of this step has left: that is sent at the end of the loop's next turn."""
+        self._loop.call_soon(self._loop.call_soon, work, of)
 
     def _keep(self, stream: _Stream) -> None:
         rest = [*stream.tail, *stream.ids[: stream.pos]]
