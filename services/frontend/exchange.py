@@ -58,8 +58,6 @@ class Exchange:
         self.body_timeout_s: float | None = None
         """How long the request's body may take."""
         self.outcome = ""
-        self.begun = False
-        """The response is on its way: nothing else can be said any more."""
         self.notes: list[str] = []
         """What was left out of the request, fit for a header; `note` says it."""
         self.fields: dict[str, object] = {}
@@ -162,8 +160,8 @@ def surround(edge: Edge, log: FilteringBoundLogger) -> Middleware:
             raise
         except Exception:
             log.exception("request.failed", request=exchange.request_id, path=request.path)
-            if exchange.begun:
-                raise
+            if request.writer.output_size:
+                raise  # the response is on its way: nothing else can be said any more
             info = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
             reply = shape(info, exchange.request_id, None)
             exchange.outcome = "internal"
@@ -180,7 +178,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """Signal handler, right before the first byte: ids on every response, streams included."""
     exchange = request.get(EXCHANGE)
     if exchange is not None:
-        exchange.begun = True
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
         vary = response.headers.get("vary")

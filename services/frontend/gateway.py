@@ -316,6 +316,8 @@ class Gateway:
         if turn.outcome is not None and not turn.outcome.done():
             turn.streaming = True
             turn.outcome.set_result(prepared)
+            if not turn.interruptions:
+                turn.sink.opened(prepared)
 
     def _stray(self, entry: EventEntry, turn: Turn | None) -> None:
         """Events that nobody waits for: the word that the attempt is over was lost on the way, and is said again."""

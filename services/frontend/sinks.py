@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import TypeAlias
 
 from structlog.typing import FilteringBoundLogger
 
@@ -13,98 +14,123 @@ from services.frontend.flush import Flusher
 from services.frontend.record import TurnRecord
 from services.frontend.sse import SseWriter
 
+Parts: TypeAlias = tuple[Renderer, SseWriter]
+"""What a stream is made with."""
+
 
 class StreamSink:
-    """A `TurnSink` that renders into a stream, once for all that came in a tick. What comes before `attach` waits."""
+    """A `TurnSink` that renders into a stream, once for all that came in a tick.
+
+    What the stream is made with costs as much as its first events do, so it is made beforehand (`get_ready`); then the
+    first events are written from within the call that brings them, instead of by the task that waits for the turn.
+    """
 
     __slots__ = (
         "_broken",
         "_flusher",
         "_log",
+        "_make",
         "_on_end",
         "_on_failure",
         "_out",
+        "_parts",
+        "_prepared",
         "_record",
-        "_renderer",
         "_running",
         "_waiting",
-        "_writer",
+        "begun",
         "ended",
     )
 
-    def __init__(self, record: TurnRecord, log: FilteringBoundLogger, flusher: Flusher, choices: int = 1) -> None:
+    def __init__(
+        self,
+        record: TurnRecord,
+        log: FilteringBoundLogger,
+        flusher: Flusher,
+        make: Callable[[], Parts],
+        choices: int = 1,
+        *,
+        on_end: Callable[[Renderer], None] | None = None,
+        on_failure: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_end` is called before the last bytes go, `on_failure` when one choice's failure has ended the others."""
+        self.begun = False
+        """The head is written: nothing but the stream can be the answer."""
         self.ended = False
         """All that belongs to the answer has come. It may not be written yet."""
         self._running = choices
         self._record = record
         self._log = log
         self._flusher = flusher
+        self._make = make
+        self._on_end, self._on_failure = on_end, on_failure
         self._waiting: list[tuple[int, list[TurnEvent]]] = []
-        """What came in this tick, or before `attach`."""
+        """What came in this tick, or before the stream begins."""
         self._out = b""
         self._broken = False
-        self._renderer: Renderer | None = None
-        self._writer: SseWriter | None = None
-        self._on_end: Callable[[Renderer], None] | None = None
-        self._on_failure: Callable[[], None] | None = None
+        self._parts: Parts | None = None
+        self._prepared: Prepared | None = None
 
     def refusal(self) -> ErrorInfo | None:
         """The error of a turn that failed before it said anything: it can still be the response's status."""
         return failure_of(self._waiting[0][1][0]) if self._waiting else None
 
-    async def attach(
-        self,
-        renderer: Renderer,
-        writer: SseWriter,
-        prepared: Sequence[Prepared],
-        *,
-        on_end: Callable[[Renderer], None] | None = None,
-        on_failure: Callable[[], None] | None = None,
-    ) -> None:
+    def get_ready(self) -> Parts:
+        """Makes what the stream is made with, if that was not done before. Raises what that raises."""
+        parts = self._parts
+        if parts is None:
+            parts = self._parts = self._make()
+        return parts
+
+    def opened(self, prepared: Prepared) -> None:
+        """See `TurnSink.opened`."""
+        self._prepared = prepared
+
+    def begin(self, prepared: Sequence[Prepared]) -> None:
         """Opens the stream, with what is there by now; from then on events go out as they come.
 
-        `on_end` is called before the last bytes go, `on_failure` when one choice's failure has ended the others.
+        Does nothing the second time. Raises as `get_ready`.
         """
-        self._renderer = renderer
-        self._on_end, self._on_failure = on_end, on_failure
+        if self.begun:
+            return
+        renderer, writer = self.get_ready()
         opening = renderer.start(prepared)
         if self._waiting:
             self._render(renderer, asyncio.get_running_loop().time())
             opening, self._out = opening + self._out, b""
-        over = self.ended or self._broken
-        await writer.begin(opening)
-        self._writer = writer
-        if over:
+        self.begun = True
+        writer.begin(opening)
+        if self.ended or self._broken:
             writer.close()
-            if self.ended and self._running and on_failure is not None:
-                on_failure()
-        elif self._waiting:
-            self._flusher.add(self)
+            if self.ended and self._running and self._on_failure is not None:
+                self._on_failure()
 
     def push(self, events: list[TurnEvent], choice: int = 0) -> None:
         """See `TurnSink.push`."""
         if self.ended or not events:
             return
-        if not self._waiting and self._writer is not None:
+        if self.begun and not self._waiting:
             self._flusher.add(self)
         self._waiting.append((choice, events))
         last = events[-1]
         if type(last) is not Delta and self._record.ends(last):
             self._end(last)
+        if not self.begun and self._prepared is not None and self.refusal() is None:
+            self.begin([self._prepared])
 
     def render(self, now: float) -> None:
         """See `Flushed.render`."""
-        renderer, writer = self._renderer, self._writer
-        if renderer is None or writer is None or writer.closed:
+        parts = self._parts
+        if parts is None or parts[1].closed:
             self._waiting.clear()
         else:
-            self._render(renderer, now)
+            self._render(parts[0], now)
 
     def send(self, now: float) -> None:
         """See `Flushed.send`."""
-        writer = self._writer
-        if writer is None:
+        if self._parts is None:
             return
+        writer = self._parts[1]
         out, self._out = self._out, b""
         if self.ended or self._broken:
             writer.close(out)
@@ -115,7 +141,7 @@ class StreamSink:
         self._running -= 1
         failed = failure_of(last) is not None
         self.ended = failed or not self._running
-        if failed and self._running and self._on_failure is not None:
+        if self.begun and failed and self._running and self._on_failure is not None:
             self._on_failure()
 
     def _render(self, renderer: Renderer, now: float) -> None:
@@ -149,6 +175,9 @@ class DocumentSink:
         self._running = choices
         self._record = record
 
+    def opened(self, prepared: Prepared) -> None:
+        """See `TurnSink.opened`."""
+
     def push(self, events: list[TurnEvent], choice: int = 0) -> None:
         """See `TurnSink.push`."""
         if self.ended or not events:
@@ -172,6 +201,9 @@ class Choice:
     def __init__(self, sink: StreamSink | DocumentSink, choice: int) -> None:
         self._sink = sink
         self._choice = choice
+
+    def opened(self, prepared: Prepared) -> None:
+        """See `TurnSink.opened`. The answer begins when all choices are prepared."""
 
     def push(self, events: list[TurnEvent]) -> None:
         """See `TurnSink.push`."""

@@ -9,13 +9,14 @@ handler's task, sends them as the client reads. Time is looked at by one timer p
 """
 
 import asyncio
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import cast
+from typing import Any
 
 from aiohttp import HttpVersion11, web
-from aiohttp.http import StreamWriter
+from aiohttp.helpers import rfc822_formatted_time
 from msgspec import Struct
 
 SLICE_BYTES = 64 * 1024
@@ -29,6 +30,7 @@ STREAM_HEADERS = {
     "x-accel-buffering": "no",
 }
 _LAST_CHUNK = b"0\r\n\r\n"
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _LOOKS = 4
 """How often a stalled stream is looked at within the time allowed."""
 
@@ -42,24 +44,48 @@ class StreamLimits(Struct, frozen=True):
 
 
 class EventStream(web.StreamResponse):
-    """The response around a stream, framed by its `SseWriter`: aiohttp writes the head, with the first bytes, and
-    nothing after it."""
+    """The response around a stream. Head, body and end are written by its `SseWriter`; aiohttp, which would make the
+    head when the first bytes are to go, only hears that all is done.
 
-    _length_check = False
-    _send_headers_immediately = False
+    Raises what a handler of `on_response_prepare` raises, and ValueError for a header that cannot be written.
+    """
 
     def __init__(self, request: web.Request) -> None:
         super().__init__(headers=STREAM_HEADERS)
         self.framed = request.version >= HttpVersion11
         """In chunks; a client of HTTP/1.0 reads until the connection is closed."""
+        self._stays = self.framed and request.keep_alive
         if self.framed:
             self.headers["transfer-encoding"] = "chunked"
-        else:
-            self.force_close()
+        for app in request.match_info.apps:
+            _at_once(app.on_response_prepare.send(request, self))
+        if self.framed and not self._stays:
+            self.headers["connection"] = "close"
+        major, minor = request.version
+        lines = [f"HTTP/{major}.{minor} {self.status} {self.reason}"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        if any(map(_CONTROL.search, lines)):
+            raise ValueError("a control character in a header")
+        self._head = "\r\n".join(lines).encode()
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection serves another request behind this one."""
+        return self._stays
+
+    def head(self) -> bytes:
+        """The status line and the headers, with the date of now."""
+        return b"%b\r\nDate: %b\r\n\r\n" % (self._head, rfc822_formatted_time().encode())
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """For aiohttp: nothing is left to be done."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """For aiohttp: nothing is left to be done."""
 
 
 class SseWriter:
-    """Writes one stream. `response` is prepared."""
+    """Writes one stream."""
 
     __slots__ = (
         "_backlog",
@@ -73,13 +99,13 @@ class SseWriter:
         "_loop",
         "_on_slow",
         "_request",
-        "_response",
         "_stalled_since",
         "_timer",
         "_transport",
         "_unread",
         "_wake",
         "closed",
+        "response",
     )
 
     def __init__(
@@ -94,7 +120,7 @@ class SseWriter:
         self.closed = False
         """Nothing is taken any more."""
         self._request = request
-        self._response = response
+        self.response = response
         self._transport = request.transport
         self._chunked = response.framed
         self._limits = limits
@@ -112,14 +138,15 @@ class SseWriter:
         self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def begin(self, data: bytes) -> None:
-        """Sends the response's head and the first bytes in one write. Raises ConnectionError."""
-        writer = cast(StreamWriter, self._request.writer)
-        # Not drained here, where nobody would notice that the client does not read.
+    def begin(self, data: bytes) -> None:
+        """Sends the response's head and the first bytes, in one write."""
+        self._last = self._loop.time()
         first = data[:SLICE_BYTES]
-        await writer.write(_chunk(first) if self._chunked and first else first, drain=False)
-        self._look_at_transport()
-        self.write(data[SLICE_BYTES:])
+        opening = self.response.head() + (_chunk(first) if self._chunked and first else first)
+        self._request.writer.output_size += len(opening)  # by which aiohttp knows that no other answer can be given
+        self._hand_over(opening)
+        if len(data) > SLICE_BYTES:
+            self.write(data[SLICE_BYTES:])
 
     def write(self, data: bytes, now: float | None = None) -> None:
         """Sends bytes, or puts them down while the client is behind. One that is too far behind is given up.
@@ -163,7 +190,6 @@ class SseWriter:
             self._stalled_since = self._loop.time()
             with suppress(ConnectionError):  # all is sent: Codex closes at its last event, without waiting for the end
                 await self._request.writer.drain()
-                await self._response.write_eof()
             if self._given_up:
                 raise ConnectionResetError("the client does not read")
         finally:
@@ -252,6 +278,16 @@ class SseWriter:
         self._on_slow()
         if self._transport is not None:
             self._transport.abort()
+
+
+def _at_once(work: Coroutine[Any, Any, None]) -> None:
+    """Runs what waits for nothing, such as the handlers of `on_response_prepare`, where nothing can be awaited."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise RuntimeError("a handler of on_response_prepare waited")
 
 
 def _chunk(data: bytes) -> bytes:

@@ -51,7 +51,8 @@ class TurnServer:
         self._config = config
         self._metrics = metrics
         self._log = log
-        self._flusher = Flusher(log)
+        self.flusher = Flusher(log)
+        """Of all streams of this server."""
         self._limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
 
     async def serve(
@@ -85,28 +86,47 @@ class TurnServer:
     ) -> web.StreamResponse:
         exchange = request[EXCHANGE]
         deadline = exchange.started + self._config.request_timeout_s
+        answer: _Answer | None = None
         try:
             async with asyncio.timeout_at(deadline):
                 ask = await read()
                 conversations = self.admit(ask, exchange, record)
-                choices = len(conversations)
-                sink = self._sink(ask, record, choices)
-                turns = await self._open(conversations, sink, exchange.id, _traceparent(request))
+                reply = self._reply(request, exchange, ask.conversations[0].model or conversations[0].model)
+                answer = _Answer(ask, reply, record, deadline, on_end)
+                sink: StreamSink | DocumentSink
+                if ask.stream:
+                    sink = self._sink(request, dialect, answer, len(conversations))
+                    # Right behind the request's way out to the pipeline: while that works, nobody waits for this.
+                    asyncio.get_running_loop().call_soon(sink.get_ready)
+                else:
+                    sink = DocumentSink(record, len(conversations))
+                answer.turns = await self._open(conversations, sink, exchange.id, _traceparent(request))
         except TimeoutError:
-            raise _late() from None
-        record.prompt_tokens = max(turn.prepared.prompt_tokens for turn in turns)
-        reply = self._reply(request, exchange, ask.conversations[0].model or turns[0].card.name)
-        answer = _Answer(turns, ask, reply, record, deadline, on_end)
+            if answer is None or not isinstance(sink, StreamSink) or not sink.begun:
+                raise _late() from None
+            return await self._stream(answer, sink)
+        record.prompt_tokens = max(turn.prepared.prompt_tokens for turn in answer.turns)
         try:
             if isinstance(sink, StreamSink):
-                return await self._stream(request, dialect, answer, sink)
+                return await self._stream(answer, sink)
             return await self._document(answer, sink)
         finally:
             if not sink.ended:
                 answer.cancel("hangup")
 
-    def _sink(self, ask: Ask, record: TurnRecord, choices: int) -> StreamSink | DocumentSink:
-        return StreamSink(record, self._log, self._flusher, choices) if ask.stream else DocumentSink(record, choices)
+    def _sink(self, request: web.Request, dialect: Dialect, answer: "_Answer", choices: int) -> StreamSink:
+        def make() -> tuple[Renderer, SseWriter]:
+            writer = SseWriter(request, EventStream(request), self._limits, dialect.keepalive, on_slow=too_slow)
+            return answer.ask.renderer(answer.reply), writer
+
+        def too_slow() -> None:
+            answer.record.outcome = "slow_reader"
+            answer.cancel("slow_reader")
+
+        on_failure = partial(answer.cancel, "failed")
+        return StreamSink(
+            answer.record, self._log, self.flusher, make, choices, on_end=answer.on_end, on_failure=on_failure
+        )
 
     def card(self, model: str) -> ModelCard:
         """The model that a request means. Raises where none of that name is served."""
@@ -166,34 +186,25 @@ class TurnServer:
             now=time.time,
         )
 
-    async def _stream(
-        self, request: web.Request, dialect: Dialect, answer: "_Answer", sink: StreamSink
-    ) -> web.StreamResponse:
-        refusal = sink.refusal()
-        if refusal is not None:
-            raise raised(refusal)
-        response = EventStream(request)
-        await response.prepare(request)
-        renderer = answer.ask.renderer(answer.reply)
-
-        def too_slow() -> None:
-            answer.record.outcome = "slow_reader"
-            answer.cancel("slow_reader")
+    async def _stream(self, answer: "_Answer", sink: StreamSink) -> web.StreamResponse:
+        if not sink.begun:
+            refusal = sink.refusal()
+            if refusal is not None:
+                raise raised(refusal)
+            sink.begin(answer.prepared)
+        renderer, writer = sink.get_ready()
 
         def too_late() -> None:
             answer.record.outcome = str(ErrorKind.TIMED_OUT)
             answer.cancel("timeout")
             writer.close(renderer.error(_late().info))
 
-        writer = SseWriter(request, response, self._limits, dialect.keepalive, on_slow=too_slow)
-        on_failure = partial(answer.cancel, "failed")
-        await sink.attach(renderer, writer, answer.prepared, on_end=answer.on_end, on_failure=on_failure)
         timer = asyncio.get_running_loop().call_at(answer.deadline, too_late)
         try:
             await writer.run()
         finally:
             timer.cancel()
-        return response
+        return writer.response
 
     async def _document(self, answer: "_Answer", sink: DocumentSink) -> web.StreamResponse:
         try:
@@ -216,18 +227,18 @@ class TurnServer:
         return web.Response(body=body, content_type="application/json")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Answer:
     """What both forms of an answer need."""
 
-    turns: list[OpenTurn]
-    """One for each choice."""
     ask: Ask
     reply: Reply
     record: TurnRecord
     deadline: float
     """The loop's time after which nobody waits."""
     on_end: OnEnd | None
+    turns: Sequence[OpenTurn] = ()
+    """One for each choice; none before all are open."""
 
     @property
     def prepared(self) -> list[Prepared]:

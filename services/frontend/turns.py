@@ -18,6 +18,13 @@ CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 class TurnSink(Protocol):
     """Where a turn's events go."""
 
+    def opened(self, prepared: Prepared) -> None:
+        """The turn is prepared: `TurnGateway.open` is about to return, unless its caller's task is cancelled.
+
+        Called once at most, before the first `push`, or not at all. Returns at once; must not raise.
+        """
+        ...
+
     def push(self, events: list[TurnEvent]) -> None:
         """Takes the next events: ordered, no gaps, no repeats.
 

@@ -46,6 +46,11 @@ class Sink:
     def __init__(self) -> None:
         self.events: list[TurnEvent] = []
         self.raises = False
+        self.prepared: list[Prepared] = []
+
+    def opened(self, prepared: Prepared) -> None:
+        assert not self.events
+        self.prepared.append(prepared)
 
     def push(self, events: list[TurnEvent]) -> None:
         if self.raises:
@@ -100,6 +105,17 @@ async def test_each_turn_gets_its_own_deltas_in_order(stage: Stage) -> None:
     stage.hear(("a", [BlockStop(0, length=5), FINISH]))
     assert one.events[-1] == FINISH
     assert stage.gateway.running == 1
+
+
+async def test_a_sink_hears_once_and_first_that_its_turn_is_prepared(stage: Stage) -> None:
+    sink = stage.open("a")
+    assert [prepared.worker for prepared in sink.prepared] == ["worker-1"]
+    turn = stage.gateway._turns["a"]
+    turn.interruptions, turn.attempt, turn.outcome = 1, 2, asyncio.get_running_loop().create_future()
+    stage.hear(("a", [Prepared(1, 9, "worker-2", "parser-1"), Delta(0, 0, "x")]), attempt=2)
+    assert turn.outcome.done()
+    assert sink.text == "x"
+    assert len(sink.prepared) == 1
 
 
 async def test_what_was_shown_is_dropped_also_in_part(stage: Stage) -> None:

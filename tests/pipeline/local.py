@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from schemas.control import Load, Stage
 from schemas.conversation import Conversation, Sampling, Text, Turn
 from schemas.errors import EngineFailed
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TurnEvent
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.gateway import Gateway
 from services.parser.detokenizer import Vocabulary
 from services.parser.service import Parser
@@ -171,6 +171,9 @@ class Sink:
     kinds: list[str] = field(default_factory=list)
     end: Finish | Failed | None = None
     watched: Callable[[], None] = lambda: None
+
+    def opened(self, prepared: Prepared) -> None:
+        pass
 
     def push(self, events: list[TurnEvent]) -> None:
         assert self.end is None, "nothing follows the end"

@@ -19,9 +19,8 @@ Events = AsyncIterator[Sequence[bytes]]
 async def send_events(request: web.Request, events: Events, limits: StreamLimits) -> web.StreamResponse:
     """Sends payloads as a stream, as they come. A client that goes or does not read is let go; nothing else ends."""
     response = EventStream(request)
-    await response.prepare(request)
     writer = SseWriter(request, response, limits, KEEPALIVE, on_slow=lambda: None)
-    await writer.begin(b"")
+    writer.begin(b"")
 
     async def feed() -> None:
         try:

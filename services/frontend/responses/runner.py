@@ -12,6 +12,7 @@ from schemas.events import Prepared, TurnEvent
 from services.frontend.dialects.base import Renderer, Reply, failure_of
 from services.frontend.dialects.responses.ask import ResponsesAsk
 from services.frontend.exchange import Exchange
+from services.frontend.flush import Flusher
 from services.frontend.metrics import FrontendMetrics
 from services.frontend.record import TurnRecord
 from services.frontend.responses.truncation import shortened
@@ -81,7 +82,7 @@ class Runner:
 
         Cancelling this cancels the turn. Raises TurnwireError as long as nothing was emitted.
         """
-        sink = RunSink(record, self._log)
+        sink = RunSink(record, self._log, self._server.flusher)
         turn: OpenTurn | None = None
         begun = False
         try:
@@ -95,6 +96,9 @@ class Runner:
                 sink.attach(renderer, emit, on_end)
                 await sink.done.wait()
         except TimeoutError:
+            if sink.ended and begun:
+                sink.flush()  # it ended in this very tick
+                return
             record.outcome = str(ErrorKind.TIMED_OUT)
             late = TimedOut("The request took longer than this server allows.")
             if not begun:
@@ -106,6 +110,7 @@ class Runner:
             record.outcome = "hangup"
             raise
         finally:
+            sink.done.set()
             if turn is not None and not sink.ended:
                 turn.cancel("timeout" if record.outcome == str(ErrorKind.TIMED_OUT) else "hangup")
             record.outcome = record.outcome or "internal"
@@ -131,55 +136,79 @@ class Runner:
 
 
 class RunSink:
-    """A `TurnSink` that renders. What comes before `attach` waits for it."""
+    """A `TurnSink` that renders, once for all that came in a tick. What comes before `attach` waits for it."""
 
-    def __init__(self, record: TurnRecord, log: FilteringBoundLogger) -> None:
+    def __init__(self, record: TurnRecord, log: FilteringBoundLogger, flusher: Flusher) -> None:
         self.ended = False
         """The turn ended by itself."""
         self.done = asyncio.Event()
-        """Everything was emitted."""
+        """Everything was emitted, or nobody wants it."""
         self._record = record
         self._log = log
-        self._early: list[list[TurnEvent]] = []
+        self._flusher = flusher
+        self._waiting: list[TurnEvent] = []
+        self._out = b""
+        self._last = False
+        """`_out` is the end of the stream."""
         self._renderer: Renderer | None = None
         self._emit: Emit | None = None
         self._on_end: OnEnd | None = None
 
     def refusal(self) -> ErrorInfo | None:
         """The error of a turn that failed before it said anything."""
-        return failure_of(self._early[0][0]) if self._early else None
+        return failure_of(self._waiting[0]) if self._waiting else None
 
     def attach(self, renderer: Renderer, emit: Emit, on_end: OnEnd) -> None:
-        """From now on events are rendered as they come."""
+        """From now on events are emitted as they come."""
         self._renderer, self._emit, self._on_end = renderer, emit, on_end
-        early, self._early = self._early, []
-        for number, events in enumerate(early, 1):
-            self._render(events, last=self.ended and number == len(early))
+        self.flush()
+
+    def flush(self) -> None:
+        """Emits what has come, at once."""
+        now = asyncio.get_running_loop().time()
+        self.render(now)
+        self.send(now)
+
+    def opened(self, prepared: Prepared) -> None:
+        """See `TurnSink.opened`."""
 
     def push(self, events: list[TurnEvent]) -> None:
         """See `TurnSink.push`."""
         if self.ended or self.done.is_set() or not events:
             return
-        self._record.batch()
+        if self._renderer is not None and not self._waiting:
+            self._flusher.add(self)
+        self._waiting += events
         self.ended = self._record.ends(events[-1])
-        if self._renderer is None:
-            self._early.append(events)
-        else:
-            self._render(events, last=self.ended)
 
-    def _render(self, events: list[TurnEvent], *, last: bool) -> None:
-        renderer, emit, on_end = self._renderer, self._emit, self._on_end
-        if renderer is None or emit is None or on_end is None or self.done.is_set():
+    def render(self, now: float) -> None:
+        """See `Flushed.render`."""
+        waiting, self._waiting = self._waiting, []
+        renderer = self._renderer
+        if renderer is None or not waiting or self.done.is_set():
             return
+        self._record.batch(now)
+        self._last = self.ended
         try:
-            data = renderer.events(events)
+            self._out = renderer.events(waiting)
         except Exception:
-            # The caller hands out the events of many turns: this one's trouble must not become theirs.
+            # The caller renders the streams of many turns: this one's trouble must not become theirs.
             self._log.exception("turn.render_failed")
             self._record.outcome = "internal"
-            data, last = renderer.error(ErrorInfo(ErrorKind.ENGINE, "Internal server error")), True
-        if last:
-            on_end()
-        emit(data)
-        if last:
-            self.done.set()
+            self._out = renderer.error(ErrorInfo(ErrorKind.ENGINE, "Internal server error"))
+            self._last = True
+
+    def send(self, now: float) -> None:
+        """See `Flushed.send`."""
+        emit, on_end = self._emit, self._on_end
+        if emit is None or on_end is None or self.done.is_set():
+            return
+        out, self._out = self._out, b""
+        try:
+            if self._last:
+                on_end()
+            if out:
+                emit(out)
+        finally:
+            if self._last:
+                self.done.set()
