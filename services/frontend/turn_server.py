@@ -91,7 +91,7 @@ class TurnServer:
             async with asyncio.timeout_at(deadline):
                 ask = await read()
                 conversations = self.admit(ask, exchange, record)
-                reply = self._reply(request, exchange, ask.conversations[0].model or conversations[0].model)
+                reply = partial(self._reply, request, exchange, ask.conversations[0].model or conversations[0].model)
                 answer = _Answer(ask, reply, record, deadline, on_end)
                 sink: StreamSink | DocumentSink
                 if ask.stream:
@@ -117,7 +117,7 @@ class TurnServer:
     def _sink(self, request: web.Request, dialect: Dialect, answer: "_Answer", choices: int) -> StreamSink:
         def make() -> tuple[Renderer, SseWriter]:
             writer = SseWriter(request, EventStream(request), self._limits, dialect.keepalive, on_slow=too_slow)
-            return answer.ask.renderer(answer.reply), writer
+            return answer.ask.renderer(answer.reply()), writer
 
         def too_slow() -> None:
             answer.record.outcome = "slow_reader"
@@ -217,7 +217,7 @@ class TurnServer:
             if len(answer.turns) > 1:
                 answer.cancel("failed")
             raise raised(sink.failure)
-        collector = answer.ask.collector(answer.reply)
+        collector = answer.ask.collector(answer.reply())
         collector.start(answer.prepared)
         for choice, events in enumerate(sink.events):
             collector.events(events, choice)
@@ -232,7 +232,7 @@ class _Answer:
     """What both forms of an answer need."""
 
     ask: Ask
-    reply: Reply
+    reply: Callable[[], Reply]
     record: TurnRecord
     deadline: float
     """The loop's time after which nobody waits."""
