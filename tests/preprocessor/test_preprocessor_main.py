@@ -1,0 +1,28 @@
+"""The preprocessor as a process: what it sets for the tokenizer before that is loaded."""
+
+import os
+
+import pytest
+
+from services.preprocessor.__main__ import main
+from services.runtime import entry
+
+NAME = "FASTOKENS_BPE_THREADS"
+
+
+@pytest.mark.parametrize(("given", "then"), [(None, "1"), ("4", "4")])
+def test_the_tokenizer_has_no_threads_of_its_own_unless_it_is_told(
+    given: str | None, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAME, given or "")
+    if given is None:
+        monkeypatch.delenv(NAME)
+    seen: list[str | None] = []
+
+    def start(*_: object) -> int:
+        seen.append(os.environ.get(NAME))
+        return 7
+
+    monkeypatch.setattr(entry, "main", start)
+    assert main([]) == 7
+    assert seen == [then]
