@@ -24,6 +24,8 @@ FRAME_BYTES = 128 * 1024
 messages wait; and escaped sixfold, the worst that JSON does to text, it is still under any server's limit."""
 INITIAL_WINDOW = 256 * 1024
 """Bytes under way to a receiver whose first beat has not come yet."""
+DRAIN_AGAIN_S = 0.5
+"""After a failure to drain to a receiver."""
 ASK_AGAIN_S = 0.5
 """A stream for which a replay was asked is not asked for again within this time."""
 
@@ -50,6 +52,7 @@ class FrameSender:
         *,
         on_credit: Callable[[str, int], None],
         on_replay: Callable[[Replay], None],
+        on_unsendable: Callable[[str, msgspec.Struct], bool] | None = None,
     ) -> None:
         """
         Args:
@@ -57,6 +60,8 @@ class FrameSender:
             fill: takes the next frame's worth, some `FRAME_BYTES`, out of a receiver's outbox.
             on_credit: (receiver, seq): everything up to that frame has arrived.
             on_replay: rewinds the streams it names; the sender then drains again.
+            on_unsendable: (receiver, frame): takes back what a frame holds that cannot be encoded, and ends the
+                streams to blame. False where there is none.
         """
         self._process = process
         self._receivers: Stage = receivers
@@ -64,6 +69,7 @@ class FrameSender:
         self._fill = fill
         self._on_credit = on_credit
         self._on_replay = on_replay
+        self._on_unsendable = on_unsendable
         self._links: dict[str, SendLink] = {}
         self._generation = 0
         self._marked: dict[str, None] = {}
@@ -73,7 +79,8 @@ class FrameSender:
     async def start(self) -> None:
         """Listens for credit and replay requests."""
         process = self._process
-        self._call_soon = asyncio.get_running_loop().call_soon
+        self._loop = asyncio.get_running_loop()
+        self._call_soon = self._loop.call_soon
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
         process.sent = lambda: {receiver: link.seq for receiver, link in self._links.items()}
@@ -121,9 +128,15 @@ class FrameSender:
             try:
                 self._drain_to(receiver)
             except Exception:
-                # One receiver's trouble must not become the others'.
+                # One receiver's trouble must not become the others'; and its own streams must not wait for a mark,
+                # which may only come with the first that has something to say.
                 self._marked.pop(receiver, None)
                 self._process.log.exception("stream.drain_failed", receiver=receiver)
+                self._loop.call_later(DRAIN_AGAIN_S, self._mark_again, receiver)
+
+    def _mark_again(self, receiver: str) -> None:
+        if receiver in self._links:
+            self.mark(receiver)
 
     def _drain_to(self, receiver: str) -> None:
         link = self._link(receiver)
@@ -132,7 +145,12 @@ class FrameSender:
             if frame is None:
                 del self._marked[receiver]
                 return
-            data = _encode(frame)
+            try:
+                data = _encode(frame)
+            except Exception:
+                if self._on_unsendable is None or not self._on_unsendable(receiver, frame):
+                    raise
+                continue
             link.sent(len(data))
             try:
                 self._process.bus.publish(self._subject(receiver), data)

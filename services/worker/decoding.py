@@ -66,6 +66,13 @@ class Decoding:
             self.stream.finish = TokenFinish(FinishReason.ERROR, error=info)
             self._end()
 
+    def abandon(self, error: TurnwireError) -> None:
+        """Stops the decoding; the turn ends with an error. Does nothing where it has ended."""
+        if not self.ended:
+            if self.handle is not None:
+                self.handle.close()
+            self.fail(error)
+
     def cancel(self) -> None:
         """Stops the decoding; the stream ends where it is. Does nothing where it has ended."""
         if not self.ended:

@@ -38,7 +38,7 @@ from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, Engine
 from services.worker.engines import open_engine
 from services.worker.kv_publisher import open_publisher
 from services.worker.pacing import Pacer
-from services.worker.stepper import Outbox, TokenStream
+from services.worker.stepper import UNSENDABLE, Outbox, TokenStream
 
 LINGER_S = 15.0
 """How long a finished turn can still be sent to another shard: several times the time to notice a death."""
@@ -65,7 +65,7 @@ class Worker:
         self._queue_limit = queue_limit
         self._log = process.log
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=LINGER_S)
+        self._outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=LINGER_S, on_broken=self._broken)
         self._sender = FrameSender(
             process,
             "parser",
@@ -73,6 +73,7 @@ class Worker:
             self._outbox.fill,
             on_credit=self._credited,
             on_replay=self._replay,
+            on_unsendable=self._outbox.take_back,
         )
         self._pacer = Pacer(FRAME_GAP_S, marked=self._sender.marked, mark=self._sender.mark, loop=self._loop)
         self._turns: dict[str, Decoding] = {}
@@ -140,7 +141,11 @@ class Worker:
         except Exception as failure:
             self._log.exception("worker.request_failed", turn=request.turn)
             error = EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
-        message.reply(_encode(GenerateReply(self._process.id, error)))
+        reply = _encode(GenerateReply(self._process.id, error))
+        if error is None:
+            self._loop.call_soon(message.reply, reply)  # in one write with the parse context, behind it
+        else:
+            message.reply(reply)
 
     def _take(self, request: GenerateRequest) -> None:
         self._admit(request)
@@ -188,7 +193,7 @@ class Worker:
         if self._kv is not None and keys is not None:
             decoding.block_keys, decoding.salt = keys, request.cache_salt
             decoding.rest = token_ids[len(keys) * self._kv.block_tokens :]
-            self._loop.call_soon(self._kv.used, keys)
+            self._kv.used(keys)
 
     def _prefill(self, request: GenerateRequest) -> None:
         """Computes a prompt that is likely to come, while there is nothing else to do."""
@@ -207,7 +212,7 @@ class Worker:
         check(engine_request, self._info)
         self._engine.open(engine_request, _Prefill(request.turn, self._log))
         if self._kv is not None and keys is not None:
-            self._loop.call_soon(self._kv.used, keys)
+            self._kv.used(keys)
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
@@ -239,16 +244,11 @@ class Worker:
             if not self._turns:
                 self._idle.set()
         if self._kv is not None and decoding.block_keys is not None:
-            # Behind the frame with the turn's end: nobody waits for the book-keeping.
-            self._loop.call_soon(self._note_output, decoding)
+            output = stream.ids[stream.resumed :]
+            self._kv.ended(decoding.block_keys, pack_ids(decoding.rest), output, decoding.salt)
         self._settle()
         if not self._outbox.busy and self._process.draining:
             self._process.poke()  # a beat makes the shards say what they have
-
-    def _note_output(self, decoding: Decoding) -> None:
-        if self._kv is not None and decoding.block_keys is not None:
-            output = decoding.stream.ids[decoding.stream.resumed :]
-            self._kv.ended(decoding.block_keys, pack_ids(decoding.rest), output, decoding.salt)
 
     def _stepped(self, stream: TokenStream) -> None:
         if stream.sent > 0:
@@ -259,6 +259,13 @@ class Worker:
     def _send(self, stream: TokenStream) -> None:
         self._outbox.mark(stream)
         self._pacer.now(stream.parser)
+
+    def _broken(self, stream: TokenStream) -> None:
+        self._log.error("worker.tokens_unsendable", turn=stream.turn, at=len(stream.ids))
+        decoding = self._turns.get(stream.turn)
+        if decoding is not None and decoding.stream is stream:
+            # Not from within the draining, to which the turn's end is one more thing to send.
+            self._loop.call_soon(decoding.abandon, EngineFailed(UNSENDABLE.message))
 
     def _credited(self, parser: str, seq: int) -> None:
         self._outbox.credited(parser, seq)

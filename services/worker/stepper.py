@@ -6,9 +6,10 @@ Finished turns linger for a while, so that another shard can take over from one 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 
+import msgspec
 from msgspec import Raw
 
 from schemas.control import Replay
@@ -31,9 +32,13 @@ GONE = TokenFinish(
     error=ErrorInfo(ErrorKind.ENGINE, "the worker has lost the turn", code=STREAM_GONE),
 )
 
+UNSENDABLE = ErrorInfo(ErrorKind.ENGINE, "the engine has given something that is no token")
+
 Logprobs = list[list[tuple[int, float]]]
 Key = tuple[str, int]
 """Turn and attempt."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class TokenStream:
@@ -157,6 +162,13 @@ class TokenStream:
         self.sent = end
         return TokenEntry(self.turn, self.attempt, at, ids[at:])
 
+    def break_off(self, at: int, error: ErrorInfo) -> None:
+        """What follows `at` cannot be sent: the stream ends there, with an error."""
+        del self.ids[at:]
+        self.logprobs = self.cached = None
+        self.finish = TokenFinish(FinishReason.ERROR, error=error)
+        self.rewind(at)
+
     def rewind(self, offset: int) -> None:
         """Send again from `offset` on, from 0 with the parse context; never moves forward."""
         self.sent = -1 if offset <= 0 else min(self.sent, offset)
@@ -168,8 +180,18 @@ class TokenStream:
 class Outbox:
     """The token streams of one worker."""
 
-    def __init__(self, worker: str, *, frame_bytes: int, linger_s: float, max_lingering: int = 4096) -> None:
+    def __init__(
+        self,
+        worker: str,
+        *,
+        frame_bytes: int,
+        linger_s: float,
+        max_lingering: int = 4096,
+        on_broken: Callable[[TokenStream], None] = lambda _: None,
+    ) -> None:
+        """`on_broken`: a stream had to be broken off; called from within `fill` and `take_back`."""
         self._worker = worker
+        self._on_broken = on_broken
         self._frame_bytes = frame_bytes
         self._linger_s = linger_s
         self._max_lingering = max_lingering
@@ -223,6 +245,14 @@ class Outbox:
             gone = self._gone.pop(parser, None)
             return TokenFrame(self._worker, seq, list(gone.values())) if gone else None
         entries: list[TokenEntry] = []
+        try:
+            self._collect(parser, seq, dirty, entries)
+        except Exception:
+            self.take_back(parser, TokenFrame(self._worker, seq, entries))
+            raise
+        return TokenFrame(self._worker, seq, entries) if entries else None
+
+    def _collect(self, parser: str, seq: int, dirty: dict[Key, TokenStream], entries: list[TokenEntry]) -> None:
         room = self._frame_bytes
         for key, stream in list(dirty.items()):
             if (tokens := stream.take_tokens(room)) is not None:
@@ -235,13 +265,39 @@ class Outbox:
                 continue
             if entries and stream.least > room:
                 break
-            entry, room = stream.take(seq, room)
+            at = max(stream.sent, 0)
+            try:
+                entry, room = stream.take(seq, room)
+            except Exception:
+                self._break_off(stream, at)
+                raise
             entries.append(entry)
             if not stream.pending:
                 del dirty[key]
             if entry.finish is not None:
                 self._ends.setdefault(parser, deque()).append((seq, stream))
-        return TokenFrame(self._worker, seq, entries) if entries else None
+
+    def take_back(self, parser: str, frame: msgspec.Struct) -> bool:
+        """A frame was not sent after all: its streams go out again from where it began. Those whose part of it cannot
+        be encoded, for an engine has given what is no token id or no number, end there. True where there were such.
+        """
+        assert isinstance(frame, TokenFrame)
+        blamed = False
+        for entry in frame.entries:
+            stream = self.find(entry.turn, entry.attempt)
+            if stream is None or stream.parser != parser:
+                continue
+            if _can_be_sent(entry):
+                stream.rewind(entry.at)
+            else:
+                blamed = True
+                self._break_off(stream, entry.at)
+            self.mark(stream)
+        return blamed
+
+    def _break_off(self, stream: TokenStream, at: int) -> None:
+        stream.break_off(at, UNSENDABLE)
+        self._on_broken(stream)
 
     def credited(self, parser: str, seq: int) -> None:
         """A shard has everything up to frame `seq`: streams whose end was in it are delivered."""
@@ -293,6 +349,14 @@ class Outbox:
     def _all(self) -> Iterator[TokenStream]:
         yield from self._live.values()
         yield from self._lingering.values()
+
+
+def _can_be_sent(entry: TokenEntry) -> bool:
+    try:
+        _encode(entry)
+    except Exception:  # of any kind: msgspec asks the objects themselves
+        return False
+    return True
 
 
 def _finite(logprob: float) -> float:

@@ -10,6 +10,7 @@ import pytest
 from schemas import subjects
 from schemas.control import Replay, Standing
 from schemas.frames import TokenEntry, TokenFrame
+from services.runtime import streams
 from services.runtime.bus import Message
 from services.runtime.process import Process
 from services.runtime.streams import FrameReceiver, FrameSender
@@ -208,3 +209,49 @@ async def test_a_server_that_dies_and_comes_back_costs_nothing(make_process: Mak
     async with asyncio.timeout(20):
         while not sink.whole(source):
             await beat(worker, parser)
+
+
+async def test_what_failed_to_be_drained_is_drained_again_without_a_mark(
+    make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "DRAIN_AGAIN_S", 0.01)
+    worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
+    source, sink = Source(worker, parser.id), Sink(parser)
+    failures = iter([RuntimeError("once"), RuntimeError("and again")])
+    fill = source.sender._fill
+
+    def failing(receiver: str, seq: int) -> msgspec.Struct | None:
+        for failure in failures:
+            raise failure
+        return fill(receiver, seq)
+
+    source.sender._fill = failing
+    await sink.start()
+    await source.sender.start()
+    await sink.process.bus.flush()
+    source.add()
+    await eventually(lambda: sink.whole(source))
+    assert next(failures, None) is None
+
+
+async def test_a_frame_that_cannot_be_encoded_is_taken_back(make_process: MakeProcess) -> None:
+    worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
+    source, sink = Source(worker, parser.id), Sink(parser)
+    source.ids["t3"].append(object())  # type: ignore[arg-type]
+    taken: list[str] = []
+
+    def take_back(receiver: str, frame: msgspec.Struct) -> bool:
+        assert isinstance(frame, TokenFrame)
+        taken.append(receiver)
+        source.at = dict.fromkeys(source.ids, 0)
+        del source.ids["t3"]
+        return True
+
+    source.sender._on_unsendable = take_back
+    await sink.start()
+    await source.sender.start()
+    await sink.process.bus.flush()
+    source.add()
+    await eventually(lambda: sink.whole(source))
+    assert taken == [parser.id]
+    assert sink.receiver.gaps == 0

@@ -94,3 +94,15 @@ def test_the_death_of_the_engine_is_told_as_such() -> None:
     codes = [turn.stream.finish.error.code for turn in (one, other) if turn.stream.finish and turn.stream.finish.error]
     assert codes == [ENGINE_DIED, EngineFailed("").info.code]
     assert trial.ends == ["a", "b"]
+
+
+def test_a_turn_that_is_abandoned_ends_with_an_error_and_its_engine_stops() -> None:
+    trial = Trial()
+    turn = trial.open("a")
+    turn.put(Delta([1], cached=0))
+    for _ in range(2):
+        turn.abandon(EngineFailed("no tokens"))
+    turn.put(Delta([2]))
+    assert (trial.closed, trial.ends, turn.stream.ids) == (1, ["a"], [1])
+    assert turn.stream.finish is not None
+    assert turn.stream.finish.reason is FinishReason.ERROR

@@ -1,13 +1,14 @@
 """The worker's outbox: what is ready goes out, what was lost goes out again, what is done is let go."""
 
 import msgspec
+import pytest
 from msgspec import Raw
 
 from schemas.control import Replay, Standing
 from schemas.events import FinishReason
-from schemas.frames import ABSENT, TokenEntry, TokenFinish
+from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
 from services.worker.engine import Delta
-from services.worker.stepper import GONE, LOWEST, TOKEN_BYTES, Outbox, TokenStream
+from services.worker.stepper import GONE, LOWEST, TOKEN_BYTES, UNSENDABLE, Outbox, TokenStream
 
 CONTEXT = Raw(b'{"model":"m"}')
 FRAME_TOKENS = 1000
@@ -279,3 +280,51 @@ def test_what_is_here_goes_out_before_the_word_of_what_is_not() -> None:
     box.replay(Replay(live.parser, [Standing("gone", 1, 0), Standing(live.turn, live.attempt, 0)]))
     frames = [box.fill(live.parser, seq) for seq in (1, 2, 3)]
     assert [[entry.turn for entry in frame.entries] for frame in frames if frame] == [[live.turn], ["gone"]]
+
+
+def test_what_cannot_be_encoded_ends_its_own_stream_alone() -> None:
+    broken: list[str] = []
+    box = Outbox("w1", frame_bytes=10_000, linger_s=10.0, on_broken=lambda s: broken.append(s.turn))
+    streams = [stream(turn) for turn in "abc"]
+    for s in streams:
+        box.open(s)
+        s.add(Delta([1, 2], cached=0))
+        box.mark(s)
+    assert box.fill("p1", 1) is not None
+    for s in streams:
+        s.add(Delta([3, object()] if s.turn == "b" else [3]))  # type: ignore[list-item]
+        box.mark(s)
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    with pytest.raises(TypeError):
+        msgspec.json.encode(frame)
+    assert box.take_back("p1", frame)
+    assert broken == ["b"]
+    again = box.fill("p1", 2)
+    assert again is not None
+    assert msgspec.json.decode(msgspec.json.encode(again), type=TokenFrame) == again
+    assert {entry.turn: (entry.at, entry.ids) for entry in again.entries} == {
+        "a": (2, [3]),
+        "b": (2, []),
+        "c": (2, [3]),
+    }
+    assert [entry.finish and entry.finish.error for entry in again.entries] == [None, UNSENDABLE, None]
+    assert box.fill("p1", 3) is None
+    assert not box.take_back("p1", again), "nothing was to blame"
+    assert box.fill("p1", 3) is not None
+
+
+def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() -> None:
+    box = outbox()
+    streams = [stream(turn) for turn in "abc"]
+    for s in streams:
+        box.open(s)
+        s.add(Delta([1], cached=0))
+        box.mark(s)
+    streams[1].logprobs = object()  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        box.fill("p1", 1)
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    told = {entry.turn: (entry.ids, entry.context, entry.finish and entry.finish.error) for entry in frame.entries}
+    assert told == {"a": ([1], CONTEXT, None), "b": ([], CONTEXT, UNSENDABLE), "c": ([1], CONTEXT, None)}

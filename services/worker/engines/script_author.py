@@ -25,8 +25,9 @@ from services.worker.engines.script_player import (
     perform,
 )
 
-_TAIL = 160
-"""The play directive stands within so many tokens of the prompt's end; a long prompt is not decoded for it."""
+_TAILS = (48, 160)
+"""The play directive stands within so many tokens of the prompt's end; a long prompt is not decoded for it. It is the
+last one that counts, so that one which stands in few tokens need not be looked for in more."""
 _EXAMPLE = "x\n[[play some-text n=512 delay=0.5 burst=4 id=r7]] [[play"
 _COMPILED = 256
 _SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
@@ -66,14 +67,17 @@ class Author:
         if not self._scripts:
             return None
         end = len(request.token_ids) - request.resumed
-        tail = request.token_ids[max(0, end - _TAIL) : end]
-        directive = find_directive("".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail))
+        tails = (request.token_ids[max(0, end - tokens) : end] for tokens in _TAILS)
+        directive = next(filter(None, map(self._directive, tails)), None)
         if directive is None:
             return None
         if directive.name not in self._scripts:
             known = ", ".join(sorted(self._scripts))
             raise Invalid(f"there is no script {directive.name!r}; there are: {known}", param="prompt")
         return directive, self._play(directive, request)
+
+    def _directive(self, tail: Sequence[int]) -> Directive | None:
+        return find_directive("".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail))
 
     def written(self, request: EngineRequest) -> Playback:
         """What the prompt brings with it, in request mode, or what the agent has to say. Milliseconds on long prompts.
