@@ -116,7 +116,15 @@ class StreamSink:
         if type(last) is not Delta and self._record.ends(last):
             self._end(last)
         if not self.begun and self._prepared is not None and self.refusal() is None:
-            self.begin([self._prepared])
+            self._begin_early(self._prepared)
+
+    def _begin_early(self, prepared: Prepared) -> None:
+        try:
+            self.begin([prepared])
+        except Exception:
+            # Left to the handler, which tries again, and whose errors can still be a status.
+            self._log.exception("turn.begin_failed")
+            self._prepared = None
 
     def render(self, now: float) -> None:
         """See `Flushed.render`."""

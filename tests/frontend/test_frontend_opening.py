@@ -136,17 +136,24 @@ async def test_a_hangup_when_the_stream_has_begun_cancels_the_opening() -> None:
     assert served.lines[-1]["outcome"] == "hangup"
 
 
-async def test_a_stream_that_cannot_be_begun_is_a_500(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("eager", [False, True])
+async def test_a_stream_that_cannot_be_begun_is_a_500(monkeypatch: pytest.MonkeyPatch, eager: bool) -> None:
     def broken(*_: object) -> bytes:
         raise ZeroDivisionError
 
     monkeypatch.setattr(MessagesStream, "start", broken)
     gateway = FakeGateway(lambda: [WHOLE])
+    if eager:
+        gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
+        gateway.returns.set()
     async with serving(gateway) as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=STREAM)
         assert response.status == 500
         assert (await response.json())["type"] == "error"
     assert served.lines[-1]["outcome"] == "internal"
+    if eager:
+        assert served.lines[0]["event"] == "turn.begin_failed"
+        assert gateway.turns[0].cancelled == ["hangup"], "the gateway was not disturbed, and the turn given up"
 
 
 async def test_a_client_that_wants_the_connection_closed_is_told_so() -> None:
