@@ -26,13 +26,14 @@ _KEY_CHARS = 11
 """Of a key in JSON: eight bytes in base64."""
 
 TELL_DELAY_S = 0.02
-"""So late may be what preprocessors know: they need it for the next turn, not for this one."""
+"""So late may be what preprocessors know of a turn that goes on: they need it for the next one."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class KvPublisher:
-    """One worker's word on its KV cache. What changes within `TELL_DELAY_S` goes out together.
+    """One worker's word on its KV cache. What changes within `TELL_DELAY_S` goes out together, and at once behind the
+    end of a turn: its client may ask again as soon as it has heard of that.
 
     Until somebody has asked for all that the cache holds, nobody follows it, and nothing is told. The book is kept
     `TELL_DELAY_S` behind the turns, one chain of blocks in a turn of the loop: no token waits for it.
@@ -80,7 +81,11 @@ class KvPublisher:
         `rest`: the prompt's ids behind the blocks with `keys` (`pack_ids`).
         """
         self._chains.append(partial(self._whole, keys, rest, output, salt))
-        self._tell_soon()
+        if self._book.followed:
+            # A turn of the loop later: the end itself is written first.
+            self._loop.call_soon(self._loop.call_soon, self._enter)
+        else:
+            self._tell_soon()
 
     def _whole(self, keys: Sequence[int], rest: bytes, output: Sequence[int], salt: str | None) -> Sequence[int]:
         tail = rest + pack_ids(output[:-1])

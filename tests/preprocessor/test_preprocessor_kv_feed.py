@@ -76,6 +76,17 @@ async def test_a_turn_s_prompt_and_output_are_known(pair: Pair) -> None:
     await eventually(lambda: pair.held(PROMPT) == 5)
 
 
+async def test_a_turn_that_has_ended_is_told_of_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another preprocessor may get the session's next turn."""
+    monkeypatch.setattr(kv_publisher, "TELL_DELAY_S", 3600)
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    await eventually(lambda: pair.book.followed)
+    known = taken(publisher, pack_ids(PROMPT[:10]))
+    publisher.ended(known, pack_ids(PROMPT[8:10]), PROMPT[10:21], None)
+    await eventually(lambda: pair.held(PROMPT) == 5)
+
+
 async def test_a_salted_turn_is_known_by_its_salt_only(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
