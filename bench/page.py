@@ -69,9 +69,16 @@ def _heading(record: Record, name: str) -> str:
     sides = "; ".join(side.described for side in record.sides)
     where = f"{machine.cores} cores, {machine.processor}, {machine.system}, Python {machine.python}"
     disturbed = disturbance(record)
-    return (
-        f"{record.started[:10]}, {where}. {sides}. Medians of {record.repeat}; {disturbed}. `bench/results/{name}`.\n"
-    )
+    medians = f"Medians of {_repeats(record)}"
+    return f"{record.started[:10]}, {where}. {sides}. {medians}; {disturbed}. `bench/results/{name}`.\n"
+
+
+def _repeats(record: Record) -> str:
+    """How often each part was measured: a run that was resumed with some of its parts has fewer of the others."""
+    counts = {part.split()[0]: len(record.repeats(part)) for part in dict.fromkeys(e.part for e in record.entries)}
+    most = max(counts.values(), default=record.repeat)
+    fewer = [f"{part}: {count}" for part, count in counts.items() if count < most]
+    return f"{most} ({', '.join(fewer)})" if fewer else str(most)
 
 
 def _targets(found: Sequence[Line], record: Record) -> str:

@@ -57,6 +57,10 @@ class Record(Struct):
         """That part was measured there, without a problem."""
         return any((e.side, e.repeat, e.part) == (side, repeat, part) and not e.problem for e in self.entries)
 
+    def repeats(self, part: str) -> set[int]:
+        """The repeats in which a part was measured without a problem on some side."""
+        return {e.repeat for e in self.entries if e.part == part and not e.problem}
+
     def put(self, entry: Entry) -> None:
         """Adds an entry, in the place of one that was there."""
         same = (entry.side, entry.repeat, entry.part)

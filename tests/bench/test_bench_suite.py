@@ -243,3 +243,10 @@ def test_a_record_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
         suite.open_record(again, [Stub(OURS, log)], Sizes())
     with pytest.raises(ValueError, match="compares"):
         suite.open_record(again, [Stub(OURS, log), Stub("peer", log)], QUICK)
+
+
+def test_the_page_says_which_parts_were_measured_less_often() -> None:
+    one = Record("2026-01-01T00:00:00Z", "test", this_machine(), 2, {}, [SideFacts(OURS, OURS)])
+    for repeat, part, problem in ((1, "ttft", ""), (2, "ttft", ""), (1, "hold", ""), (2, "hold", "it ended")):
+        one.put(Entry(OURS, repeat, part, 1.0, [], problem))
+    assert "Medians of 2 (hold: 1);" in page._heading(one, "x.json")
