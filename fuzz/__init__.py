@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of what reads foreign text: the parser core, the detokenizer, stop strings, requests."""
+"""Coverage-guided fuzzing of the code that reads untrusted text: parser core, detokenizer, stop strings, requests."""

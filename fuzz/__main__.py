@@ -1,6 +1,6 @@
 """`python -m fuzz TARGET [--findings DIR] [libFuzzer's arguments]`: see README.md.
 
-Without `--findings` the first law that breaks ends the run, with the input in libFuzzer's `crash-*` file. With it the
+Without `--findings` the first violated property ends the run, with the input in libFuzzer's `crash-*` file. With it the
 run goes on, and the directory gets the shortest input for each distinct failure.
 """
 
@@ -35,15 +35,17 @@ class Findings:
             print(f"FINDING {name}: {str(error)[:300]}", file=sys.stderr, flush=True)
         self._size[name] = len(data)
         (self._folder / name).write_bytes(data)
-        story = "".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace")
-        (self._folder / f"{name}.txt").write_bytes(self._show(data).encode("utf-8", "backslashreplace") + b"\n" + story)
+        details = "".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace")
+        (self._folder / f"{name}.txt").write_bytes(
+            self._show(data).encode("utf-8", "backslashreplace") + b"\n" + details
+        )
 
 
 def _signature(data: bytes, error: BaseException) -> str:
-    """What failed, where: the law or the exception, the innermost line, and the first byte (a parser's family)."""
+    """Identifies a failure by property or exception, innermost line, and first byte (the parser's family)."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).stem}-{frames[-1].lineno}"
-    what = str(getattr(error, "law", type(error).__name__)).replace(" ", "-")
+    what = str(getattr(error, "property", type(error).__name__)).replace(" ", "-")
     return f"{what}-{where}-{hashlib.sha1(data[:1]).hexdigest()[:6]}"
 
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 SCALARS: Final[tuple[Any, ...]] = (
     *(None, True, False, 0, -1, 1.5, 1e400, 2**63, 2**70, "", " ", "x", "\x00", "\ud800", [], {}, [[]]),
 )
-"""What stands anywhere, rarely where it belongs."""
+"""Values that are put anywhere."""
 
 
 class Mutator:
-    """Changes bodies within the words of one API."""
+    """Changes bodies with the keys and values of one API."""
 
     def __init__(self, keys: Sequence[str], values: Sequence[Any]) -> None:
         self._keys, self._values = keys, values

@@ -1,6 +1,6 @@
-"""A generation to parse, and how the bytes of a fuzzed input stand for one.
+"""A generation to parse, and its encoding as the bytes of a fuzzed input.
 
-family, flags, tools, finish reason, seed of the cuts, share of the text that the prompt has said; then the text
+Layout: family, flags, tools, finish reason, seed of the cuts, share of the text that is in the prompt; then the text.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any, Final
 from fuzz.toolsets import toolset
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
-from services.parser import TurnParser, families, open_parser
+from services.families import TurnParser, families, open_parser
 
 HEADER: Final = 6
 REASONS: Final = (
@@ -60,7 +60,7 @@ class Case:
 
 
 def decode(data: bytes) -> Case:
-    """The case that some bytes stand for; any bytes do."""
+    """Decodes any bytes to a case."""
     family, flags, tools, reason, seed, share = data[:HEADER].ljust(HEADER, b"\0")
     text = data[HEADER:].decode("utf-8", "replace")
     cut = len(text) * share // 256
@@ -77,7 +77,7 @@ def decode(data: bytes) -> Case:
 
 
 def encode(vector: dict[str, Any], seed: int = 0) -> bytes:
-    """The bytes for a vector; its tools become those of all vectors."""
+    """Encodes a vector; its tools become those of all vectors."""
     header = (
         FAMILIES.index(vector["family"]),
         _IN_REASONING * vector["prompt_ends_in_reasoning"],
@@ -104,7 +104,7 @@ def from_vector(vector: dict[str, Any]) -> Case:
 
 
 def to_vector(case: Case, /, **more: Any) -> dict[str, Any]:
-    """A case as a finding: only the tools that it names."""
+    """A case as a finding, with only the tools that it names."""
     named = [t for t in case.tools if t.name in case.raw + case.prefix] or list(case.tools[:1])
     vector: dict[str, Any] = {
         "family": case.family,

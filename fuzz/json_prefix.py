@@ -1,4 +1,4 @@
-"""Whether a text is the beginning of a JSON object: what a call that broke off must still be."""
+"""Checks whether a text is the beginning of a JSON object, as the arguments of a truncated call must be."""
 
 import re
 from typing import Final
@@ -13,11 +13,11 @@ _WORDS: Final = ("true", "false", "null")
 
 
 class _End(Exception):
-    """The text ends here, and is right so far."""
+    """The text ends here, and is valid so far."""
 
 
 class _Wrong(Exception):
-    """No JSON goes on like this."""
+    """The text cannot be continued to valid JSON."""
 
 
 def is_object_prefix(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Mutations that know the grammars: markers, whole calls and pieces of vectors are spliced into the text."""
+"""Mutates inputs with the families' grammars: splices markers, whole calls and pieces of vectors into the text."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`python -m fuzz.reduce FILE…`: for inputs of the parser target, the smallest case that breaks the same law."""
+"""`python -m fuzz.reduce FILE…`: reduces inputs of the parser target to the smallest case with the same failure."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from fuzz.cases import Case, decode, to_vector
-from fuzz.laws import Broken, check
+from fuzz.properties import PropertyViolated, check
 from schemas.events import FinishReason
 
 _SIMPLER: Final[tuple[Callable[[Case], Case], ...]] = (
@@ -21,25 +21,25 @@ _SIMPLER: Final[tuple[Callable[[Case], Case], ...]] = (
 )
 
 
-def broken(case: Case) -> str | None:
-    """The law that a case breaks, or the name of what was raised; None if all is well."""
+def violated(case: Case) -> str | None:
+    """The property that a case violates, or the name of the exception; None if all hold."""
     try:
         check(case)
-    except Broken as error:
-        return error.law
+    except PropertyViolated as error:
+        return error.property
     except Exception as error:
         return type(error).__name__
     return None
 
 
 def reduced(case: Case) -> Case:
-    """The smallest case found that breaks the same law."""
-    law = broken(case)
-    if law is None:
+    """The smallest case found that violates the same property."""
+    property = violated(case)
+    if property is None:
         return case
 
     def fails(other: Case) -> bool:
-        return broken(other) == law
+        return violated(other) == property
 
     while True:
         before = case
@@ -57,7 +57,7 @@ def reduced(case: Case) -> Case:
 
 
 def _shrunk(text: str, fails: Callable[[str], bool]) -> str:
-    """The text without all that can be left out, and with dull letters where those do."""
+    """The text without every part that is not needed for the failure, other letters replaced by x."""
     size = len(text)
     while size:
         at = 0
@@ -69,14 +69,14 @@ def _shrunk(text: str, fails: Callable[[str], bool]) -> str:
                 at += size
         size //= 2
     for at, char in enumerate(text):
-        dull = text[:at] + "x" + text[at + 1 :]
-        if char.isalnum() and char != "x" and fails(dull):
-            text = dull
+        plain = text[:at] + "x" + text[at + 1 :]
+        if char.isalnum() and char != "x" and fails(plain):
+            text = plain
     return text
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         least = reduced(decode(Path(name).read_bytes()))
-        vector = to_vector(least, case=Path(name).name, law=broken(least), why="")
+        vector = to_vector(least, case=Path(name).name, property=violated(least), why="")
         print(json.dumps(vector, ensure_ascii=False), flush=True)

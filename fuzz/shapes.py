@@ -1,4 +1,4 @@
-"""What a family's grammar is made of, for laws that ask whether a text may be a marker and for mutations."""
+"""Lists the literals and shapes of a family's grammar, for properties that concern markers and for mutations."""
 
 import re
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Final
 
-from services.parser import families
-from services.parser.markup import Markup
-from services.parser.shapes import Shape
+from services.families import families
+from services.families.grammar.markup import Markup
+from services.families.grammar.shapes import Shape
 
 _HOLE: Final = re.compile(r"\{(ws|name|key|bare|id|junk|to|word|bool|q|suffix)\}")
 FILLED: Final = {
@@ -52,13 +52,13 @@ def _notations(part: Any, seen: set[int]) -> Iterator[str]:
 def notations(family: str) -> tuple[str, ...]:
     """All literal texts and shapes of a family's grammar, in the notation of shapes."""
     known = families()[family]
-    said = (*_notations(known.grammar, set()), *known.markers, *known.stops, *(known.think or ()))
-    return tuple(dict.fromkeys(text for text in said if text))
+    texts = (*_notations(known.grammar, set()), *known.markers, *known.stops, *(known.think or ()))
+    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 @cache
 def first_characters(family: str) -> frozenset[str]:
-    """What a marker of the family may begin with."""
+    """The first characters of the family's markers."""
     return frozenset(text[0] for text in notations(family))
 
 
@@ -73,12 +73,12 @@ def spellings(family: str) -> tuple[str, ...]:
 
 
 def _loose(notation: str) -> str:
-    """A pattern for a marker; its holes hold anything that is no bracket."""
+    """A pattern for a marker; its holes match anything but angle brackets."""
     return r"[^<>]*?".join(map(re.escape, _HOLE.split(notation)[::2]))
 
 
 class Framing:
-    """What may stand between the blocks of a turn without calls."""
+    """The text that is allowed between the blocks of a turn without calls."""
 
     def __init__(self, markers: frozenset[str], heads: frozenset[str]) -> None:
         literal = "|".join(map(_loose, sorted(markers, key=len, reverse=True)))
@@ -99,8 +99,8 @@ def framing(family: str, calls: bool) -> Framing | None:
     if not isinstance(grammar, Markup):
         return None
     markers = {*grammar.tails, *grammar.stops}
-    markers.update(text for pair in grammar.think for text in (pair.opener, pair.closer))
+    markers.update(text for pair in grammar.think for text in pair)
     markers.update(text for pair in grammar.frames for text in pair)
     heads = {call.shape.head for call in grammar.calls if calls} | {_HOLE.split(marker)[0] for marker in markers}
-    # Up to its first bracket a marker is unmistakable: cut off behind it, it is still none of the text.
+    # Up to its first bracket a marker is unambiguous: truncated after it, it is still not text.
     return Framing(frozenset(markers), frozenset(head[: head.find(">") + 1] or head for head in heads))

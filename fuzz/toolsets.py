@@ -1,4 +1,4 @@
-"""The tools that requests offer while the parsers are fuzzed: those of the vectors, none, and awkward ones."""
+"""The tools that requests offer while the parsers are fuzzed: those of the vectors, none, and unusual ones."""
 
 import json
 from functools import cache
@@ -67,11 +67,11 @@ def of_the_vectors() -> tuple[ToolSpec, ...]:
 
 @cache
 def awkward() -> tuple[ToolSpec, ...]:
-    """Tools whose names and schemas are hard to deal with, or are no schemas."""
+    """Tools with unusual names and schemas, or with invalid schemas."""
     return tuple(ToolSpec(name, schema=schema) for name, schema in _AWKWARD.items())
 
 
 def toolset(number: int) -> tuple[ToolSpec, ...]:
-    """The tools that a number stands for in a fuzzed input."""
+    """The tools for a number in a fuzzed input."""
     vectors = of_the_vectors()
     return ((), vectors, vectors, vectors, awkward(), vectors + awkward())[number % 6]

@@ -1,4 +1,4 @@
-"""Small tokenizers of each kind that the detokenizer tells apart, made on the spot."""
+"""Small tokenizers, one of each kind that the detokenizer distinguishes."""
 
 from functools import cache
 from typing import Final
@@ -37,7 +37,7 @@ def sentencepiece() -> Tokenizer:
 
 @cache
 def wordpiece() -> Tokenizer:
-    """A decoder that looks at neighbours, and is no table of bytes."""
+    """A decoder that depends on the neighbours of a token, not on a table of bytes."""
     words = ["[UNK]", *SPECIAL, "hel", "##lo", "world", "##wide", ".", "'", "s", "##é", "船"]
     tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

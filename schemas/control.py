@@ -1,14 +1,14 @@
-"""What keeps the pipeline together: who is there, who may send how much, what to stop, what to send again."""
+"""Control messages between the services: heartbeats, credit, replay requests, cancellation."""
 
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
 
 
 class ModelCard(Struct, frozen=True, omit_defaults=True):
-    """A served model as its preprocessor and worker describe it; `/v1/models` shows it."""
+    """A served model as its preprocessor and worker describe it, and as `/v1/models` lists it."""
 
     name: str
     aliases: list[str] = []
@@ -30,11 +30,11 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     """Of the engine: logprobs, guided, prefix_cache, kv_events, priority, salt, seed, …"""
     engine: str = ""
     block_tokens: int = 0
-    """Tokens in a KV block of the engine; 0: prompts share nothing, or nobody knows."""
+    """Tokens in a KV block of the engine; 0: no prefix cache, or unknown."""
 
 
 class Load(Struct, frozen=True, omit_defaults=True):
-    """How busy a process is. For workers `slots` is how many turns decode at once, `queue_limit` how many may wait."""
+    """The load of a process. For workers `slots` is how many turns decode at once, `queue_limit` how many may wait."""
 
     running: int = 0
     waiting: int = 0
@@ -44,28 +44,28 @@ class Load(Struct, frozen=True, omit_defaults=True):
     """Share of the KV cache in use, 0 to 1."""
 
 
-class Beat(Struct, frozen=True, omit_defaults=True):
-    """Every process, each second and on change. Three missing in a row: it is dead."""
+class Heartbeat(Struct, frozen=True, omit_defaults=True):
+    """Sent by every process, each second and on change. Without three in a row it is taken for dead."""
 
     stage: Stage
     id: str
-    """Unique per start: a process that comes back has a new id and knows nothing."""
+    """Unique per start."""
     models: list[ModelCard] = []
     draining: bool = False
-    """Finishes what it has; takes nothing new."""
+    """Finishes its turns and accepts no new ones."""
     leaving: bool = False
-    """The last beat: gone."""
+    """The last heartbeat: the process has left."""
     load: Load = Load()
     window: int = 0
-    """Bytes of frames that a sender may have under way to this process before it was granted more."""
+    """Bytes of frames that a sender may have under way to this process before its first credit."""
     sent: dict[str, int] = {}
-    """Last `seq` sent to each receiver: shows a receiver that the end of a stream was lost. One that is not named has
-    nothing under way: it is new, or was taken for dead and its streams are elsewhere."""
-    owed: dict[str, int] = {}
+    """Last `seq` sent to each receiver: shows a receiver that the last frames were lost. Nothing is under way to a
+    receiver that is missing here: it is new, or was taken for dead and its streams are elsewhere."""
+    unacknowledged: dict[str, int] = field(default_factory=dict, name="owed")
     """Last `seq` acknowledged by each receiver that has not acknowledged everything: shows it that a `Credit` was
     lost."""
     replays: dict[str, int] = {}
-    """`number` of the last `Replay` heeded, by receiver: shows a receiver that its request was lost."""
+    """`number` of the last `Replay` handled, by receiver: shows a receiver that its request was lost."""
     version: str = ""
     host: str = ""
     pid: int = 0
@@ -77,14 +77,14 @@ class Credit(Struct, frozen=True, omit_defaults=True):
     receiver: str
     seq: int
     window: int
-    asked: int = 0
-    """`number` of the last `Replay` that was asked before. What was given up is in it: a sender that has not heeded it
-    must not take the frames for delivered."""
+    replays_requested: int = field(default=0, name="asked")
+    """`number` of the last `Replay` before this. It covers the frames given up: a sender that has not handled it must
+    not take them for delivered."""
 
 
-class Standing(Struct, frozen=True, omit_defaults=True):
-    """Where a receiver stands in one stream. Token streams count output tokens in `offset`; event streams stand in
-    `block`, after `offset` characters of it."""
+class StreamPosition(Struct, frozen=True, omit_defaults=True):
+    """A receiver's position in one stream: it has everything before. In token streams `offset` counts output tokens; in
+    event streams it counts characters of `block`."""
 
     turn: str
     attempt: int
@@ -93,24 +93,24 @@ class Standing(Struct, frozen=True, omit_defaults=True):
 
 
 class Replay(Struct, frozen=True, omit_defaults=True):
-    """receiver → sender: send these streams again from where I stand. `all`: and every other stream from 0."""
+    """receiver → sender: send these streams again from these positions. `all`: and every other stream from 0."""
 
     receiver: str
-    streams: list[Standing] = []
+    streams: list[StreamPosition] = []
     all: bool = False
     number: int = 0
-    """1, 2, 3 … per receiver and sender; the sender's beats tell the last one heeded."""
+    """1, 2, 3 … per receiver and sender; the sender's heartbeats have the last one handled."""
 
 
 class ResponseNotice(Struct, frozen=True, omit_defaults=True):
-    """Fan-out among frontends: a stored response was deleted (`forget`), or is not wanted any more (`cancel`)."""
+    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`)."""
 
     action: Literal["forget", "cancel"]
     id: str
 
 
 class Cancel(Struct, frozen=True, omit_defaults=True):
-    """Fan-out: nobody wants this turn any more (attempts up to `attempt`)."""
+    """Fan-out: stop this turn's attempts up to `attempt`."""
 
     turn: str
     attempt: int
@@ -125,4 +125,4 @@ class Cancel(Struct, frozen=True, omit_defaults=True):
         "failed",
         "unreadable",
     ]
-    """`unreadable`: a shard could not read whose turn it is; the worker knows, and tells the frontend."""
+    """`unreadable`: a shard could not parse the stream's context; the worker reports it to the frontend."""

@@ -1,8 +1,7 @@
-"""The one conversation that all three APIs are translated into.
+"""The conversation into which the frontend translates the requests of every API.
 
-Order is kept: a turn is a list of parts in the order in which they were said. Argument strings are kept as the client
-spelled them, call ids and sealed reasoning as they came, so that nothing is lost between an API's form and the
-template's. The derivation, field by field, is `docs/pipeline.md`.
+A turn is a list of parts in their original order. Arguments, call ids and sealed reasoning stay as the client sent
+them. `docs/messages.md`, `docs/chat.md` and `docs/responses.md` describe the translation.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -19,7 +18,7 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Media(Struct, frozen=True, tag="media", omit_defaults=True):
-    """An image, document or sound. Its bytes never travel on the bus: only what it is, and where it lies."""
+    """An image, document or audio. Its bytes are not sent over the bus, only its type, size and URL."""
 
     kind: Literal["image", "document", "audio"]
     media_type: str = ""
@@ -30,11 +29,11 @@ class Media(Struct, frozen=True, tag="media", omit_defaults=True):
 
 
 class Reasoning(Struct, frozen=True, tag="reasoning", omit_defaults=True):
-    """What the model thought. `text` None: the client sent only `seal`, or neither."""
+    """The model's reasoning. `text` None: the client sent only `seal`, or neither."""
 
     text: str | None = None
     seal: str | None = None
-    """Messages' `signature` or `redacted_thinking.data`, Responses' `encrypted_content`; opaque, maybe foreign."""
+    """Messages' `signature` or `redacted_thinking.data`, Responses' `encrypted_content`; opaque, possibly foreign."""
     summary: list[str] = []
     id: str | None = None
 
@@ -60,7 +59,7 @@ ResultPart: TypeAlias = Text | Media | ToolReference
 
 
 class Result(Struct, frozen=True, tag="result", omit_defaults=True):
-    """A tool's answer. `is_error` is tri-state: clients leave it out, or say false, or say true."""
+    """A tool's result. `is_error` None: the client did not send it."""
 
     call_id: str
     parts: list[ResultPart] = []
@@ -72,7 +71,7 @@ Part: TypeAlias = Text | Media | Reasoning | Call | Result
 
 
 class Turn(Struct, frozen=True, omit_defaults=True):
-    """One message. Results stand in turns of their own (`role="tool"`); instructions keep their place."""
+    """One message. Results are in turns of their own (`role="tool"`); instructions keep their place."""
 
     role: Role
     parts: list[Part]
@@ -80,7 +79,7 @@ class Turn(Struct, frozen=True, omit_defaults=True):
 
 
 class Grammar(Struct, frozen=True):
-    """What the raw input of a freeform tool must look like (Responses and Chat: `format.type` = `grammar`)."""
+    """The grammar of a freeform tool's input (Responses and Chat: `format.type` = `grammar`)."""
 
     syntax: str
     """`lark` or `regex`."""
@@ -88,7 +87,7 @@ class Grammar(Struct, frozen=True):
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
-    """A tool as the model is told of it. `schema` is the JSON schema of its arguments, key order kept."""
+    """A tool as the model sees it. `schema` is the JSON schema of its arguments, key order kept."""
 
     name: str
     description: str = ""
@@ -96,14 +95,14 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
     kind: Literal["function", "custom"] = "function"
     namespace: str | None = None
     deferred: bool = False
-    """Known only from the `ToolReference` that names it; not in the tool list at the front of the prompt."""
+    """Loaded by the `ToolReference` that names it; not in the tool list at the front of the prompt."""
     strict: bool | None = None
     grammar: Grammar | None = None
     """Of a freeform tool (`kind="custom"`), if it has one."""
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
-    """`any`: at least one call; `tool`: a call of `name`; `none`: tools are shown and may not be called."""
+    """`any`: at least one call; `tool`: a call of `name`; `none`: tools are in the prompt and may not be called."""
 
     mode: Literal["auto", "any", "tool", "none"] = "auto"
     name: str | None = None
@@ -111,19 +110,19 @@ class ToolChoice(Struct, frozen=True, omit_defaults=True):
     namespace: str | None = None
     """Of the tool `name`."""
     allowed: list[str] = []
-    """The only tools that may be called (`allowed_tools`); empty: all. The prompt shows all of them all the same, so
-    that a session keeps its prefix."""
+    """The only tools that may be called (`allowed_tools`); empty: all. The prompt has all of them in any case, so that
+    a session keeps its prefix."""
 
 
 class Thinking(Struct, frozen=True, omit_defaults=True):
-    """The client's word on reasoning. `default`: it said nothing, the model's own rule holds."""
+    """The client's reasoning settings. `default`: unspecified, the model decides."""
 
     mode: Literal["default", "enabled", "adaptive", "disabled"] = "default"
     budget_tokens: int | None = None
     effort: str | None = None
     display: Literal["full", "omitted"] = "full"
     history: Literal["default", "keep", "drop"] = "default"
-    """Reasoning of earlier turns: as the model's own rule has it, all of it, or only that of the present tool loop
+    """Reasoning of earlier turns: by the model's own rule, all of it, or only that of the current tool loop
     (Responses' `reasoning.context`, Messages' `clear_thinking_20251015`)."""
 
 
@@ -153,7 +152,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
 
 
 class OutputFormat(Struct, frozen=True, omit_defaults=True):
-    """Structured output: any JSON object, or one that fits `schema`."""
+    """Structured output: any JSON object, or one that matches `schema`."""
 
     kind: Literal["json_object", "json_schema"]
     schema: dict[str, Any] | None = None
@@ -162,31 +161,31 @@ class OutputFormat(Struct, frozen=True, omit_defaults=True):
 
 
 class Client(Struct, frozen=True, omit_defaults=True):
-    """Who asks, as far as the request tells: hints for routing and logs, never for the prompt."""
+    """The client, for routing and logs; never part of the prompt."""
 
     session: str | None = None
     user_agent: str | None = None
     tenant: str | None = None
-    """Name of the API key; None where the server has no keys."""
+    """Name of the API key; None if the server has no keys."""
 
 
 class Hints(Struct, frozen=True, omit_defaults=True):
-    """What the client says for scheduling and caching (`nvext.agent_hints` and its kin); never part of the prompt."""
+    """Hints for scheduling and caching (`nvext.agent_hints`, `priority`, `cache_salt`); never part of the prompt."""
 
     latency_sensitivity: float | None = None
-    """From 0 (batch work) up; larger goes first."""
+    """From 0 (batch work) up; larger is first."""
     priority: int | None = None
-    """Larger goes first."""
+    """Larger is first."""
     osl: int | None = None
-    """Output tokens to expect."""
+    """Expected output tokens."""
     speculative_prefill: bool = False
     """Prefill the certain prefix of the next turn as soon as this one has ended."""
     cache_salt: str | None = None
-    """Prompts with another salt share no KV blocks with this one."""
+    """Prompts with different salts share no KV blocks."""
 
 
 class RawPrompt(Struct, frozen=True, omit_defaults=True):
-    """A prompt of `/v1/completions`: it goes to the model as it is, and what comes back is text."""
+    """A prompt of `/v1/completions`: sent to the model unchanged; the output is text."""
 
     text: str | None = None
     token_ids: bytes = b""
@@ -195,12 +194,12 @@ class RawPrompt(Struct, frozen=True, omit_defaults=True):
 
 
 class Conversation(Struct, frozen=True, omit_defaults=True):
-    """All that decides a prompt and its decoding, in one form for every API."""
+    """Everything that decides a prompt and its decoding, the same for every API."""
 
     model: str
     turns: list[Turn]
     system: list[Text] = []
-    """Top-level instructions in order; instructions inside the conversation are turns of role system or developer."""
+    """Top-level instructions in order; instructions inside the conversation are turns with role system or developer."""
     tools: list[ToolSpec] = []
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     thinking: Thinking = field(default_factory=Thinking)
@@ -213,6 +212,6 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     """low, medium or high, for templates that read it."""
     hints: Hints = field(default_factory=Hints)
     prompt: RawPrompt | None = None
-    """Set: there are no turns, no template and no parsing."""
+    """If set, there are no turns, no template and no parsing."""
     prefill: bool = True
-    """A last assistant turn that ends in text is the beginning of the answer. False: it is over, a new one follows."""
+    """The answer continues a last assistant turn that ends in text. False: a new turn follows it."""

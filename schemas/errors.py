@@ -1,18 +1,4 @@
-"""The one tree of errors. Each API renders a kind in its own shape; nobody else writes error bodies.
-
-TurnwireError
-├── Invalid            the request is not well formed, or asks for what the model cannot do
-│   └── ContextOverflow   the prompt and the answer do not fit the context window
-├── Unauthorized       no key, or a wrong one
-├── Forbidden          the key may not use this
-├── NotFound           no such model, path or object
-├── TooLarge           the body is over the limit
-├── RateLimited        over the key's own limit; try again later
-├── Overloaded         every worker is busy; try again later
-├── Unavailable        nothing serves this model at the moment
-├── TimedOut           it took longer than allowed
-└── EngineFailed       the engine, or a process on the way, failed
-"""
+"""The tree of errors that end a request. Each API renders a kind in its own form; only the APIs write error bodies."""
 
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -21,7 +7,7 @@ from msgspec import Struct
 
 
 class ErrorKind(StrEnum):
-    """What went wrong, as far as a client can act on it."""
+    """The kinds that a client can act on."""
 
     INVALID = "invalid"
     CONTEXT_OVERFLOW = "context_overflow"
@@ -37,10 +23,12 @@ class ErrorKind(StrEnum):
 
 
 ENGINE_DIED = "engine_died"
-"""`ErrorInfo.code` of a failure that another worker may make good."""
+"""`ErrorInfo.code` of a failure after which another worker can continue the turn."""
 STREAM_GONE = "stream_gone"
-"""`ErrorInfo.code` of a worker's answer to a shard that asks for a stream which it has no more: the turn goes on
-elsewhere, if anybody still waits for it."""
+"""`ErrorInfo.code` of a worker's answer to a shard that requests a stream which the worker no longer has: the turn
+continues elsewhere, if it has not ended."""
+RETRY_AFTER_S = 1.0
+"""`retry_after_s` where no process can take a request at the moment."""
 
 
 class ErrorInfo(Struct, frozen=True, omit_defaults=True):
@@ -74,7 +62,7 @@ class TurnwireError(Exception):
 
 
 class Invalid(TurnwireError):
-    """The request is not well formed, or asks for what the model or engine cannot do."""
+    """The request is malformed, or needs what the model or engine cannot do."""
 
     kind = ErrorKind.INVALID
 
@@ -110,13 +98,13 @@ class TooLarge(TurnwireError):
 
 
 class RateLimited(TurnwireError):
-    """Over the key's own limit."""
+    """Over the key's own limit; the client may retry later."""
 
     kind = ErrorKind.RATE_LIMITED
 
 
 class Overloaded(TurnwireError):
-    """Every worker of the model is at its limit."""
+    """Every worker of the model is at its limit; the client may retry later."""
 
     kind = ErrorKind.OVERLOADED
 
@@ -140,16 +128,14 @@ class EngineFailed(TurnwireError):
 
 
 def raised(info: ErrorInfo) -> TurnwireError:
-    """The exception for an error that came over the bus."""
-    for cls in _classes(TurnwireError):
-        if cls.kind == info.kind and cls is not TurnwireError:
-            break
-    else:  # pragma: no cover - every kind has a class; test_errors checks it
-        cls = EngineFailed
-    error = cls(info.message)
+    """Returns the exception of an error that came over the bus."""
+    error = _CLASSES[info.kind](info.message)
     error.info = info
     return error
 
 
 def _classes(root: type[TurnwireError]) -> list[type[TurnwireError]]:
-    return [root, *(c for sub in root.__subclasses__() for c in _classes(sub))]
+    return [cls for sub in root.__subclasses__() for cls in (sub, *_classes(sub))]
+
+
+_CLASSES = {cls.kind: cls for cls in _classes(TurnwireError)}

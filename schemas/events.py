@@ -1,8 +1,8 @@
-"""What a turn says, as one ordered stream of events: the contract between parser and API renderers.
+"""The events of a turn, in order: the contract between parser and API renderers.
 
-Blocks are numbered from 0 in the order in which they start; one block is open at a time. Every event says where it
-stands (`block`, `offset` in characters), so that a receiver can tell a gap or a repeat from the event alone and any hop
-may be replayed. A turn ends with exactly one `Finish` or `Failed`.
+Blocks are numbered from 0 in the order in which they start; one block is open at a time. Every event has its place
+(`block`, `offset` in characters), so that a receiver detects a gap or a repeat from the event alone and any hop may be
+replayed. A turn ends with exactly one `Finish` or `Failed`.
 """
 
 from enum import StrEnum
@@ -13,6 +13,8 @@ from msgspec import Struct
 from schemas.errors import ErrorInfo
 
 BlockKind: TypeAlias = Literal["reasoning", "text", "tool_use"]
+MAX_DISPATCH = 512 * 1024
+"""Characters of arguments in one `Dispatch`. It is not cut into pieces, and has to fit into one message of the bus."""
 
 
 class FinishReason(StrEnum):
@@ -27,7 +29,7 @@ class FinishReason(StrEnum):
     STOP_STRING = "stop_string"
     """One of the client's stop strings was written."""
     CANCELLED = "cancelled"
-    """The client left, or the server was told to stop."""
+    """The client left, or the server was stopped."""
     ERROR = "error"
     """The engine failed in mid-turn."""
 
@@ -73,8 +75,24 @@ class Delta(Struct, frozen=True, omit_defaults=True, tag="delta", tag_field="typ
     """Of the tokens that this text came from, where the request asked for them."""
 
 
+class Dispatch(Struct, frozen=True, tag="dispatch", tag_field="type"):
+    """A tool call is complete and may run now: all of it, once, right before its `block_stop`.
+
+    Before and not behind it, because a receiver's position names the open block: a receiver that lost either event asks
+    for the rest of this block and gets both again. Behind the stop, its position would already be the next block's.
+
+    A call of more than `MAX_DISPATCH` characters has none: `block_stop` with `complete` still marks it as whole.
+    """
+
+    block: int
+    call_id: str
+    name: str
+    arguments: str
+    """The JSON text, as the deltas add up to it."""
+
+
 class BlockStop(Struct, frozen=True, omit_defaults=True, tag="block_stop", tag_field="type"):
-    """A block ends. For tool_use, `complete` true is the dispatch: the call is whole and may run now."""
+    """A block ends. For tool_use, `complete` is whether the call is whole; if so, its `Dispatch` came before."""
 
     block: int
     complete: bool = True
@@ -101,7 +119,7 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
 
     prompt_tokens: int
     max_tokens: int
-    """The limit of output tokens that holds, after the context window had its say."""
+    """The limit of output tokens that holds; the context window may have lowered it."""
     worker: str = ""
     parser: str = ""
 
@@ -128,12 +146,12 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
     token_ids: bytes
     """All output tokens that were decoded, packed (`frames.pack_ids`)."""
     error: ErrorInfo
-    """What the client is told if no other worker can go on."""
+    """The client's error if no other worker can continue."""
     block: int = 0
-    """Where the events of these tokens end: the block that is open or comes next …"""
+    """The block that is open behind the events of these tokens, or comes next …"""
     offset: int = 0
-    """… and its characters. Whoever has shown more cannot go on from here."""
+    """… and its characters. A receiver that has shown more cannot continue from here."""
 
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
-TurnEvent: TypeAlias = Prepared | BlockStart | Delta | BlockStop | Finish | Failed | Interrupted
+TurnEvent: TypeAlias = Prepared | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted

@@ -1,7 +1,7 @@
-"""What flows through the pipeline: the request on its way in, tokens and events on their way out.
+"""The messages of a turn: requests on their way in, frames of tokens and events on their way out.
 
-JSON on every subject, so that a plain `nats sub 'tw.v1.>'` shows a turn as it goes by. Large arrays of token ids travel
-as little-endian u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms.
+Every message is JSON, so that `nats sub 'tw.v1.>'` shows a turn as it flows. Large arrays of token ids are
+little-endian u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms.
 """
 
 import sys
@@ -14,14 +14,14 @@ from msgspec import Raw, Struct, field
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
 from schemas.events import FinishReason, TurnEvent
-from schemas.ledger import LedgerSeat
+from schemas.ledger import LedgerContext
 
 ABSENT = Raw(b"null")
-"""An optional part that is carried unread (msgspec has no union with Raw)."""
+"""The default of an optional `Raw` field (msgspec has no union with Raw)."""
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
-    """Token ids as little-endian u32 bytes. An array of typecode I is packed as it is."""
+    """Packs token ids as little-endian u32 bytes."""
     packed = ids if isinstance(ids, array) and ids.typecode == "I" and sys.byteorder == "little" else array("I", ids)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -29,12 +29,12 @@ def pack_ids(ids: Iterable[int]) -> bytes:
 
 
 def unpack_ids(packed: bytes) -> list[int]:
-    """The inverse of `pack_ids`. Raises ValueError where the length is not a multiple of four."""
+    """Reverses `pack_ids`. Raises ValueError where the length is not a multiple of four."""
     return unpack_array(packed).tolist()
 
 
 def unpack_array(packed: bytes) -> "array[int]":
-    """As `unpack_ids`, without an object for each id: 50,000 of them cost 2 us instead of 500."""
+    """As `unpack_ids`, without an object for each id: 50,000 of them take 2 us instead of 500."""
     ids = array("I")
     ids.frombytes(packed)
     if sys.byteorder == "big":
@@ -43,36 +43,35 @@ def unpack_array(packed: bytes) -> "array[int]":
 
 
 class TurnRequest(Struct, frozen=True, omit_defaults=True):
-    """frontend → preprocessor: decode this. `attempt` grows when a process on the way died; the newest wins."""
+    """frontend → preprocessor: prepare and decode this turn. The newest `attempt` supersedes earlier ones."""
 
     turn: str
     frontend: str
     conversation: Conversation
     attempt: int = 1
     deadline: float | None = None
-    """Unix time after which nobody waits for the answer."""
+    """Unix time after which the answer is of no use."""
     resume: bytes = b""
-    """Output tokens of an earlier attempt (`pack_ids`): they are taken as said, decoding goes on behind them."""
+    """Output tokens of an earlier attempt (`pack_ids`); decoding continues behind them."""
     avoid: list[str] = []
     """Workers that failed this turn."""
-    traceparent: str | None = None
 
 
 class Accepted(Struct, frozen=True):
-    """The immediate reply to a `TurnRequest`: this preprocessor has it. `Failed` follows from here if no worker takes
-    it, else `Prepared` from the parser."""
+    """The immediate reply to a `TurnRequest`: the preprocessor accepts it. `Failed` follows from the preprocessor if no
+    worker accepts the turn, else `Prepared` from the parser."""
 
     preprocessor: str
 
 
 class CountRequest(Struct, frozen=True):
-    """frontend → preprocessor: how many tokens does this conversation's prompt have?"""
+    """frontend → preprocessor: count the tokens of this conversation's prompt."""
 
     conversation: Conversation
 
 
 class TokenizeRequest(Struct, frozen=True, omit_defaults=True):
-    """frontend → preprocessor: the ids of `text`, or of the prompt which `conversation` makes."""
+    """frontend → preprocessor: return the ids of `text`, or of the prompt of `conversation`."""
 
     text: str | None = None
     conversation: Conversation | None = None
@@ -80,13 +79,13 @@ class TokenizeRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class DetokenizeRequest(Struct, frozen=True):
-    """frontend → preprocessor: the text of these ids (`pack_ids`)."""
+    """frontend → preprocessor: return the text of these ids (`pack_ids`)."""
 
     token_ids: bytes
 
 
 class TextReply(Struct, frozen=True, omit_defaults=True):
-    """Answer to count, tokenize and detokenize. Exactly one of `error` and the rest is given."""
+    """The reply to count, tokenize and detokenize: either `error` or the rest."""
 
     count: int = 0
     token_ids: bytes = b""
@@ -96,7 +95,7 @@ class TextReply(Struct, frozen=True, omit_defaults=True):
 
 
 class ParseContext(Struct, frozen=True, omit_defaults=True):
-    """All that a parser shard must know to parse a stream from its first token, without any earlier message."""
+    """What a parser shard needs to parse a stream from its first token, without any earlier message."""
 
     model: str
     family: str
@@ -110,31 +109,31 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     prefix: str = ""
     """Text at the prompt's end that belongs to this turn (a forced call's opening): parsed before the first token."""
     stop: list[str] = []
-    """Stop strings of the client; they are looked for in text blocks."""
+    """Stop strings of the client; searched in text blocks."""
     include_stop: bool = False
-    """The one that is found stays at the end of the text."""
+    """Keep the stop string at the end of the text."""
     calls: Literal["parallel", "single", "none"] = "parallel"
     """`single`: end the turn after its first complete call; `none`: a call's markup is text."""
     allowed: list[str] = []
-    """The only tools that may be called, by their told names; a call of another is text. Empty: all may."""
+    """The only tools that may be called, by the names that the model sees; a call of another is text. Empty: all."""
     logprobs: int | None = None
-    """How many alternatives each `TokenLogprob` is to have; None: deltas have none."""
+    """How many alternatives each `TokenLogprob` has; None: no log probabilities."""
     window_limited: bool = False
-    """`max_tokens` is what the context window left, so reaching it means that the window is full."""
-    ledger: LedgerSeat | None = None
-    """Where the turn stands, for its entry in the ledger; None: it leaves none."""
+    """`max_tokens` is what the context window leaves, so reaching it means that the window is full."""
+    ledger: LedgerContext | None = None
+    """For the turn's entry in the ledger; None: no entry."""
 
 
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):
-    """preprocessor → one worker: decode these ids and send the tokens to that parser shard."""
+    """preprocessor → one worker: decode this prompt and send the tokens to `parser`."""
 
     turn: str
     attempt: int
     model: str
     prompt: bytes
-    """Prompt token ids (`pack_ids`), an earlier attempt's output not included."""
+    """Prompt token ids (`pack_ids`), without the output of earlier attempts."""
     parser: str
-    """"": nobody reads what is decoded; a prefill for a turn that is likely to come, taken by an idle worker only."""
+    """"": the output is discarded; a prefill for a turn that is likely to come, accepted by an idle worker only."""
     frontend: str
     sampling: Sampling
     """`max_tokens` is always set: what the context window leaves, or less."""
@@ -146,19 +145,18 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     deadline: float | None = None
     cache_salt: str | None = None
     guided: Raw = ABSENT
-    """An `OutputFormat`, for engines that can hold the model to it."""
-    traceparent: str | None = None
+    """An `OutputFormat`, for engines with guided decoding."""
 
 
 class GenerateReply(Struct, frozen=True, omit_defaults=True):
-    """The immediate reply to a `GenerateRequest`. `error`: the worker does not take it."""
+    """The immediate reply to a `GenerateRequest`. `error`: the worker does not accept it."""
 
     worker: str
     error: ErrorInfo | None = None
 
 
 class TokenFinish(Struct, frozen=True, omit_defaults=True):
-    """How a token stream ended. The end token itself is not among the ids; `stop_id` says which it was."""
+    """How a token stream ended. The end token itself is `stop_id` and not among the ids."""
 
     reason: FinishReason
     stop_id: int | None = None
@@ -166,8 +164,8 @@ class TokenFinish(Struct, frozen=True, omit_defaults=True):
 
 
 class TokenEntry(Struct, frozen=True, omit_defaults=True):
-    """Tokens of one turn, from output index `at` on. A stream's first entry carries its parse context, and goes out as
-    soon as the worker has the turn."""
+    """Tokens of one turn, from output index `at` on. A stream's first entry has its parse context, and is sent as soon
+    as the worker has the turn."""
 
     turn: str
     attempt: int
@@ -176,18 +174,18 @@ class TokenEntry(Struct, frozen=True, omit_defaults=True):
     context: Raw = ABSENT
     """A `ParseContext`; present wherever a stream is sent from its start."""
     cached: int | None = None
-    """Prompt tokens which the engine had in its KV cache; once known, in one entry or more."""
+    """Prompt tokens that the engine had in its KV cache; once known, in one entry or more."""
     logprobs: list[list[tuple[int, float]]] | None = None
     """For each id of `ids`: (token id, log probability), the chosen one first."""
     finish: TokenFinish | None = None
 
 
 class TokenFrame(Struct, frozen=True, omit_defaults=True):
-    """worker → parser shard: everything that is ready for this shard in this tick, of all its streams."""
+    """worker → parser shard: the output of this tick, of all streams of the shard."""
 
     sender: str
     seq: int
-    """1, 2, 3 … per sender and receiver; a hole is a lost frame. `runtime.links` tells what the upper bits say."""
+    """1, 2, 3 … per sender and receiver; a gap is a lost frame. The upper bits are the link's generation."""
     entries: list[TokenEntry] = field(default_factory=list)
 
 
@@ -204,5 +202,5 @@ class EventFrame(Struct, frozen=True, omit_defaults=True):
 
     sender: str
     seq: int
-    """As in a `TokenFrame`; 0: a preprocessor's refusal, which wants an answer instead."""
+    """As in a `TokenFrame`; 0: a preprocessor's refusal, to which the frontend replies."""
     entries: list[EventEntry] = field(default_factory=list)

@@ -1,18 +1,18 @@
-"""Who holds which KV blocks: what workers tell, and what preprocessors choose workers by.
+"""Messages by which preprocessors follow which KV blocks each worker holds.
 
-A block is named by its key: a hash of all tokens from the prompt's start to the block's end, and of the salt. Keys are
-made in `runtime.block_keys`, the same in every process; an engine's own hashes never leave its worker.
+A block's key is a hash of all tokens from the prompt's start to the block's end, and of the salt. All processes compute
+the same keys (`tokenization.block_keys`); an engine's own hashes stay in its worker.
 """
 
 from msgspec import Struct
 
 
 class KvUpdate(Struct, frozen=True, omit_defaults=True):
-    """worker → preprocessors: what changed. `removed` before `stored`; `cleared` before both."""
+    """worker → preprocessors: what changed. `cleared` applies first, then `removed`, then `stored`."""
 
     worker: str
     seq: int
-    """1, 2, 3 … per worker; who misses one asks for a `KvSnapshot`."""
+    """1, 2, 3 … per worker. A receiver that misses one requests a `KvSnapshot`."""
     stored: bytes = b""
     """Packed keys (`block_keys.pack`)."""
     removed: bytes = b""
@@ -20,7 +20,7 @@ class KvUpdate(Struct, frozen=True, omit_defaults=True):
 
 
 class KvSnapshot(Struct, frozen=True):
-    """A worker's answer to whoever asks: everything that it holds, `KvUpdate` number `seq` included."""
+    """A worker's reply: every block that it holds, as of `KvUpdate` number `seq`."""
 
     worker: str
     seq: int

@@ -1,25 +1,28 @@
-"""Every subject on the bus is built here and nowhere else.
+"""Builds every subject on the bus.
 
-tw.v1.turn.<model>              frontend → preprocessor    queue group `preprocessor`
-tw.v1.count.<model>             frontend → preprocessor    request and reply, same queue group
-tw.v1.tokenize.<model>
-tw.v1.detokenize.<model>
-tw.v1.gen.<model>.<worker>      preprocessor → one worker
-tw.v1.tok.<parser>              worker → parser shard
-tw.v1.evt.<frontend>            preprocessor, parser → frontend
-tw.v1.cancel.<model>            fan-out
-tw.v1.replay.<stage>.<id>       receiver → sender
-tw.v1.credit.<stage>.<id>       receiver → sender
-tw.v1.beat.<stage>.<id>         every process
-tw.v1.kv.<model>.<worker>       worker → preprocessors
-tw.v1.ledger.<model>            parser → preprocessors
-tw.v1.resp                      frontend → frontends
-tw.v1.kvall.<model>.<worker>    preprocessor → one worker     request and reply
+tw.v1.turn.<model>.<preprocessor>          frontend → one preprocessor      request and reply
+tw.v1.count.<model>.<preprocessor>         frontend → one preprocessor      request and reply
+tw.v1.tokenize.<model>.<preprocessor>      frontend → one preprocessor      request and reply
+tw.v1.detokenize.<model>.<preprocessor>    frontend → one preprocessor      request and reply
+tw.v1.gen.<model>.<worker>                 preprocessor → one worker        request and reply
+tw.v1.kvall.<model>.<worker>               preprocessor → one worker        request and reply: all its KV blocks
+tw.v1.tok.<parser>                         worker → one parser shard        frames of tokens
+tw.v1.evt.<frontend>                       preprocessor, parser → one frontend    frames of events
+tw.v1.replay.<stage>.<id>                  receiver → one sender
+tw.v1.credit.<stage>.<id>                  receiver → one sender
+tw.v1.beat.<stage>.<id>                    every process → all
+tw.v1.cancel.<model>                       any → preprocessors, workers, parsers of the model
+tw.v1.kv.<model>.<worker>                  worker → preprocessors           KV blocks stored and removed
+tw.v1.ledger.<model>                       parser → preprocessors           entries of finished turns
+tw.v1.resp                                 frontend → frontends
 
-$KV.<bucket>.<key>              values that are kept (JetStream's key-value form, NATS ADR-8)
+$KV.<bucket>.<key>                         stored values (JetStream's key-value form, NATS ADR-8)
+
+There are no queue groups: the sender chooses the receiver.
 """
 
 import re
+from collections.abc import Callable
 
 PREFIX = "tw.v1"
 ALL = f"{PREFIX}.>"
@@ -29,7 +32,7 @@ _is_plain = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 
 
 def escape(name: str) -> str:
-    """Any text as one subject token of [A-Za-z0-9_=-], reversible by `unescape`: other bytes become =XX."""
+    """Returns any text as one subject token of [A-Za-z0-9_=-]; other bytes become =XX. `unescape` reverses it."""
     if _is_plain(name):
         return name
     if not name:
@@ -38,7 +41,7 @@ def escape(name: str) -> str:
 
 
 def unescape(token: str) -> str:
-    """The inverse of `escape`. Raises ValueError on text that `escape` does not make."""
+    """Reverses `escape`. Raises ValueError for text that `escape` does not make."""
     if token == "=":
         return ""
     head, *rest = token.split("=")
@@ -49,121 +52,53 @@ def unescape(token: str) -> str:
     return out.decode()
 
 
-def turn(model: str, preprocessor: str) -> str:
-    """Turn requests for one preprocessor."""
-    return f"{PREFIX}.turn.{escape(model)}.{escape(preprocessor)}"
+def _one(kind: str) -> Callable[[str], str]:
+    """Returns what builds `tw.v1.<kind>.<name>`."""
+    return lambda name: f"{PREFIX}.{kind}.{escape(name)}"
 
 
-def count(model: str, preprocessor: str) -> str:
-    """Exact prompt token counts."""
-    return f"{PREFIX}.count.{escape(model)}.{escape(preprocessor)}"
+def _two(kind: str) -> Callable[[str, str], str]:
+    """Returns what builds `tw.v1.<kind>.<group>.<name>`; the group is a model or a stage."""
+    return lambda group, name: f"{PREFIX}.{kind}.{escape(group)}.{escape(name)}"
 
 
-def tokenize(model: str, preprocessor: str) -> str:
-    """Text or conversation to ids."""
-    return f"{PREFIX}.tokenize.{escape(model)}.{escape(preprocessor)}"
+turn, count, tokenize, detokenize = _two("turn"), _two("count"), _two("tokenize"), _two("detokenize")
+generate, kv, kv_snapshot = _two("gen"), _two("kv"), _two("kvall")
+replay, credit, heartbeat = _two("replay"), _two("credit"), _two("beat")
+tokens, events = _one("tok"), _one("evt")
+cancel, ledger = _one("cancel"), _one("ledger")
 
 
-def detokenize(model: str, preprocessor: str) -> str:
-    """Ids to text."""
-    return f"{PREFIX}.detokenize.{escape(model)}.{escape(preprocessor)}"
-
-
-def generate(model: str, worker: str) -> str:
-    """Generate requests for one worker."""
-    return f"{PREFIX}.gen.{escape(model)}.{escape(worker)}"
-
-
-def tokens(parser: str) -> str:
-    """Token frames for one parser shard."""
-    return f"{PREFIX}.tok.{escape(parser)}"
-
-
-def events(frontend: str) -> str:
-    """Event frames for one frontend."""
-    return f"{PREFIX}.evt.{escape(frontend)}"
-
-
-def cancel(model: str) -> str:
-    """Cancellations, heard by every preprocessor, worker and parser of the model."""
-    return f"{PREFIX}.cancel.{escape(model)}"
-
-
-def replay(stage: str, process: str) -> str:
-    """Requests to one process to send streams again."""
-    return f"{PREFIX}.replay.{stage}.{escape(process)}"
-
-
-def credit(stage: str, process: str) -> str:
-    """Credit granted to one process."""
-    return f"{PREFIX}.credit.{stage}.{escape(process)}"
-
-
-def beat(stage: str, process: str) -> str:
-    """Heartbeats of one process; `beats()` hears all."""
-    return f"{PREFIX}.beat.{stage}.{escape(process)}"
-
-
-def beats() -> str:
-    """Heartbeats of every process."""
+def heartbeats() -> str:
+    """Matches the heartbeats of every process."""
     return f"{PREFIX}.beat.*.*"
 
 
-def kv(model: str, worker: str) -> str:
-    """KV blocks stored and removed by one worker."""
-    return f"{PREFIX}.kv.{escape(model)}.{escape(worker)}"
+def every_kv(model: str) -> str:
+    """Matches the KV events of all workers of a model."""
+    return f"{PREFIX}.kv.{escape(model)}.*"
 
 
 def responses() -> str:
-    """Stored Responses that were deleted or cancelled, heard by every frontend."""
+    """Stored Responses that were deleted or cancelled, for every frontend."""
     return f"{PREFIX}.resp"
 
 
 def bucket_key(bucket: str, key: str) -> str:
-    """Where the value of a key is written. Any text is a key."""
+    """The value of a key. Any text is a key."""
     return f"$KV.{bucket}.{escape(key)}"
 
 
 def bucket_keys(bucket: str) -> str:
-    """Every key of a bucket."""
+    """Matches every key of a bucket."""
     return f"$KV.{bucket}.>"
 
 
 def bucket_key_of(subject: str) -> str:
-    """The key that `bucket_key` was given."""
+    """Reverses `bucket_key`."""
     return unescape(subject.rpartition(".")[2])
 
 
-def bucket_get(bucket: str, key: str) -> str:
-    """Asks for the value of a key, from any server that holds it."""
-    return f"$JS.API.DIRECT.GET.{stream_of(bucket)}.{bucket_key(bucket, key)}"
-
-
 def stream_of(bucket: str) -> str:
-    """Name of the stream in which a bucket lies."""
+    """The name of a bucket's stream."""
     return f"KV_{bucket}"
-
-
-def stream_create(bucket: str) -> str:
-    """Makes a bucket's stream; done already is fine."""
-    return f"$JS.API.STREAM.CREATE.{stream_of(bucket)}"
-
-
-def stream_update(bucket: str) -> str:
-    """Gives a bucket's stream other limits."""
-    return f"$JS.API.STREAM.UPDATE.{stream_of(bucket)}"
-
-
-def every_kv(model: str) -> str:
-    """KV blocks stored and removed by all workers of a model."""
-    return f"{PREFIX}.kv.{escape(model)}.*"
-
-
-def kv_snapshot(model: str, worker: str) -> str:
-    """Asks one worker for all KV blocks that it holds."""
-    return f"{PREFIX}.kvall.{escape(model)}.{escape(worker)}"
-
-
-def ledger(model: str) -> str:
-    """Turns that have ended, for every preprocessor of the model."""
-    return f"{PREFIX}.ledger.{escape(model)}"

@@ -1,31 +1,44 @@
-"""What many tests share: a real nats-server, and connected processes on it."""
+"""Shared fixtures: a real nats-server, and processes that are connected to it."""
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+import hypothesis
 import pytest
 import structlog
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import Stage
-from services.cli.nats_binary import find_nats_server
+from services.cli.up.nats_binary import find_nats_server
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.process import Process
 
+pytest_plugins = ["tests.model_fixtures"]
+
+LIMIT_S = 60.0
+"""How long a test waits for an event before it fails."""
+
+# No example has a deadline: on a loaded machine any one may take a second.
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=400)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class NatsServer:
-    """A nats-server that a test may kill and bring back on the same port."""
+    """A nats-server that a test may kill and start again on the same port."""
 
     def __init__(self, binary: str, directory: str, *, jetstream: str = "max_file_store: 2GB") -> None:
         """`jetstream`: its limits; "": the server has none."""
@@ -48,11 +61,15 @@ class NatsServer:
         self._process = subprocess.Popen(
             [self._binary, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2) as connection:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), LIMIT_S) as connection,
+            ):
                 if connection.recv(4) == b"INFO":
                     return
+            time.sleep(0.01)
         raise RuntimeError("nats-server did not start")
 
     def kill(self) -> None:
@@ -60,6 +77,15 @@ class NatsServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def pause(self) -> None:
+        """Stops reading and writing until `resume`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +95,7 @@ def nats_binary() -> str:
 
 @pytest.fixture(scope="session")
 def nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """One server for all tests that do not harm it."""
+    """One server for all tests that leave it intact."""
     server = NatsServer(nats_binary, str(tmp_path_factory.mktemp("nats")))
     server.start()
     yield server
@@ -78,7 +104,7 @@ def nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def own_nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A server for one test that kills it."""
+    """A server for one test, which may kill it."""
     server = NatsServer(nats_binary, str(tmp_path_factory.mktemp("nats")))
     server.start()
     yield server
@@ -87,7 +113,7 @@ def own_nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def quiet_log() -> FilteringBoundLogger:
-    """A logger that says nothing below `critical`."""
+    """A logger that writes nothing below `critical`."""
     log: FilteringBoundLogger = structlog.wrap_logger(
         structlog.PrintLogger(), wrapper_class=structlog.make_filtering_bound_logger(50)
     )
@@ -99,7 +125,7 @@ MakeProcess = Callable[..., Awaitable[Process]]
 
 @pytest.fixture
 async def make_process(nats: NatsServer, quiet_log: FilteringBoundLogger) -> AsyncIterator[MakeProcess]:
-    """Connected processes that beat when told to (`process.beat()`); closed at the end."""
+    """Connected processes, which send a heartbeat at each `process.send_heartbeat()`; closed at the end."""
     processes: list[Process] = []
 
     async def make(stage: Stage, name: str, *, url: str = "", drain_s: float = 30.0, **bus: object) -> Process:
@@ -118,8 +144,15 @@ async def make_process(nats: NatsServer, quiet_log: FilteringBoundLogger) -> Asy
         await process.bus.close()
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Waits until something became true; the loop runs on meanwhile."""
+async def eventually(condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> None:
+    """Waits until a condition is true; the loop runs on meanwhile."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def until(check: Callable[[], Awaitable[object]], timeout_s: float = LIMIT_S) -> None:
+    """Waits until `check`, which is called again and again, returns a true value."""
+    async with asyncio.timeout(timeout_s):
+        while not await check():
+            await asyncio.sleep(0.02)

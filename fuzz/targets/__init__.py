@@ -1,4 +1,4 @@
-"""One module per target: `one(data)` runs it, `seeds()` starts its corpus, `mutate` knows its grammar."""
+"""One module per target: `one(data)` runs it, `seeds()` yields its corpus, `mutate` changes an input."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 TARGETS: Final[Mapping[str, str]] = {
     "parser": "services.parser",
     "stories": "services.parser",
-    "detokenizer": "services.parser.detokenizer",
-    "stop": "services.parser.stop",
-    "messages": "services.frontend.dialects",
-    "chat": "services.frontend.dialects",
-    "responses": "services.frontend.dialects",
+    "detokenizer": "services.tokenization.detokenizer",
+    "stop": "services.parser.stop_strings",
+    "messages": "services.frontend.apis",
+    "chat": "services.frontend.apis",
+    "responses": "services.frontend.apis",
 }
 """Each target, and the package whose coverage guides it."""

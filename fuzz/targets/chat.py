@@ -1,6 +1,6 @@
-"""Chat Completions and Completions requests: any body is understood, and fits the bus, or is refused as `Invalid`.
+"""Chat Completions and Completions requests: any body is parsed and encodable, or refused with `Invalid`.
 
-which of the two; then the body
+Layout: which of the two; then the body.
 """
 
 import json
@@ -12,9 +12,9 @@ import msgspec
 
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid
-from services.frontend.dialects.chat.dialect import Chat
-from services.frontend.dialects.completions.dialect import Completions
-from services.frontend.dialects.shared_errors import openai_error
+from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.common.shared_errors import openai_error
+from services.frontend.apis.completions.dialect import Completions
 
 _encoder: Final = msgspec.json.Encoder()
 _dialects: Final = (Chat(), Completions())
@@ -59,7 +59,7 @@ _mutator: Final = Mutator(_KEYS, (*SCALARS, *_WORDS, *_MESSAGES, *_TOOLS, _CALL,
 
 
 def one(data: bytes) -> None:
-    """Raises whatever the parser raised that is not `Invalid`, or the encoder."""
+    """Raises any exception of the parser but `Invalid`, and any of the encoder."""
     dialect = _dialects[bool(data[:1] and data[0] & 1)]
     try:
         ask = dialect.parse(data[1:], {"user-agent": "fuzz"})
@@ -77,7 +77,7 @@ def mutate(data: bytes, chance: Random) -> bytes:
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """A request with everything, small ones of every kind of message, and prompts."""
+    """A request with every field, small ones with each kind of message, and prompts."""
     user = {"role": "user", "content": "hi"}
     whole = {
         "model": "m", "messages": [user, *_MESSAGES], "tools": _TOOLS, "tool_choice": "auto", "n": 2, "seed": 1,

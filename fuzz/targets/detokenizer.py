@@ -1,6 +1,6 @@
-"""Incremental detokenization: the text of any ids in any steps is the text of the whole, without a broken character.
+"""Incremental detokenization: every split of the ids gives the same text, without a broken character.
 
-tokenizer, seed of the steps; then ids, two bytes each
+Layout: tokenizer, seed of the steps; then ids, two bytes each.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import Final
 from tokenizers import Tokenizer
 
 from fuzz.vocabularies import byte_level, sentencepiece, wordpiece
-from services.parser.detokenizer import Vocabulary
+from services.tokenization.detokenizer import Vocabulary
 
 MARKERS: Final = frozenset({"<tool_call>"})
 BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
@@ -25,7 +25,7 @@ _TEXTS: Final = (
 
 @cache
 def vocabularies() -> tuple[tuple[Tokenizer, Vocabulary], ...]:
-    """Each kind of tokenizer, with ours of it."""
+    """Each kind of tokenizer, with its `Vocabulary`."""
     return tuple((t, Vocabulary(t)) for t in (byte_level(), sentencepiece(), wordpiece()))
 
 
@@ -70,7 +70,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
 
 
 def _text(vocabulary: Vocabulary, steps: Iterable[Sequence[int]]) -> str:
-    """The text; nothing is shown before its character is whole."""
+    """The text; a character is emitted only when it is complete."""
     detokenizer = vocabulary.open(vocabulary.hidden(MARKERS))
     shown = "".join(detokenizer.feed(step) for step in steps) + detokenizer.flush()
     assert detokenizer.flush() == ""

@@ -1,6 +1,6 @@
-"""Messages requests: any body is understood, and fits the bus, or is refused as `Invalid`.
+"""Messages requests: any body is parsed and encodable for the bus, or refused with `Invalid`.
 
-counting or not; then the body
+Layout: counting or not; then the body.
 """
 
 import json
@@ -13,7 +13,7 @@ import msgspec
 
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid
-from services.frontend.dialects.messages.request import parse
+from services.frontend.apis.messages.request import parse
 
 FIXTURES: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "messages"
 _encoder: Final = msgspec.json.Encoder()
@@ -54,7 +54,7 @@ _mutator: Final = Mutator(_KEYS, _VALUES)
 
 
 def one(data: bytes) -> None:
-    """Raises whatever the parser raised that is not `Invalid`, or the encoder."""
+    """Raises any exception of the parser but `Invalid`, and any of the encoder."""
     try:
         ask = parse(data[1:], {"user-agent": "fuzz"}, counting=bool(data[:1] and data[0] & 1))
     except Invalid as error:

@@ -1,17 +1,17 @@
-"""The parser core, all families: every law after every run."""
+"""The parser core, all families: checks every property."""
 
 import json
 from collections.abc import Iterator
 from random import Random
 
 from fuzz.cases import FAMILIES, decode, encode, to_vector
-from fuzz.laws import check
 from fuzz.mutate import mutate as _mutate
+from fuzz.properties import check
 from fuzz.toolsets import VECTORS
 
 
 def one(data: bytes) -> None:
-    """Raises `Broken`, or whatever the parser raised."""
+    """Raises `PropertyViolated`, or any exception of the parser."""
     check(decode(data))
 
 

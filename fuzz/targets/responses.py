@@ -1,7 +1,7 @@
-"""Responses requests: any body is understood, fits the bus and the store, and is echoed on single lines of its stream;
-or it is refused as `Invalid`.
+"""Responses requests: any body is parsed, encodable for bus and store, and echoed on single lines of its stream,
+or refused with `Invalid`.
 
-counting or not; then the body
+Layout: counting or not; then the body.
 """
 
 import json
@@ -14,12 +14,12 @@ import msgspec
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid, NotFound
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
-from services.frontend.dialects.base import Reply
-from services.frontend.dialects.responses.ask import understand
-from services.frontend.dialects.responses.listing import stored_items
-from services.frontend.dialects.responses.request import decode
-from services.frontend.dialects.responses.stream import payloads
-from services.frontend.dialects.shared_errors import openai_error
+from services.frontend.apis.base import Reply
+from services.frontend.apis.common.shared_errors import openai_error
+from services.frontend.apis.responses.answer.stream import payloads
+from services.frontend.apis.responses.dialect import understand
+from services.frontend.apis.responses.request.body import decode
+from services.frontend.apis.responses.store.input_items import stored_items
 
 _encoder: Final = msgspec.json.Encoder()
 _WORDS: Final = tuple(
@@ -78,7 +78,7 @@ _TURN: Final[tuple[TurnEvent, ...]] = (
 )
 
 
-class _Vault:
+class _Sealer:
     def seal(self, text: str) -> str:
         return text
 
@@ -87,12 +87,12 @@ class _Vault:
 
 
 def one(data: bytes) -> None:
-    """Raises whatever was raised that is not `Invalid`, or where an event is not one line of JSON."""
+    """Raises any exception but `Invalid` and `NotFound`, and AssertionError where an event is not one line of JSON."""
     counting = bool(data[:1] and data[0] & 1)
     known = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
     try:
         request = decode(data[1:], counting=counting)
-        ask = understand(request, {"user-agent": "fuzz"}, resolve=known.get, vault=_Vault(), counting=counting)
+        ask = understand(request, {"user-agent": "fuzz"}, resolve=known.get, sealer=_Sealer(), counting=counting)
     except (Invalid, NotFound) as error:
         _encoder.encode(openai_error(error.info))
         return
@@ -112,7 +112,7 @@ def mutate(data: bytes, chance: Random) -> bytes:
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """A request with everything, and small ones of every kind of item."""
+    """A request with every field, and small ones with each kind of item."""
     whole = {
         "model": "m", "input": list(_ITEMS), "instructions": "i", "tools": _TOOLS, "tool_choice": "required",
         "reasoning": {"effort": "high", "summary": "auto", "context": "all_turns"}, "include": list(_WORDS[-5:-3]),

@@ -1,19 +1,19 @@
-"""Stop strings: found where they end first, however the text is cut, and nothing else is held back.
+"""Stop strings: found where one ends first, in every split of the text, and nothing else is held back.
 
-how many strings, seed of the cuts; then the strings and the text, NUL between them
+Layout: number of strings, seed of the cuts; then the strings and the text, separated by NUL.
 """
 
 from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Final
 
-from services.parser.stop import StopStrings
+from services.parser.stop_strings import StopStrings
 
 _PIECES: Final = (*"aaabbc", "ab", "aab", "abc", "STOP", "\n", "\n\n", "<", "</", "</done>", "船", " ", "x" * 40)
 
 
 def one(data: bytes) -> None:
-    """Raises AssertionError where the cut is another than the reference's."""
+    """Raises AssertionError where the result differs from the reference."""
     head = data[:2].ljust(2, b"\0")
     words = data[2:].decode("utf-8", "replace").split("\0")
     count = 1 + head[0] % 4
@@ -43,7 +43,7 @@ def _run(stops: list[str], pieces: Iterable[str]) -> tuple[str, str | None]:
             return shown, hit
         held = fed[len(shown) :]
         assert fed == shown + held
-        assert not held or any(stop.startswith(held) for stop in stops), f"{held!r} waits, with {stops}"
+        assert not held or any(stop.startswith(held) for stop in stops), f"{held!r} is held back, with {stops}"
     return shown + matcher.flush(), None
 
 
@@ -66,7 +66,7 @@ def mutate(data: bytes, chance: Random) -> bytes:
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """A few."""
+    """A few examples."""
     for number, (stops, text) in enumerate(
         (
             (["STOP"], "one STOP two"),

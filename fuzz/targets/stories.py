@@ -1,21 +1,21 @@
-"""The parser core on turns whose meaning is known: the blocks are what was written, in every family and cutting."""
+"""The parser core on generated turns: the blocks equal the generated ones, in every family and split."""
 
 import json
 from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
-from fuzz.laws import Block, Broken, check
-from fuzz.stories import Segment, story
+from fuzz.generated_turns import Segment, generated_turn
+from fuzz.properties import Block, PropertyViolated, check
 
 
 def one(data: bytes) -> None:
-    """Raises `Broken` where a law does not hold or a block is not what was written."""
-    case, segments = story(data)
-    got, want = [_told(block) for block in check(case)], [_meant(segment) for segment in segments]
+    """Raises `PropertyViolated` where a property does not hold or a block differs from the generated one."""
+    case, segments = generated_turn(data)
+    got, want = [_parsed(block) for block in check(case)], [_expected(segment) for segment in segments]
     if got != want:
         wrong = next((pair for pair in zip(got, want, strict=False) if pair[0] != pair[1]), (got, want))
-        raise Broken("blocks are what was written", f"{case.family}: {wrong} of {case.raw!r}")
+        raise PropertyViolated("blocks are what was written", f"{case.family}: {wrong} of {case.raw!r}")
 
 
 def mutate(data: bytes, chance: Random) -> bytes:
@@ -35,16 +35,16 @@ def seeds() -> Iterator[tuple[str, bytes]]:
 
 
 def show(data: bytes) -> str:
-    """What is written, and what it means."""
-    case, segments = story(data)
+    """The raw text and its blocks."""
+    case, segments = generated_turn(data)
     return f"{case.family}: {case.raw!r}\n{segments}"
 
 
-def _told(block: Block) -> tuple[str, str, Mapping[str, Any] | str]:
+def _parsed(block: Block) -> tuple[str, str, Mapping[str, Any] | str]:
     if block.kind != "tool_use":
         return block.kind, block.text.strip(), {}
     return block.kind, str(block.name), json.loads(block.text) if block.complete else f"incomplete: {block.text}"
 
 
-def _meant(segment: Segment) -> tuple[str, str, Mapping[str, Any]]:
+def _expected(segment: Segment) -> tuple[str, str, Mapping[str, Any]]:
     return segment

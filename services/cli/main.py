@@ -1,29 +1,30 @@
-"""`turnwire`: one command line for everything that a person does with Turnwire.
+"""The program `turnwire`: finds the command and runs it.
 
-Each command is a module with `main(argv) -> status`, imported when it is called: `turnwire health` must not pay for
-what `turnwire up` needs. Status: 0 clean, 1 failure, 2 usage or configuration.
+Each command is a module with `main(argv) -> status`, imported when it is called, so that `turnwire health` starts
+quickly. Status: 0 success, 1 failure, 2 wrong usage or configuration.
 """
 
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from services.runtime.config_sources import nearest
+from services import __version__
+from services.runtime.config.loader import nearest
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "up": ("services.cli.up", "start everything on this machine and say how to use it"),
+    "up": ("services.cli.up.command", "start everything on this machine and print how to use it"),
     "serve": ("services.cli.serve", "run one stage: frontend, preprocessor, worker or parser"),
-    "connect": ("services.cli.connect", "set up Claude Code, Codex, OpenClaw or opencode for a running server"),
-    "catalog": ("services.cli.catalog", "write the model catalogue that Codex wants"),
-    "tap": ("services.cli.tap", "watch the bus: a turn, a subject or everything, decoded"),
-    "replay": ("services.cli.replay.command", "play recorded or written turns as a client, and show what it sees"),
-    "doctor": ("services.cli.doctor", "check this machine, the bus and the model; a report to paste"),
-    "config": ("services.cli.show_config", "every setting, its value and where the value comes from"),
-    "health": ("services.cli.health", "ask a running process whether it is alive or ready"),
+    "connect": ("services.cli.connect.command", "set up an agent client for a running server"),
+    "catalog": ("services.cli.connect.catalog", "write the model catalogue for Codex"),
+    "tap": ("services.cli.tap.command", "watch the bus: a turn, a subject or everything, decoded"),
+    "replay": ("services.cli.replay.command", "play recorded or written turns as a client of the HTTP APIs"),
+    "doctor": ("services.cli.doctor.command", "check this machine, the bus and the model"),
+    "config": ("services.cli.show_config", "show every setting, its value and its origin"),
+    "health": ("services.cli.health", "check whether a process is live or ready"),
     "parse": ("services.cli.parse", "turn model output on stdin into events"),
     "key": ("services.cli.make_key", "make an API key, and put its hash into the key file"),
     "secrets": ("services.cli.make_secrets", "make the passwords and keys of a deployment"),
-    "demo-model": ("services.cli.make_demo_model", "make the demo model's directory"),
+    "demo-model": ("services.cli.demo.command", "make the demo model's directory"),
 }
 
 
@@ -34,9 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     if arguments[0] in ("--version", "version"):
-        from importlib.metadata import version
-
-        print(version("turnwire"))
+        print(__version__)
         return 0
     if arguments[0] not in COMMANDS:
         print(f"turnwire: no command {arguments[0]}{nearest(arguments[0], COMMANDS)}\n\n{usage()}", file=sys.stderr)
@@ -53,9 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """The overview of all commands."""
+    from services.cli.connect.client import client_names  # no other command needs it
+
     width = max(map(len, COMMANDS))
-    commands = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
-    return f"usage: turnwire COMMAND [flags]\n\n{commands}\n\nturnwire COMMAND --help tells a command's flags."
+    texts = {name: text for name, (_, text) in COMMANDS.items()}
+    texts["connect"] += f": {', '.join(client_names())}"
+    commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in texts.items())
+    return f"usage: turnwire COMMAND [flags]\n\n{commands}\n\nturnwire COMMAND --help shows the flags of a command."
 
 
 if __name__ == "__main__":

@@ -1,12 +1,5 @@
-"""`turnwire key NAME`: makes an API key and says it once; only its hash is kept.
+"""`turnwire key NAME`: makes an API key and prints it once; only its hash is kept."""
 
-Without --file the line for the key file is printed; with it, the line goes to the end of the file, which is made if it
-is not there. A running frontend takes it up within a second. What the key may goes behind its name:
-
-    turnwire key ci --file keys.txt concurrency=4 rpm=60 models=small-*,coder expires=2027-01-31
-"""
-
-import argparse
 import hashlib
 import os
 import secrets
@@ -14,52 +7,59 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.frontend.keys import Limits, parse_keys
+from services.frontend.http.keys import Limits, parse_keys
+from services.runtime.config.command_line import run_command
 
 PREFIX = "tw-"
-"""Tells scanners of leaked secrets, and people, what they see."""
+"""Identifies a key for people and for scanners of leaked secrets."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The key on stdout, everything else on stderr. Status 2 for a name or option that no key can have."""
-    parser = argparse.ArgumentParser(
-        prog="turnwire key",
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("name", help="holder of the key: letters, digits and . _ @ -")
-    parser.add_argument("option", nargs="*", help="what the key may, as name=value")
-    parser.add_argument("--file", type=Path, help="key file to put it into")
-    arguments = parser.parse_intermixed_args(argv)  # options may stand on both sides of --file
+    """The command `turnwire key`."""
+    return run_command(make, "turnwire key", argv)
+
+
+def make(name: str, /, *option: str, file: Path | None = None) -> int:
+    """Makes an API key and prints it on stdout, once; only its hash is kept.
+
+    The line for the key file goes to stderr; with --file it is appended to the file, which is created if necessary. A
+    running frontend reads it within a second. Options of the key follow its name:
+
+        turnwire key ci --file keys.txt concurrency=4 rpm=60 models=small-*,coder expires=2027-01-31
+
+    Args:
+        name: Holder of the key: letters, digits and `. _ @ -`
+        option: A permission or limit of the key, as name=value.
+        file: Key file to append the line to.
+    """
     key = PREFIX + secrets.token_urlsafe(32)
-    line = " ".join([f"{arguments.name}:{hashlib.sha256(key.encode()).hexdigest()}", *arguments.option])
+    line = " ".join([f"{name}:{hashlib.sha256(key.encode()).hexdigest()}", *option])
     try:
-        before = _text(arguments.file)
+        before = _text(file)
         parse_keys(before + line, "the key", Limits())
-        if arguments.file:
-            _append(arguments.file, line)
+        if file:
+            _append(file, line)
     except ValueError as error:
         print(f"turnwire key: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"turnwire key: {error}", file=sys.stderr)
         return 1
-    print(f"its hash is in {arguments.file}" if arguments.file else f"for the key file:  {line}", file=sys.stderr)
-    print("the key, which is not kept anywhere:", file=sys.stderr)
+    print(f"its hash was appended to {file}" if file else f"for the key file:  {line}", file=sys.stderr)
+    print("the key, which is stored nowhere:", file=sys.stderr)
     print(key)
     return 0
 
 
 def _text(path: Path | None) -> str:
-    """The file as it would be read with a line behind it."""
+    """The file's text, for checking it with another line."""
     if path is None or not path.exists():
         return ""
     return path.read_text(encoding="utf-8") + "\n"
 
 
 def _append(path: Path, line: str) -> None:
-    """Adds the line, on a line of its own whatever the file ended with."""
+    """Appends the line, after a line break if the file has none at its end."""
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8") as file:
         text = file.read()
         file.write(("" if not text or text.endswith("\n") else "\n") + line + "\n")

@@ -1,49 +1,65 @@
-"""`turnwire parse`: a model's raw output on stdin, the events that the parser makes of it on stdout.
+"""`turnwire parse`: prints the events that the parser makes of a model's raw output.
 
-For looking at a model's output that a harness did not like, and for turning it into a test vector.
+Use it to inspect output that a client did not accept, and to turn output into a test vector.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 
 from schemas.conversation import ToolSpec
-from schemas.events import BlockEvent, FinishReason
-from services.cli import bus_view
-from services.parser import open_parser
-from services.runtime.config_flags import parse_arguments
+from schemas.events import FinishReason
+from services.cli.tap import bus_view
+from services.families import open_parser
+from services.runtime.config.command_line import run_command
+from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints one line for each event; status 2 for an unknown family or unreadable tools."""
-    parser = argparse.ArgumentParser(prog="turnwire parse", allow_abbrev=False, description=__doc__)
-    parser.add_argument("--family", required=True, help="qwen3_coder, hermes …")
-    parser.add_argument("--tools", type=Path, metavar="FILE", help="JSON list of tools, in any API's form")
-    parser.add_argument("--in-reasoning", action="store_true", help="the prompt ended inside reasoning")
-    parser.add_argument("--chunk", type=int, metavar="N", help="feed N characters at a time [default: all at once]")
-    parser.add_argument("--finish", choices=[str(reason) for reason in FinishReason], default="stop")
-    parser.add_argument("--json", action="store_true", help="events as JSON, one a line")
-    arguments = parse_arguments(parser, argv)
+    """The command `turnwire parse`."""
+    return run_command(parse, "turnwire parse", argv)
+
+
+def parse(
+    *,
+    family: str,
+    tools: Path | None = None,
+    in_reasoning: bool = False,
+    chunk: int | None = None,
+    finish: Annotated[str, Parameter(choices=[str(reason) for reason in FinishReason])] = "stop",
+    json: bool = False,
+) -> int:
+    """Reads a model's raw output from stdin and prints one line for each event of the parser.
+
+    Args:
+        family: Parser family, for example `qwen3_coder` or `hermes`.
+        tools: File with a JSON list of tools, in the form of any API.
+        in_reasoning: Start inside a reasoning block: the prompt ended with the family's opening tag, such as `<think>`.
+        chunk: Characters to pass to the parser at a time; default: all at once.
+        finish: Why the engine stopped. For example, after `length` an open tool call ends as incomplete.
+        json: Print events as JSON.
+    """
     try:
-        tools = read_tools(arguments.tools.read_bytes()) if arguments.tools else []
-        machine = open_parser(arguments.family, tools=tools, in_reasoning=arguments.in_reasoning)
+        tool_specs = read_tools(tools.read_bytes()) if tools else []
+        machine = open_parser(family, tools=tool_specs, in_reasoning=in_reasoning)
     except (OSError, ValueError) as error:
         print(f"turnwire parse: {error}", file=sys.stderr)
         return 2
     text = sys.stdin.read()
-    step = arguments.chunk or max(len(text), 1)
+    step = chunk or max(len(text), 1)
+    log = TurnLog()
     for start in range(0, len(text), step):
-        _print(machine.feed(text[start : start + step]), arguments.json)
-    _print(machine.finish(FinishReason(arguments.finish)), arguments.json)
+        _print(with_dispatches(machine.feed(text[start : start + step]), log), json)
+    _print(with_dispatches(machine.finish(FinishReason(finish)), log), json)
     return 0
 
 
 def read_tools(data: bytes) -> list[ToolSpec]:
-    """Tools as the Messages, Responses or Chat API has them, or as `ToolSpec`. Raises ValueError."""
+    """Tools in the form of the Messages, Responses or Chat API, or of `ToolSpec`. Raises ValueError."""
     try:
         listed = msgspec.json.decode(data, type=list[dict[str, Any]])
         return [_tool(one) for one in listed]
@@ -57,6 +73,6 @@ def _tool(given: dict[str, Any]) -> ToolSpec:
     return ToolSpec(one["name"], one.get("description", ""), schema)
 
 
-def _print(events: Sequence[BlockEvent], as_json: bool) -> None:
+def _print(events: Iterable[LoggedEvent], as_json: bool) -> None:
     for event in events:
         print(msgspec.json.encode(event).decode() if as_json else bus_view.event(event))

@@ -1,1 +1,1 @@
-"""HTTP: requests of three APIs in, streams and documents out. Knows no template, token or model family."""
+"""The frontend stage: HTTP requests of several APIs in, event streams and documents out."""

@@ -1,4 +1,4 @@
-"""The frontend process: HTTP on one side, the bus on the other."""
+"""Runs the frontend process: HTTP on one side, the bus on the other."""
 
 import asyncio
 
@@ -8,24 +8,24 @@ from aiohttp import web
 from schemas import subjects
 from schemas.control import Load, ResponseNotice
 from schemas.errors import Invalid
+from services.frontend.apis.responses.server import RESPONSES, Sharing
+from services.frontend.apis.responses.store.shared import Peers, bucket_config
 from services.frontend.app import make_app, make_runner
-from services.frontend.file_watch import FileWatch
-from services.frontend.gateway import Gateway
-from services.frontend.responses.server import RESPONSES, Sharing
-from services.frontend.responses.shared import Peers, bucket_config
-from services.frontend.tls import Tls
+from services.frontend.http.file_watch import FileWatch
+from services.frontend.http.tls import Tls
+from services.frontend.pipeline.bus_gateway import BusGateway
 from services.runtime.config import FrontendConfig
 from services.runtime.kv import open_bucket
-from services.runtime.memory import forget_what_stays
+from services.runtime.memory import freeze_gc_and_trim_heap
 from services.runtime.process import Process
 
 BACKLOG = 1024
 LAST_BYTES_S = 2.0
-"""After the drain: for handlers to write what they have."""
+"""For handlers to write their last bytes after the drain."""
 
 
 async def run(config: FrontendConfig) -> None:
-    """Serves HTTP until told to stop, then lets open turns end.
+    """Serves HTTP until `Process.stop`, then lets open turns end.
 
     Raises:
         OSError: the port is taken.
@@ -33,7 +33,7 @@ async def run(config: FrontendConfig) -> None:
         EngineFailed: the bus was lost for good.
     """
     process = Process("frontend", config)
-    gateway = Gateway(process, config)
+    gateway = BusGateway(process, config)
     process.load = lambda: Load(running=gateway.running)
     await process.connect()
     await gateway.start()
@@ -44,7 +44,7 @@ async def run(config: FrontendConfig) -> None:
     except ValueError as error:
         raise Invalid(str(error)) from error
     responses = app[RESPONSES]
-    await process.subscribe(subjects.responses(), lambda message: responses.heard(_notice.decode(message.data)))
+    await process.subscribe(subjects.responses(), lambda message: responses.apply_notice(_notice.decode(message.data)))
     if tls is not None:
         process.spawn(FileWatch(tls.files, tls.reload, process.log).run(), "watch certificates")
     runner = make_runner(app, head_timeout_s=config.head_timeout_s, shutdown_timeout=LAST_BYTES_S)
@@ -63,16 +63,16 @@ async def run(config: FrontendConfig) -> None:
         async def drain() -> None:
             await site.stop()
             await asyncio.gather(gateway.drain(), responses.drain())
-            await asyncio.sleep(0)  # the handlers of the last turns write their last bytes
+            await asyncio.sleep(0)  # lets the handlers of the last turns continue
 
-        forget_what_stays()
+        freeze_gc_and_trim_heap()
         await process.run(drain)
     finally:
         await runner.cleanup()
 
 
 async def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
-    """How stored Responses are shared; None where they are not to be, or cannot."""
+    """Opens what stored Responses are shared by; None where they are not shared, or there is no bucket."""
     if config.response_store != "shared":
         return None
     bucket = await open_bucket(process.bus, bucket_config(config), process.log)
@@ -81,7 +81,7 @@ async def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
     peers = Peers(
         id=process.id,
         alive=lambda id: process.registry.get("frontend", id) is not None,
-        call_out=lambda notice: process.publish(subjects.responses(), notice),
+        publish_notice=lambda notice: process.publish(subjects.responses(), notice),
         spawn=process.spawn,
     )
     return Sharing(bucket, peers)

@@ -1,7 +1,6 @@
-"""Tells the preprocessors of turns that have ended, and keeps them in the ledger's bucket.
+"""Publishes the ledger entries of finished turns, and stores them in the ledger's bucket.
 
-The shard that parsed a turn is the one that writes it. Where two have parsed the same turn, because one was taken for
-dead, both write the same.
+The shard that parsed a turn writes its entry. If two shards parsed the same turn, both write the same entry.
 """
 
 from collections import deque
@@ -10,27 +9,28 @@ import msgspec
 
 from schemas import subjects
 from schemas.errors import TurnwireError
-from services.parser import family
-from services.parser.commit import MAX_ENTRY_BYTES, Notary, entry_of
-from services.parser.detokenizer import Vocabulary
+from services.families import family
+from services.ledger.signer import MAX_ENTRY_BYTES, EntrySigner
+from services.parser.ledger_entry import entry_of
 from services.parser.turn_parse import TurnParse
 from services.runtime.kv import Bucket
 from services.runtime.metrics import CountCollector, register
 from services.runtime.process import Process
+from services.tokenization.detokenizer import Vocabulary
 
 MAX_UNSENT = 256
-"""Entries that wait while the connection is down; the oldest are given up."""
+"""Entries that wait while the connection is down; the oldest are dropped."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class LedgerWriter:
-    """One shard's word to the ledger."""
+    """Writes the entries of one shard."""
 
-    def __init__(self, process: Process, notary: Notary, vocabulary: Vocabulary, bucket: Bucket | None) -> None:
-        """`bucket` None: turns live in the memory of the preprocessors only."""
+    def __init__(self, process: Process, signer: EntrySigner, vocabulary: Vocabulary, bucket: Bucket | None) -> None:
+        """`bucket` None: entries are only in the memory of the preprocessors."""
         self._process = process
-        self._notary = notary
+        self._signer = signer
         self._vocabulary = vocabulary
         self._bucket = bucket
         self._unsent: deque[tuple[str, str, bytes]] = deque(maxlen=MAX_UNSENT)
@@ -43,14 +43,16 @@ class LedgerWriter:
         }
         register(process.metrics, CountCollector(counters))
 
-    def ended(self, parse: TurnParse) -> None:
-        """Writes a turn that has ended, if there is something to write. Before its end is told to anyone, so that the
-        preprocessors know of it when the client's next request comes."""
+    def write(self, parse: TurnParse) -> None:
+        """Writes the entry of a turn that has ended, if it has one.
+
+        To be called before the turn's end is sent: the preprocessors need the entry for the client's next request.
+        """
         hidden = self._vocabulary.hidden(family(parse.context.family).markers)
         entry = entry_of(parse, self._vocabulary.open(hidden))
         if entry is None:
             return
-        data = _encode(self._notary.sign(entry))
+        data = _encode(self._signer.sign(entry))
         if len(data) > MAX_ENTRY_BYTES:
             self.too_large += 1
             return

@@ -1,27 +1,26 @@
 """The parser process: token frames in, event frames out.
 
-Every token frame is handled whole, in one go; what it made of all turns goes out at the end of the same tick, one event
-frame per frontend. Turns stay here until their frontend has the last event, so that whatever is lost on the way can be
-asked for again.
+Every token frame is handled whole, in one go; the events of all its turns are sent at the end of the same tick, one
+event frame per frontend. A turn stays here until its frontend has the last event, so that lost frames can be replayed.
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+from cachetools import LRUCache, TTLCache
 from tokenizers import Tokenizer
 
 from schemas import subjects
-from schemas.control import Beat, Cancel, Load, ModelCard, Replay, Standing
+from schemas.control import Cancel, Heartbeat, Load, ModelCard, Replay, StreamPosition
 from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind, Invalid
 from schemas.events import FinishReason, Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
-from services.parser.commit import Notary
-from services.parser.detokenizer import Vocabulary
+from services.ledger.signer import EntrySigner
 from services.parser.ledger_writer import LedgerWriter
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
@@ -29,15 +28,17 @@ from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
 from services.runtime.kv import open_bucket
 from services.runtime.ledger_bucket import ledger_bucket
-from services.runtime.memory import forget_what_stays
+from services.runtime.memory import freeze_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
-from services.runtime.streams import FRAME_BYTES, FrameReceiver, FrameSender
+from services.runtime.streams.frames import FRAME_BYTES, FrameReceiver, FrameSender
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.tokenizer_files import load_tokenizer
 
 MAX_DONE = 16_384
 """Finished turns that are remembered, so that a late repeat of their tokens is not parsed again."""
-TELL_AGAIN_S = 0.5
-"""A worker that decodes for nobody is told so, and told again after this time."""
+CANCEL_AGAIN_S = 0.5
+"""While tokens of a finished turn still come, its worker gets a cancel at most this often."""
 
 _decode_frame = msgspec.json.Decoder(TokenFrame).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
@@ -52,18 +53,20 @@ class Parser:
         self._shard = shard
         self._model = model
         self._log = process.log
-        self._receiver = FrameReceiver(process, "worker", shard.standings, on_given_up=self._given_up)
+        self._receiver = FrameReceiver(process, "worker", shard.positions, on_given_up=self._given_up)
         self._sender = FrameSender(
             process, "frontend", subjects.events, self._fill, on_credit=self._credited, on_replay=self._replay
         )
         self._dirty: dict[str, dict[str, TurnParse]] = {}
+        """frontend → its turns that have unsent events."""
         self._ends: dict[str, deque[tuple[int, TurnParse]]] = {}
-        self._done: OrderedDict[str, int] = OrderedDict()
-        """turn → newest attempt that needs no more attention."""
-        self._told: OrderedDict[str, float] = OrderedDict()
-        """turn → when the workers were last told that it is over."""
-        self._untold: OrderedDict[str, None] = OrderedDict()
-        """Turns of which only their worker can tell the frontend that they have failed."""
+        """frontend → the frames that carried a turn's last event, and the turn."""
+        self._done: LRUCache[str, int] = LRUCache(MAX_DONE)
+        """turn → newest attempt that is finished here."""
+        self._cancelled: TTLCache[str, None] = TTLCache(MAX_DONE, CANCEL_AGAIN_S, asyncio.get_running_loop().time)
+        """Turns for which the workers have just got a cancel."""
+        self._unreadable: LRUCache[str, None] = LRUCache(MAX_DONE)
+        """Turns whose frontend cannot be read here: their worker has to report that they failed."""
         self._empty = asyncio.Event()
         self._empty.set()
         process.models = [ModelCard(name=model)]
@@ -71,7 +74,7 @@ class Parser:
         process.registry.on_leave(self._peer_left)
 
     async def start(self) -> None:
-        """Subscribes; from now on tokens come."""
+        """Subscribes to tokens."""
         await self._sender.start()
         await self._process.subscribe(subjects.cancel(self._model), self._cancel)
         await self._process.subscribe(subjects.tokens(self._process.id), self._frame)
@@ -89,7 +92,7 @@ class Parser:
         for entry in frame.entries:
             turn = entry.turn
             parse = turns.get(turn)
-            if parse is None or not parse.goes_on(entry):
+            if parse is None or not parse.take_fast(entry):
                 self._take(entry, frame.sender)
                 continue
             if parse.frontend != frontend:
@@ -104,7 +107,7 @@ class Parser:
     def _take(self, entry: TokenEntry, worker: str) -> None:
         if self._done.get(entry.turn, 0) >= entry.attempt:
             if entry.finish is None:
-                self._over(entry.turn)
+                self._cancel_again(entry.turn)
             return
         try:
             taken = self._shard.take(entry, worker)
@@ -112,14 +115,16 @@ class Parser:
             # One turn's failure (an unknown family in its context, a defect) must not touch its neighbours.
             self._fail(entry, worker, error)
             return
-        if isinstance(taken, Standing):
+        if isinstance(taken, StreamPosition):
             self._receiver.gap(worker, taken)
         elif taken is not None:
             self._mark(taken)
             if taken.ended and self._ledger is not None:
-                self._ledger.ended(taken)
-            if taken.cut is not None:
-                self._cut(taken)
+                self._ledger.write(taken)
+            if taken.cut is not None:  # the turn has ended for the client, and the engine still decodes
+                reason: Literal["stop_string", "calls"]
+                reason = "stop_string" if taken.cut is FinishReason.STOP_STRING else "calls"
+                self._publish_cancel(Cancel(taken.turn, taken.attempt, reason))
 
     def _mark(self, parse: TurnParse) -> None:
         frontend = parse.frontend
@@ -141,13 +146,13 @@ class Parser:
                     entries.append(EventEntry(turn, parse.attempt, [parse.next_delta()]))
                 continue
             events, room = parse.read(room)
-            said: list[TurnEvent] = list(events) if parse.announced else [self._announced(parse), *events]
+            unsent: list[TurnEvent] = list(events) if parse.announced else [self._announced(parse), *events]
             if room > 0:
                 filed += 1
-                parse.cruise()
-            if said:
-                entries.append(EventEntry(turn, parse.attempt, said))
-            if parse.sent.ended and said:
+                parse.enter_fast_path()
+            if unsent:
+                entries.append(EventEntry(turn, parse.attempt, unsent))
+            if parse.sent.ended and unsent:
                 parse.end_seq = seq
                 self._ends.setdefault(frontend, deque()).append((seq, parse))
             if room <= 0:
@@ -170,52 +175,43 @@ class Parser:
         ends = self._ends.get(frontend)
         while ends and ends[0][0] <= seq:
             number, parse = ends.popleft()
-            if parse.end_seq == number:  # else it was rewound since, and its end goes out again
+            if parse.end_seq == number:  # else it was rewound since, and its end is sent again
                 self._forget(parse)
 
     def _replay(self, request: Replay) -> None:
-        named = {standing.turn: standing for standing in request.streams}
+        positions = {position.turn: position for position in request.streams}
         for parse in list(self._shard.turns.values()):
             if parse.frontend != request.receiver:
                 continue
-            standing = named.get(parse.turn)
-            if standing is not None and standing.attempt <= parse.attempt:
-                parse.rewind(standing)
-            elif standing is None and request.all:
-                parse.rewind(Standing(parse.turn, parse.attempt))
+            position = positions.get(parse.turn)
+            if position is not None and position.attempt <= parse.attempt:
+                parse.rewind(position)
+            elif position is None and request.all:
+                parse.rewind(StreamPosition(parse.turn, parse.attempt))
             else:
                 continue
             self._mark(parse)
 
-    def _cut(self, parse: TurnParse) -> None:
-        """The turn is over for the client while the engine still decodes: stop it."""
-        cut = parse.cut is FinishReason.STOP_STRING
-        cancel = Cancel(parse.turn, parse.attempt, "stop_string" if cut else "calls")
-        self._process.publish(subjects.cancel(self._model), cancel)
-        self._note_told(parse.turn)
-
     def _cancel(self, message: Message) -> None:
         cancel = _decode_cancel(message.data)
         if cancel.reason in ("stop_string", "calls", "failed", "unreadable"):
-            return  # this side's own word to the worker: what it says of the turn is yet to arrive
-        self._note_told(cancel.turn)
+            return  # a parser's own cancel: the worker's last tokens are yet to arrive
+        self._cancelled[cancel.turn] = None
         parse = self._shard.turns.get(cancel.turn)
         if parse is not None and parse.attempt <= cancel.attempt:
             self._forget(parse)
         else:
             self._remember(cancel.turn, cancel.attempt)
 
-    def _over(self, turn: str) -> None:
-        """Tokens of a turn that needs none: the word that it is over did not reach the worker."""
-        if asyncio.get_running_loop().time() - self._told.get(turn, -TELL_AGAIN_S) < TELL_AGAIN_S:
-            return
-        self._note_told(turn)
-        reason: Literal["unreadable", "superseded"] = "unreadable" if turn in self._untold else "superseded"
-        self._process.publish(subjects.cancel(self._model), Cancel(turn, self._done[turn], reason))
+    def _cancel_again(self, turn: str) -> None:
+        """Tokens of a finished turn have come: the cancel did not reach the worker."""
+        if turn not in self._cancelled:
+            reason: Literal["unreadable", "superseded"] = "unreadable" if turn in self._unreadable else "superseded"
+            self._publish_cancel(Cancel(turn, self._done[turn], reason))
 
-    def _note_told(self, turn: str) -> None:
-        self._told[turn] = asyncio.get_running_loop().time()
-        _cap(self._told, MAX_DONE)
+    def _publish_cancel(self, cancel: Cancel) -> None:
+        self._process.publish(subjects.cancel(self._model), cancel)
+        self._cancelled[cancel.turn] = None
 
     def _fail(self, entry: TokenEntry, worker: str, error: Exception) -> None:
         self._log.error("parser.turn_failed", turn=entry.turn, exc_info=error)
@@ -224,10 +220,9 @@ class Parser:
             parse = self._shard.unreadable(entry, worker)
         reason: Literal["unreadable", "failed"] = "unreadable" if parse is None else "failed"
         self._process.publish(subjects.cancel(self._model), Cancel(entry.turn, entry.attempt, reason))
-        if parse is None:  # not even the frontend can be read: the worker knows it, and tells it
+        if parse is None:  # not even the frontend can be read: the worker has it, and reports the failure
             self._remember(entry.turn, entry.attempt)
-            self._untold[entry.turn] = None
-            _cap(self._untold, MAX_DONE)
+            self._unreadable[entry.turn] = None
         elif not parse.ended:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
             self._mark(parse)
@@ -246,38 +241,32 @@ class Parser:
             self._empty.set()
 
     def _remember(self, turn: str, attempt: int) -> None:
-        self._done[turn] = max(attempt, self._done.pop(turn, 0))
-        _cap(self._done, MAX_DONE)
+        self._done[turn] = max(attempt, self._done.get(turn, 0))
 
     def _given_up(self, worker: str) -> None:
-        """A worker took this shard for dead: its turns are parsed elsewhere, or will be sent from their start."""
+        """A worker took this shard for dead: its turns are parsed elsewhere, or sent again from their start."""
         for parse in list(self._shard.turns.values()):
             if parse.worker == worker and not parse.ended:
                 self._drop(parse)
 
-    def _peer_left(self, beat: Beat) -> None:
-        if beat.stage == "frontend":
-            self._sender.forget(beat.id)
-            self._ends.pop(beat.id, None)
-            self._dirty.pop(beat.id, None)
+    def _peer_left(self, heartbeat: Heartbeat) -> None:
+        if heartbeat.stage == "frontend":
+            self._sender.forget(heartbeat.id)
+            self._ends.pop(heartbeat.id, None)
+            self._dirty.pop(heartbeat.id, None)
             for parse in list(self._shard.turns.values()):
-                if parse.frontend == beat.id:
+                if parse.frontend == heartbeat.id:
                     self._forget(parse)
-        elif beat.stage == "worker":
-            lost = [p for p in self._shard.turns.values() if p.worker == beat.id and not p.ended]
+        elif heartbeat.stage == "worker":
+            lost = [p for p in self._shard.turns.values() if p.worker == heartbeat.id and not p.ended]
             for parse in lost:
                 parse.interrupt(ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED))
                 self._mark(parse)
             if lost:
-                self._log.warning("parser.worker_lost", worker=beat.id, turns=len(lost))
+                self._log.warning("parser.worker_lost", worker=heartbeat.id, turns=len(lost))
 
 
-def _cap(remembered: OrderedDict[str, Any], most: int) -> None:
-    while len(remembered) > most:
-        remembered.popitem(last=False)
-
-
-def load_tokenizer(model: str) -> Tokenizer:
+def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
     """The tokenizer of a model directory or hub id.
 
     Raises:
@@ -286,32 +275,31 @@ def load_tokenizer(model: str) -> Tokenizer:
     file = Path(model) / "tokenizer.json"
     if file.is_file():
         return Tokenizer.from_file(str(file))
-    from transformers import AutoTokenizer  # seconds to import, and only needed for hub ids and older forms
-
-    backend = getattr(AutoTokenizer.from_pretrained(model), "backend_tokenizer", None)
+    backend = getattr(load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise Invalid(f"{model} has no tokenizer.json, nor a tokenizer that could be made into one", param="model")
     return backend
 
 
 async def run(config: ParserConfig) -> None:
-    """Loads the model's vocabulary, serves until told to stop, drains.
+    """Loads the model's vocabulary, serves until it is stopped, drains.
 
     Raises:
-        TurnwireError: the bus or the tokenizer could not be had.
+        TurnwireError: no connection to the bus, or no tokenizer.
         EngineFailed: the bus was lost for good.
     """
     process = Process("parser", config)
     loop = asyncio.get_running_loop()
-    tokenizer: Tokenizer = await loop.run_in_executor(None, partial(load_tokenizer, config.model))
+    load = partial(load_backend, config.model, trust_remote_code=config.trust_remote_code)
+    tokenizer: Tokenizer = await loop.run_in_executor(None, load)
     vocabulary = await loop.run_in_executor(None, Vocabulary, tokenizer)
     process.log.info("parser.loaded", model=config.model, byte_exact=vocabulary.exact)
     shard = Shard(vocabulary, Sealer.load(config.seal_key_file, config.model_name))
-    notary = Notary.load(config.seal_key_file, config.model_name)
+    signer = EntrySigner.load(config.seal_key_file, config.model_name)
     await process.connect()
     room = ledger_bucket(config.ledger_ttl_s, config.ledger_store_mb)
     bucket = await open_bucket(process.bus, room, process.log) if config.ledger_store_mb else None
-    parser = Parser(process, shard, config.model_name, LedgerWriter(process, notary, vocabulary, bucket))
+    parser = Parser(process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket))
     await parser.start()
-    forget_what_stays()
+    freeze_gc_and_trim_heap()
     await process.run(parser.drain)

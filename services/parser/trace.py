@@ -1,12 +1,12 @@
-"""Which token each character of a block came from: log probabilities on their way through detokenizer and parser.
+"""Matches tokens with the characters of blocks, for requests that ask for log probabilities.
 
-Only turns that asked for log probabilities are traced. A token belongs to the block in which its text is said, at the
-place of its first character there; one whose text was a marker, framing white space or the spelling of a call around
-its arguments belongs to none. Tokens that hold parts of one character all stand at that character.
+A token belongs to the block that its text is in, at the place of its first character there. A token whose text was a
+marker, framing white space or the syntax of a call around its arguments belongs to no block. Tokens that hold parts of
+one character are all placed at that character.
 
-Reasoning and text are one stretch of the output each, so that a block's own start tells the place of every token in it.
-Arguments are written anew: what is said of them is found again in the output that the reader has just passed, as it
-stands or without its JSON escapes.
+Reasoning and text blocks are one stretch of the output each, so the place of a block's start gives the place of every
+token in it. Arguments are rewritten by the reader: their pieces are searched in the output that it has just passed, as
+they are or without JSON escapes.
 """
 
 import json
@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from schemas.events import BlockEvent, Delta, TokenLogprob, TopLogprob
-from services.parser.detokenizer import Vocabulary
-from services.parser.tape import Blocks, Tape, escaped
+from services.families.grammar.scanner import BlockWriter, Scanner, escaped
+from services.tokenization.detokenizer import Vocabulary
 
 Logprobs = Sequence[tuple[int, float]]
 """(token id, log probability), the chosen token first."""
 
 
-class _Said(NamedTuple):
-    """A piece of arguments: where in its block, and how far the reader stood before the end of the input."""
+class _Written(NamedTuple):
+    """A piece of arguments: where in its block, and how many characters of input were behind the reader's position."""
 
     block: int
     offset: int
@@ -31,22 +31,22 @@ class _Said(NamedTuple):
     behind: int
 
 
-class TracedBlocks(Blocks):
-    """Blocks that remember where the reader stood when a piece of arguments was said."""
+class TracedBlockWriter(BlockWriter):
+    """A `BlockWriter` that records the reader's position for each piece of arguments."""
 
-    __slots__ = ("_tape", "_waiting", "said")
+    __slots__ = ("_scanner", "_waiting", "written")
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, scanner: Scanner) -> None:
         super().__init__()
-        self._tape = tape
+        self._scanner = scanner
         self._waiting = 0
-        self.said: list[_Said] = []
-        self.say = self._note
+        self.written: list[_Written] = []
+        self.write = self._record
 
-    def _note(self, text: str) -> None:
+    def _record(self, text: str) -> None:
         if self.kind == "tool_use" and text:
-            behind = len(self._tape.text) - self._tape.position
-            self.said.append(_Said(self.index, self.length + self._waiting, text, behind))
+            behind = len(self._scanner.text) - self._scanner.position
+            self.written.append(_Written(self.index, self.length + self._waiting, text, behind))
         self._waiting += len(text)
         self._parts.append(text)
 
@@ -64,14 +64,14 @@ class _Token(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A stretch of the output that was said: where it begins there and in its block, and as what."""
+    """A stretch of the output that is in a block: where it begins in both."""
 
     source: int
     offset: int
     text: str
-    """As it stands in the output."""
+    """As it is in the output."""
     escaped: bool
-    """It was said with JSON escapes."""
+    """The block has it with JSON escapes."""
 
     def place(self, at: int) -> int:
         """The place in the block of the output's character `at`."""
@@ -80,7 +80,7 @@ class _Run(NamedTuple):
 
 
 class Trace:
-    """One turn's tokens that are not yet said, and the matching of what is said with them."""
+    """The tokens of one turn that were not matched with an event yet."""
 
     __slots__ = (
         "_base",
@@ -93,37 +93,37 @@ class Trace:
         "_top",
         "_vocabulary",
         "blocks",
-        "tape",
+        "scanner",
     )
 
     def __init__(self, vocabulary: Vocabulary, top: int) -> None:
-        """`top`: how many alternatives each token is to have."""
+        """`top`: how many alternatives each token gets."""
         self._vocabulary = vocabulary
-        self.tape = Tape()
-        """For the parser to read …"""
-        self.blocks = TracedBlocks(self.tape)
-        """… and to write."""
+        self.scanner = Scanner()
+        """The parser's input …"""
+        self.blocks = TracedBlockWriter(self.scanner)
+        """… and output."""
         self._top = top
         self._tokens: deque[_Token] = deque()
         self._starts: dict[int, int] = {}
         """For each reasoning or text block: its first character's place in the output."""
         self._raw: list[str] = []
-        """The output from `_base` on: what may still be said."""
+        """The output from `_base` on."""
         self._base = 0
         self._passed = 0
-        """Everything before this place in the output is said, or never will be."""
+        """Everything before this place in the output was matched, or never will be."""
         self._inside = b""
         """The first bytes of a character."""
         self._flowing = False
-        """The last piece of arguments was found: the next one most likely follows it."""
+        """The last piece of arguments was found: the next one probably follows it."""
 
     @property
     def _end(self) -> int:
         return self._base + sum(map(len, self._raw))
 
     def token(self, token: int, text: str, pending: bytes, logprobs: Logprobs) -> None:
-        """The next token, the text that it completed (it is fed to the parser next) and the bytes that are still held
-        of a character. Without `logprobs` it only takes its place."""
+        """Adds the next token with the text that it completed, which is fed to the parser next, and the bytes that are
+        held of an incomplete character. Without `logprobs` only its text counts."""
         end = self._end
         start = end
         data = self._vocabulary.bytes_of(token)
@@ -137,36 +137,36 @@ class Trace:
             self._raw.append(text)
 
     def flushed(self, text: str) -> None:
-        """What was held of a character is out, broken as it is."""
+        """Adds the text of an incomplete character at the end."""
         self._raw.append(text)
 
-    def spoken(self, events: Sequence[BlockEvent]) -> list[list[TokenLogprob]]:
-        """What the parser made of the last text: the tokens of each event. Without events: of what stood before."""
+    def match(self, events: Sequence[BlockEvent]) -> list[list[TokenLogprob]]:
+        """The tokens of each event that the parser returned for the last text. No events: takes what came before it."""
         blocks, end = self.blocks, self._end
         for block, behind in blocks.behind.items():
             self._starts[block] = end - behind
         blocks.behind.clear()
-        said, blocks.said = deque(blocks.said), []
-        told = [self._of(event, said, end) if isinstance(event, Delta) else [] for event in events]
-        self._forget()
-        return told
+        written, blocks.written = deque(blocks.written), []
+        found = [self._of(event, written, end) if isinstance(event, Delta) else [] for event in events]
+        self._trim()
+        return found
 
-    def _of(self, delta: Delta, said: deque[_Said], end: int) -> list[TokenLogprob]:
+    def _of(self, delta: Delta, written: deque[_Written], end: int) -> list[TokenLogprob]:
         start = self._starts.get(delta.block)
         if start is not None:
             return self._take(_Run(start + delta.offset, delta.offset, delta.text, False))
         runs = []
         whole = delta.offset + len(delta.text)
-        while said and (said[0].block, said[0].offset) < (delta.block, whole):
-            runs.append(self._found(said.popleft(), end))
-        if not runs:  # it did not pass the reader: the last text as it stands, escaped where it must be
+        while written and (written[0].block, written[0].offset) < (delta.block, whole):
+            runs.append(self._found(written.popleft(), end))
+        if not runs:  # it did not pass the reader: it is the last text, escaped where necessary
             text = self._raw[-1]
             runs.append(_Run(end - len(text), delta.offset, text, len(text) != len(delta.text)))
             self._flowing = True
-        return [told for run in runs if run is not None for told in self._take(run)]
+        return [token for run in runs if run is not None for token in self._take(run)]
 
-    def _found(self, piece: _Said, end: int) -> _Run | None:
-        """Where in the output a piece of arguments stands; None where it was not written there."""
+    def _found(self, piece: _Written, end: int) -> _Run | None:
+        """Where a piece of arguments is in the output; None if it is not there."""
         raw = "".join(self._raw)
         at, low = end - piece.behind - self._base, max(self._passed - self._base, 0)
         for text, quote, is_escaped in _spellings(piece.text):
@@ -179,17 +179,17 @@ class Trace:
         return None
 
     def _take(self, run: _Run) -> list[TokenLogprob]:
-        """The tokens that have a part in the run and in none before."""
+        """The tokens that begin in the run, or reach into it and were not taken."""
         tokens, stop = self._tokens, run.source + len(run.text)
         found = []
         while tokens and tokens[0].start < stop:
             token = tokens.popleft()
             if token.end > run.source:
-                found.append(self._told(token.logprobs, run.place(max(token.start, run.source))))
+                found.append(self._with_alternatives(token.logprobs, run.place(max(token.start, run.source))))
         self._passed = max(self._passed, stop)
         return found
 
-    def _told(self, logprobs: Logprobs, at: int) -> TokenLogprob:
+    def _with_alternatives(self, logprobs: Logprobs, at: int) -> TokenLogprob:
         token, logprob = logprobs[0]
         ranked = sorted(logprobs, key=lambda pair: -pair[1])[: self._top]
         data = self._vocabulary.bytes_of(token)
@@ -199,29 +199,29 @@ class Trace:
         data = self._vocabulary.bytes_of(token)
         return TopLogprob(_text(data), logprob, data)
 
-    def _forget(self) -> None:
+    def _trim(self) -> None:
         if self._passed > self._base:
             raw = "".join(self._raw)[self._passed - self._base :]
             self._base, self._raw = self._passed, [raw] if raw else []
 
 
 def _spellings(text: str) -> list[tuple[str, int, bool]]:
-    """How a piece of JSON may stand in the output, the quote before it (0 or 1), and whether it was escaped since: as
-    it is, or as what it means, with or without quotes around it."""
+    """The forms that a piece of JSON may have in the output, with the length of the quote before it (0 or 1) and
+    whether it was escaped since: as it is, or decoded, with or without quotes around it."""
     found = [(text, 0, False)]
     quoted = len(text) > 1 and text[0] == text[-1] == '"'
     for inner, quote in [(text, 0), (text[1:-1], 1)][: 1 + quoted]:
         try:
-            meant = str(json.loads(f'"{inner}"', strict=False))
+            decoded = str(json.loads(f'"{inner}"', strict=False))
         except ValueError:
             continue
-        if meant and meant != text:
-            found.append((meant, quote, meant != inner))
+        if decoded and decoded != text:
+            found.append((decoded, quote, decoded != inner))
     return found
 
 
 def _find(raw: str, text: str, at: int, low: int, flowing: bool) -> int | None:
-    """Where `text` stands in the output before or at the place `at` where the reader stood, not before `low`."""
+    """Where `text` is in the output: before or at the reader's place `at`, and not before `low`."""
     if flowing and raw.startswith(text, low):
         return low
     if at >= low and raw.startswith(text, at):
@@ -235,7 +235,7 @@ def _find(raw: str, text: str, at: int, low: int, flowing: bool) -> int | None:
 
 
 def _continues(data: bytes) -> bool:
-    """The bytes go on with a character that was begun."""
+    """The bytes continue an incomplete character."""
     return bool(data) and data[0] & 0xC0 == 0x80
 
 

@@ -1,40 +1,40 @@
-"""One attempt at one turn: tokens in, turn events out. Pure.
+"""Parses one attempt at one turn: tokens in, turn events out. Pure.
 
-Most tokens of a turn are whole characters in a plain stretch of a block: they say the same whoever reads them. There a
-turn *cruises*: a token is looked up, its text goes out, and nothing else is touched, neither parser nor log. What they
-lack is told them when the turn *lands*: with the first token that is not plain, and before anything else is asked.
+Most tokens are whole characters in a plain stretch of a block, where the text depends on the token alone. There a turn
+takes the *fast path*: the token's text is looked up and sent, and neither parser nor log is touched. They catch up when
+the turn leaves the fast path: with the first token that is not plain, and before anything else is read or done.
 """
 
 from array import array
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from schemas.control import Standing
+from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
 from schemas.events import BlockEvent, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
 from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
-from services.parser import TurnParser, family, open_parser
-from services.parser.detokenizer import Vocabulary
-from services.parser.plain import PlainTexts
-from services.parser.tape import escaped
-from services.parser.teller import Teller
+from services.families import TurnParser, family, open_parser
+from services.families.grammar.scanner import escaped
+from services.parser.event_builder import EventBuilder
 from services.parser.trace import Logprobs, Trace
 from services.runtime.seal import Sealer
-from services.runtime.turnlog import Cursor, LoggedEvent, TurnLog
+from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.plain_tokens import PlainTexts
 
 UNREAD = 4096
-"""A turn lands when so many characters wait to be read, about: the log joins them at less cost."""
+"""A turn leaves the fast path when about so many characters wait to be read: the log joins them at less cost."""
 
 
 class TurnParse:
     """One attempt at one turn: its tokens so far, and the events that they made."""
 
     __slots__ = (
-        "_able",
+        "_builder",
         "_counted",
         "_detokenizer",
+        "_may_skip",
         "_parser",
-        "_teller",
         "_vocabulary",
         "announced",
         "attempt",
@@ -68,33 +68,33 @@ class TurnParse:
         self.reasoning_tokens = 0
         """Of the first `_counted` tokens."""
         self.log = TurnLog()
-        """All events; of a turn that cruises, those up to where that began."""
+        """All events; on the fast path, those up to where it began."""
         self.sent = Cursor()
-        """What of them was read."""
+        """Up to where they were read."""
         self.announced = False
-        """The frontend was told that the turn is prepared."""
+        """The frontend was sent `Prepared`."""
         self.end_seq: int | None = None
         """The frame that carried the last event."""
         self.cut: FinishReason | None = None
-        """Why this side ended the turn although the engine would go on."""
+        """Why the parser ended the turn although the engine would continue."""
         self.trace: Trace | None = None
-        """Where the tokens of a turn go that is to tell their log probabilities."""
+        """Matches tokens with events, if the request asked for log probabilities."""
         self.plain: PlainTexts | None = None
-        """What tokens say here, while the turn cruises."""
+        """The texts of tokens here, on the fast path."""
         self.fresh = ""
-        """What was said since and not read …"""
+        """Text of the fast path that was not read …"""
         self.block = 0
         self.offset = 0
         """… and its place."""
-        self._able = False
-        """Text need not pass parser and teller: no stop string, no log probability is looked for."""
+        self._may_skip = False
+        """Plain text need not pass parser and builder: there are no stop strings and no log probabilities."""
         self._counted = 0
 
     def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
-        """Gets ready to parse. Raises whatever the family has against this context."""
+        """Opens the family's parser; propagates its errors."""
         context = self.context
         self._vocabulary = vocabulary
-        self._teller = Teller(self.turn, context, self.log, sealer)
+        self._builder = EventBuilder(self.turn, context, self.log, sealer)
         if context.logprobs is not None:
             self.trace = Trace(vocabulary, context.logprobs)
         kind = family(context.family)
@@ -107,16 +107,16 @@ class TurnParse:
             calls_as_text=context.calls == "none",
             trace=self.trace,
         )
-        self._able = not self._teller.watches and self.trace is None
+        self._may_skip = not self._builder.searches and self.trace is None
 
     def prepared(self, parser: str) -> Prepared:
-        """The turn's first event, which every shard that has it says for itself."""
+        """The turn's first event, which each shard that parses the turn sends."""
         return Prepared(self.context.prompt_tokens, self.context.max_tokens, self.worker, parser)
 
-    def rewind(self, standing: Standing) -> None:
-        """Says again what the frontend has not; never moves forward."""
-        self.land()
-        self.sent.rewind(standing)
+    def rewind(self, position: StreamPosition) -> None:
+        """Moves back to the frontend's position, never forward."""
+        self.leave_fast_path()
+        self.sent.rewind(position)
         self.end_seq = None
         if self.sent.place == (0, 0):
             self.announced = False
@@ -126,13 +126,13 @@ class TurnParse:
         """The last event is in the log."""
         return self.log.terminal is not None
 
-    # -- cruising ---------------------------------------------------------------------------------------------------
+    # -- fast path ---------------------------------------------------------------------------------------------------
 
-    def goes_on(self, entry: TokenEntry) -> bool:
-        """Takes an entry by which a turn goes on cruising. False for any other, of which nothing was taken.
+    def take_fast(self, entry: TokenEntry) -> bool:
+        """Takes an entry on the fast path. False for an entry that cannot be taken there; nothing of it was taken.
 
-        Nearly every entry is one. It touches few objects: between two frames the caches are others', so that here a
-        turn costs what it takes to fetch it (measured: five times the instructions' own time).
+        Nearly every entry can. This touches few objects: between two frames the CPU's caches hold other data, so a turn
+        costs the memory accesses (measured: five times the time of the instructions).
         """
         plain = self.plain
         if plain is None or entry.at != len(self.ids) or entry.attempt != self.attempt:
@@ -153,73 +153,74 @@ class TurnParse:
         else:
             self.fresh += text
             if len(self.fresh) > UNREAD:
-                self.land()
+                self.leave_fast_path()
         return True
 
-    def cruise(self) -> None:
-        """Everything was read: from here the turn cruises, if it stands in a plain stretch."""
-        if not self._able or self.ended:
+    def enter_fast_path(self) -> None:
+        """After everything was read: enters the fast path, if the turn is in a plain stretch."""
+        if not self._may_skip or self.ended:
             return
-        tape, stretches = self._parser.tape, self._detokenizer.stretches
-        if tape.trigger is not None and stretches is not None and not self._detokenizer.pending:
-            self._settle()
-            self.plain = stretches.of(tape.trigger, tape.escape)
+        scanner, stretches = self._parser.scanner, self._detokenizer.stretches
+        if scanner.trigger is not None and stretches is not None and not self._detokenizer.pending:
+            self._count_reasoning()
+            self.plain = stretches.of(scanner.trigger, scanner.escape)
             self.block, self.offset = self.log.end
 
     def next_delta(self) -> Delta:
-        """What a turn that cruises has said since it was read last; counts as read."""
+        """The text of the fast path since the last read."""
         delta = Delta(self.block, self.offset, self.fresh)
         self.offset += len(self.fresh)
         self.fresh = ""
         return delta
 
-    def land(self) -> None:
-        """Brings log and parser up to date, if the turn cruises."""
+    def leave_fast_path(self) -> None:
+        """Leaves the fast path: brings log and parser up to date."""
         if self.plain is None:
             return
-        text = self.plain.said(self.ids[self._counted :])
+        text = self.plain.text(self.ids[self._counted :])
         self.plain = None
         if text:
             self.log.add(text)
             self._parser.passed(len(text))
         self.sent.length = self.offset
         self.fresh = ""
-        self._settle()
+        self._count_reasoning()
 
     def read(self, room: int) -> tuple[list[LoggedEvent], int]:
-        """What was not read yet, and the room that is left: see `TurnLog.read`."""
-        self.land()
+        """The events that were not read yet, and the room that is left: see `TurnLog.read`."""
+        self.leave_fast_path()
         return self.log.read(self.sent, room)
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
     def feed(self, ids: Sequence[int]) -> None:
-        """Further tokens. Those behind a cut are decoded for nothing and not counted."""
-        self.land()
-        detokenizer, tape, able = self._detokenizer, self._parser.tape, self._able
+        """Takes further tokens. Those behind a cut are not counted."""
+        self.leave_fast_path()
+        detokenizer, scanner, may_skip = self._detokenizer, self._parser.scanner, self._may_skip
         for token in ids:
             self.ids.append(token)
             text = detokenizer.step(token)
             if not text:
                 continue
-            trigger = tape.trigger
-            if able and trigger is not None and trigger(text) is None:
-                said = escaped(text) if tape.escape else text
-                self._parser.passed(len(said))
-                self.log.add(said)
+            trigger = scanner.trigger
+            if may_skip and trigger is not None and trigger(text) is None:
+                if scanner.escape:
+                    text = escaped(text)
+                self._parser.passed(len(text))
+                self.log.add(text)
                 continue
             self._take(self._parsed(text))
             if self.cut is not None:
                 return
 
     def feed_traced(self, trace: Trace, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
-        """As `feed`, for a turn that tells log probabilities. Tokens without any are told without."""
+        """As `feed`, with the tokens' log probabilities, if there are any."""
         detokenizer = self._detokenizer
-        for token, told in zip_longest(ids, logprobs[: len(ids)], fillvalue=()):
+        for token, logprob in zip_longest(ids, logprobs[: len(ids)], fillvalue=()):
             assert isinstance(token, int)
             self.ids.append(token)
             text = detokenizer.step(token)
-            trace.token(token, text, detokenizer.pending, told)
+            trace.token(token, text, detokenizer.pending, logprob)
             if text:
                 self._take(self._parsed(text))
                 if self.cut is not None:
@@ -234,11 +235,11 @@ class TurnParse:
             else:
                 self.fail(error)
             return
-        self.land()
-        self._settle()
-        self._say(self._detokenizer.flush())
+        self.leave_fast_path()
+        self._count_reasoning()
+        self._write(self._detokenizer.flush())
         if finish.stop_id is not None and self.context.include_stop and not self._vocabulary.is_special(finish.stop_id):
-            self._say(self._detokenizer.step(finish.stop_id) + self._detokenizer.flush())
+            self._write(self._detokenizer.step(finish.stop_id) + self._detokenizer.flush())
         if self.cut is None:
             self._take(self._parser.finish(finish.reason))
         reason = finish.reason
@@ -248,19 +249,19 @@ class TurnParse:
             self._end(reason, ended_by_token=finish.stop_id is not None)
 
     def interrupt(self, error: ErrorInfo) -> None:
-        """The worker is gone: what was decoded so far goes back to the frontend, which finds another."""
-        self.land()
+        """The worker is gone: returns the tokens so far to the frontend, which finds another worker."""
+        self.leave_fast_path()
         self.log.append(Interrupted(self.worker, pack_ids(self.ids), error, *self.log.end))
 
     def fail(self, error: ErrorInfo) -> None:
-        """The turn cannot go on, here or elsewhere."""
-        self.land()
+        """Ends a turn that cannot continue, here or elsewhere."""
+        self.leave_fast_path()
         self.log.append(Failed(error))
 
     def _end(self, reason: FinishReason, *, ended_by_token: bool = False, stop_string: str | None = None) -> None:
         usage = Usage(
             prompt=self.context.prompt_tokens,
-            # An engine may have found tokens of an earlier attempt, too.
+            # An engine may have found tokens of an earlier attempt in its cache, too.
             cached=min(self.cached or 0, self.context.prompt_tokens),
             output=len(self.ids) + ended_by_token,
             reasoning=self.reasoning_tokens,
@@ -268,28 +269,28 @@ class TurnParse:
         self.log.append(Finish(reason, self.log.blocks, usage, stop_string))
 
     def _parsed(self, text: str) -> list[BlockEvent]:
-        """What the parser says to text that it must see."""
-        self._settle()
+        """The parser's events for text that it must see."""
+        self._count_reasoning()
         return self._parser.feed(text)
 
-    def _settle(self) -> None:
-        """Counts what was decoded inside reasoning: tokens that the parser does not see change nothing about that."""
+    def _count_reasoning(self) -> None:
+        """Counts the tokens inside reasoning. Tokens that the parser did not see cannot have changed the block."""
         self.reasoning_tokens += (len(self.ids) - self._counted) * self._parser.in_reasoning
         self._counted = len(self.ids)
 
-    def _say(self, text: str) -> None:
-        """Text that is no token's."""
+    def _write(self, text: str) -> None:
+        """Adds text that belongs to no token."""
         if text and self.cut is None:
             if self.trace is not None:
                 self.trace.flushed(text)
             self._take(self._parsed(text))
 
     def _take(self, events: list[BlockEvent]) -> None:
-        teller = self._teller
+        builder = self._builder
         if self.trace is None:
-            teller.take(events)
+            builder.add(events)
         else:
-            teller.take_traced(self.trace, events)
-        if teller.cut is not None:
-            self.cut = teller.cut
-            self._end(teller.cut, stop_string=teller.stop_string)
+            builder.add_traced(self.trace, events)
+        if builder.cut is not None:
+            self.cut = builder.cut
+            self._end(builder.cut, stop_string=builder.stop_string)

@@ -1,18 +1,18 @@
-"""A ledger for a loaded model."""
+"""Makes the ledger of a loaded model."""
 
 import hashlib
 
 from schemas.conversation import Conversation, Text, Turn
 from schemas.errors import Invalid
-from services.parser.detokenizer import Vocabulary
-from services.preprocessor.ledger import Ledger, LedgerModel
-from services.preprocessor.ledger_turns import LeadOf, lead_of
-from services.preprocessor.messages import adapt
+from services.ledger.comparison import TurnReader
+from services.ledger.recall import Ledger, LedgerModel
 from services.preprocessor.model import ModelSetup
+from services.templates.messages import adapt
+from services.tokenization.detokenizer import Vocabulary
 
-_SAID = "zqsaid"
+_ANSWER = "zqsaid"
 FORM = b"1"
-"""Changes when conversations become other messages: prompts made before have another text."""
+"""Changes when conversations are adapted to other messages: prompts made before have another text."""
 
 
 def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Ledger | None:
@@ -23,29 +23,29 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
     hasher = hashlib.blake2b(FORM, digest_size=16)
     for text in (setup.template.source, backend.to_str(), setup.family.name):
         hasher.update(hashlib.blake2b(text.encode()).digest())
+    vocabulary = Vocabulary(backend)
     ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops, *_end_in_history(setup)}
     model = LedgerModel(
         name=setup.card.name,
         digest=hasher.digest(),
         family=setup.family,
         encoder=setup.encoder,
-        vocabulary=Vocabulary(backend),
+        vocabulary=vocabulary,
         ends=tuple(sorted(ends - {""})),
-        header=_header(setup, lead_of(setup.family)),
+        header=_header(setup, TurnReader(setup.family, vocabulary)),
     )
     return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
 
 
 def _end_in_history(setup: ModelSetup) -> list[str]:
-    """The control token with which the template ends an answer that is not the last one; some have one of their own for
-    that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`)."""
-    turns = [Turn("user", [Text("Hi.")]), Turn("assistant", [Text(_SAID)]), Turn("user", [Text("Well.")])]
+    """The control token with which the template ends an answer that is not the last one. Some have a token of its own
+    for that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`)."""
+    turns = [Turn("user", [Text("Hi.")]), Turn("assistant", [Text(_ANSWER)]), Turn("user", [Text("Well.")])]
     try:
-        adapted = adapt(Conversation("probe", turns), setup.traits, setup.template)
-        text = setup.template.render(adapted.messages)
+        text = setup.template.render(adapt(Conversation("probe", turns), setup.traits, setup.template).messages)
     except Invalid:
         return []
-    behind = text.partition(_SAID)[2]
+    behind = text.partition(_ANSWER)[2]
     found = setup.encoder.cuts.find(behind)
     if not found or behind[: found[0]].strip():
         return []
@@ -53,12 +53,12 @@ def _end_in_history(setup: ModelSetup) -> list[str]:
     return [max((token for token in setup.encoder.cuts.tokens if rest.startswith(token)), key=len)]
 
 
-def _header(setup: ModelSetup, lead: LeadOf) -> str:
-    """What the template writes for the model to go on from, without what opens its reasoning."""
-    asked = adapt(Conversation("probe", [Turn("user", [Text("Hi.")])]), setup.traits, setup.template).messages
+def _header(setup: ModelSetup, reader: TurnReader) -> str:
+    """What the template writes before the model's output, without the marks that open its reasoning."""
+    messages = adapt(Conversation("probe", [Turn("user", [Text("Hi.")])]), setup.traits, setup.template).messages
     try:
-        whole, without = setup.template.render(asked), setup.template.render(asked, generation=False)
+        whole, without = setup.template.render(messages), setup.template.render(messages, generation=False)
     except Invalid:
         return ""
     header = whole.removeprefix(without) if whole.startswith(without) else ""
-    return header[: lead(header, "")].strip()
+    return header[: reader.head_end(header, "")].strip()

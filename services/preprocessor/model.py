@@ -1,35 +1,33 @@
-"""Everything that the preprocessor knows of its model, loaded once."""
+"""Loads a model's tokenizer, template and configuration for the preprocessor."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
 from schemas.control import ModelCard
 from schemas.conversation import Sampling
-from services.parser import Family, families, family
-from services.parser.detect import Detection
-from services.preprocessor.audit import Audit
-from services.preprocessor.detection import detect_family
-from services.preprocessor.encoding import Encoder
-from services.preprocessor.history import History
-from services.preprocessor.locality import open_history
-from services.preprocessor.own_tags import own_tags
-from services.preprocessor.probe import probe
-from services.preprocessor.template import ChatTemplate
-from services.preprocessor.thinking import EFFORTS
-from services.preprocessor.tokenizer_files import load_tokenizer
-from services.preprocessor.tokens import PromptTokenizer
-from services.preprocessor.tool_lists import ToolLists
-from services.preprocessor.traits import TemplateTraits
+from services.families import Family, families, family
+from services.families.detection import Detection
+from services.preprocessor.prompt.audit import Audit
+from services.preprocessor.prompt.history import History
+from services.preprocessor.prompt.locality import open_history
 from services.runtime.config import PreprocessorConfig
-from services.runtime.model_files import find_file, read_facts, read_json
+from services.templates.chat_template import ChatTemplate
+from services.templates.detection import detect_family
+from services.templates.probe import own_tags, probe
+from services.templates.thinking import EFFORTS
+from services.templates.traits import TemplateTraits
+from services.tokenization.encoder import Encoder
+from services.tokenization.model_files import find_file, read_facts, read_json
+from services.tokenization.prompt_tokenizer import PromptTokenizer
+from services.tokenization.tokenizer_files import load_tokenizer
 
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """One model, ready to make prompts. Immutable; shared by all threads."""
+    """What it takes to make prompts for one model. Immutable; shared by all threads."""
 
     template: ChatTemplate
     traits: TemplateTraits
@@ -39,27 +37,26 @@ class ModelSetup:
     audit: Audit
     family: Family
     evidence: tuple[str, ...]
-    """What told the family."""
+    """Why this family was chosen."""
     max_model_len: int
-    """Context window in tokens, prompt and output together: the operator's word, else the files'."""
+    """Context window in tokens, prompt and output together: the operator's setting, else that of the files."""
     window_cap: int | None
-    """The operator's word alone: no worker's larger window counts."""
+    """The operator's setting, which a worker's larger window does not raise."""
     stop_ids: tuple[int, ...]
     """Ids that end a turn."""
     sampling: Sampling
-    """The model's own way to choose tokens, for what a client leaves open."""
+    """The model's defaults, for what a client leaves open."""
     template_kwargs: dict[str, Any]
     """The operator's template variables."""
     strip_preamble: bool
     card: ModelCard
-    tool_lists: ToolLists = field(default_factory=ToolLists)
 
     @classmethod
     def load(cls, config: PreprocessorConfig) -> "ModelSetup":
         """Reads tokenizer, template and configuration of a directory or hub id, and probes the template.
 
-        Raises OSError where files cannot be read, ValueError where they, or what the operator asks for, make no sense
-        (no template, an unknown family, no context window to be found).
+        Raises OSError where files cannot be read, ValueError where they or the operator's settings are invalid (no
+        template, an unknown family, no context window).
         """
         facts = read_facts(config.model)
         loaded = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
@@ -73,7 +70,7 @@ class ModelSetup:
         history = open_history(template, traits, config.prompt_cache_mb << 20)
         window = config.max_model_len or facts.window
         if window is None:
-            raise ValueError(f"{config.model} does not say how long its context window is; set max_model_len")
+            raise ValueError(f"{config.model} states no context window; set max_model_len")
         return cls(
             template=template,
             traits=traits,
@@ -93,7 +90,7 @@ class ModelSetup:
         )
 
     def window(self, worker: int | None) -> int:
-        """The window that holds, given the workers' own (None: not known yet). What the files say yields to it."""
+        """The effective window, given the workers' (None: not known yet), which takes precedence over the files'."""
         if worker is None:
             return self.max_model_len
         return worker if self.window_cap is None else min(worker, self.window_cap)
@@ -102,11 +99,10 @@ class ModelSetup:
 def choose_family(
     config: PreprocessorConfig, template: ChatTemplate, traits: TemplateTraits, tokens: Iterable[str]
 ) -> Detection:
-    """The operator's choice, else the one that reads the template's calls.
+    """The operator's choice, else the family whose parser reads the template's calls.
 
-    A tool-call parser's name goes before a family's; a reasoning parser's name decides where nothing else tells.
-
-    Raises ValueError where the template's calls are read by no parser, UnknownFamily for a name that there is not.
+    A tool-call parser's name takes precedence over a family's; a reasoning parser's name decides without any evidence.
+    Raises ValueError where no parser reads the template's calls, UnknownFamily for an unknown name.
     """
     named = config.tool_call_parser or (config.family if config.family != "auto" else None)
     if named is not None:
@@ -117,7 +113,7 @@ def choose_family(
     if traits.arguments is not None and config.reasoning_parser is None:
         raise ValueError(f"no parser reads the tool calls of {config.model}; choose one of {', '.join(families())}")
     name = config.reasoning_parser or "hermes"
-    return Detection(family(name), ("the operator's reasoning parser" if config.reasoning_parser else "nothing tells",))
+    return Detection(family(name), ("the operator's reasoning parser" if config.reasoning_parser else "no evidence",))
 
 
 def _stop_ids(tokenizer: PromptTokenizer, traits: TemplateTraits, found: Family) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Prompts made with the ledger's help, long ones in a small thread pool: the shell around `assemble`."""
+"""Runs `assemble` for the preprocessor: with the ledger, on the event loop or in a small thread pool."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,25 +7,38 @@ from functools import partial
 from typing import TypeVar
 
 from schemas.conversation import Conversation
-from schemas.errors import TurnwireError
-from services.preprocessor.audit import Check
-from services.preprocessor.ledger_feed import Gap, LedgerFeed
+from schemas.errors import TimedOut, TurnwireError
+from schemas.frames import TurnRequest
+from services.preprocessor.ledger_reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.prompt.assembly import Prompt, assemble
+from services.preprocessor.prompt.audit import Check
+from services.runtime.metrics import CountCollector
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
 
 T = TypeVar("T")
 
 FAST_BYTES, SLOW_BYTES = 65_536, 4096
-"""Of new text that is encoded on the event loop, by fastokens and by tokenizers: 0.3 and 1 ms."""
+"""Bytes of new text that are encoded on the event loop, by fastokens and by tokenizers: 0.3 and 1 ms."""
+
+
+def expired(request: TurnRequest, now: float) -> bool:
+    """Whether the deadline of a request has passed at Unix time `now`: the client no longer waits for the turn."""
+    return request.deadline is not None and request.deadline <= now
+
+
+def check_deadline(request: TurnRequest, now: float) -> None:
+    """Raises TimedOut where the deadline of a request has passed."""
+    if expired(request, now):
+        raise TimedOut("The request took longer than this server allows.")
 
 
 class Preparation:
     """Makes one model's prompts."""
 
     def __init__(
-        self, process: Process, setup: ModelSetup, sealer: Sealer, threads: int, ledger: LedgerFeed | None
+        self, process: Process, setup: ModelSetup, sealer: Sealer, threads: int, ledger: LedgerReader | None
     ) -> None:
         self.setup = setup
         self.ledger = ledger
@@ -34,11 +47,11 @@ class Preparation:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
 
     async def prompt(self, conversation: Conversation, *, limit: bool, size: int, fresh: int) -> Prompt:
-        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched before. For `limit`, and
-        what is raised, see `assemble`.
+        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit` and
+        exceptions see `assemble`.
 
-        `size`: of the request, in bytes; `fresh`: how many of them were not known. Where they are few, the prompt is
-        made here and now: that is sooner done than handed to a thread and back.
+        `size`: bytes of the request; `fresh`: bytes that were not known. With few of them the prompt is made on the
+        event loop, which takes less time than a thread's switches.
         """
         make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=self._unseal)
         ledger, here = self.ledger, self._is_short(size, fresh)
@@ -47,7 +60,7 @@ class Preparation:
         try:
             known = partial(make, remember=ledger.remember)
             prompt = known() if here else await self.run(known)
-        except Gap as gap:
+        except EntriesMissing as gap:
             await ledger.fetch(gap.keys)
             prompt = await self.run(partial(make, remember=ledger.remember_known))
         if limit and prompt.found is not None:
@@ -55,18 +68,18 @@ class Preparation:
         return prompt
 
     def _is_short(self, size: int, fresh: int) -> bool:
-        """Whether a prompt takes no longer than other messages may wait for it: a millisecond or two."""
+        """Whether a prompt takes one or two milliseconds, for which other messages may wait."""
         setup = self.setup
         most = FAST_BYTES if setup.encoder.name == "fastokens" else SLOW_BYTES
         return (fresh if setup.history.off is None else size) <= most
 
     def ids(self, conversation: Conversation) -> Sequence[int]:
-        """A conversation's prompt, of what memory has; for any thread."""
+        """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
         remember = self.ledger.remember_known if self.ledger is not None else None
         return assemble(conversation, self.setup, limit=False, unseal=self._unseal, remember=remember).ids
 
     async def audit(self, check: Check) -> None:
-        """Compares a prompt that was sent with one made in the ordinary way, while nobody waits for it."""
+        """Runs a comparison of the audit in a thread, and logs a difference."""
         log = self._process.log
         try:
             found = await self.run(check)
@@ -77,14 +90,28 @@ class Preparation:
             log.error("preprocessor.preparation_differed", found=found, remedy="turned off until the next start")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Runs something beside the event loop."""
+        """Runs a function in the thread pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def close(self) -> None:
-        """Nothing more is asked for."""
+        """Ends the thread pool."""
         self._pool.shutdown(wait=False)
 
     def _window(self) -> int | None:
         """The widest context window among the workers; None where there is none yet."""
         beats = self._process.registry.able("worker", self.setup.card.name)
         return max((card.max_model_len for beat in beats for card in beat.models), default=None)
+
+
+def preparation_counts(setup: ModelSetup) -> CountCollector:
+    """`turnwire_prompts_*` for `/metrics`: how prompts were made."""
+    history, encoder, audit = setup.history, setup.encoder, setup.audit
+    return CountCollector(
+        {
+            "turnwire_prompts_in_parts_total": ("Prompts of which only the end was rendered.", lambda: history.parts),
+            "turnwire_prompts_whole_total": ("Prompts rendered whole.", lambda: history.wholes),
+            "turnwire_prompts_compared_total": ("Prompts compared with a whole rendering.", lambda: audit.checks),
+            "turnwire_prompts_differed_total": ("Prompts that differed from it.", lambda: audit.differences),
+            "turnwire_tokenizer_refusals_total": ("Texts that fastokens refused.", lambda: encoder.failures),
+        }
+    )

@@ -1,58 +1,59 @@
-"""Requests off the bus, decoded without decoding again what was decoded before.
+"""Decodes requests off the bus, without decoding again what an earlier request held.
 
-An agent's request holds its whole history, its instructions and its tools: `TurnRequest` and `CountRequest` say them
-one after the other, and JSON is written in one way by the frontends. So the bytes of each are compared with bytes that
-were decoded already, and only the rest is decoded. Whatever is written in another way is decoded whole: the result is
-always that of an ordinary decoder. What was known is the very same objects again, and the stages behind tell by that.
+An agent's request holds its whole history, its instructions and its tools. `TurnRequest` and `CountRequest` hold them
+one after the other, and all frontends write JSON alike. So the bytes are compared with bytes that were decoded before,
+and only the rest is decoded. JSON that is written differently is decoded whole: the result always equals that of an
+ordinary decoder. What was known comes back as the same objects, by which the stages behind recognize it.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
+from cachetools import LRUCache
 from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Text, ToolSpec, Turn
 from schemas.frames import CountRequest, TurnRequest
+from services.preprocessor.prompt.branches import BranchCache
+from services.templates.tools import SessionTools
 
 _TURNS, _SYSTEM, _TOOLS, _BEHIND = b'"turns":[', b'],"system":[', b'],"tools":[', b'],"tool_choice":'
 _LOOK = 600
-"""The first turn begins so far from the start, at most: what stands before it is ids and the model's name."""
+"""The turns begin within so many bytes: ids and the model's name stand before them."""
 _KEY = 256
 STEP = 12
 STEP_BYTES = 16_384
-"""So many turns, or bytes, are decoded anew before they are kept."""
-BRANCHES = 8
+"""New turns, or bytes of them, from which on they are kept."""
 MIN_PARTS_BYTES = 4096
 """A shorter request is decoded faster than it is taken apart."""
-LISTS = 32
-"""Lists of instructions, and of tools, that are kept at most."""
+_OBJECT_FACTOR = 8
+"""Decoded objects take several times the bytes of their JSON."""
 
 R = TypeVar("R", TurnRequest, CountRequest)
-T = TypeVar("T")
+L = TypeVar("L", bound=list[Any])
 _encode = msgspec.json.Encoder().encode
 _decode_turns = msgspec.json.Decoder(list[Turn]).decode
+_decode_system = msgspec.json.Decoder(list[Text]).decode
+_decode_tools = msgspec.json.Decoder(list[ToolSpec]).decode
 
 
 class RequestDecoder:
-    """Decodes requests. For one thread; what was used least lately goes first."""
+    """Decodes requests, in one thread. The least recently used turns and lists are evicted first."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._limit = max_bytes
-        self._known: OrderedDict[bytes, list[_Known]] = OrderedDict()
-        self._turns_size = 0
+        self._known: BranchCache[_Known] = BranchCache(max_bytes // 2, lambda known: len(known.data))
         self._plain = {kind: msgspec.json.Decoder(kind) for kind in (TurnRequest, CountRequest)}
-        self._systems = _Lists(msgspec.json.Decoder(list[Text]).decode, max_bytes // 4)
-        self._tools = _Lists(msgspec.json.Decoder(list[ToolSpec]).decode, max_bytes // 4)
+        self._systems: _Lists[list[Text]] = _Lists(_decode_system, max_bytes // 4)
+        self._tools: _Lists[SessionTools] = _Lists(lambda data: SessionTools(_decode_tools(data)), max_bytes // 4)
         self.fresh = 0
         """Bytes of the last request that were not known."""
 
     @property
     def size(self) -> int:
-        """Bytes that are held, as JSON."""
-        return self._turns_size + self._systems.size + self._tools.size
+        """Bytes that are held, roughly."""
+        return self._known.size + self._systems.size + self._tools.size
 
     def decode(self, data: bytes, kind: type[R]) -> R:
         """The request. Raises msgspec.ValidationError and msgspec.DecodeError as an ordinary decoder does."""
@@ -61,23 +62,24 @@ class RequestDecoder:
         if start < len(_TURNS) or not self._opens(data[:start], kind):
             return self._plain[kind].decode(data)  # type: ignore[return-value]
         key = data[start : start + _KEY]
-        known = next((one for one in self._known.get(key, ()) if _goes_on(data, start, one.data)), None)
+        known = next((one for one in self._known.get(key) if _continues(data, start, one.data)), None)
         at = start if known is None else start + len(known.data)
         try:
             parts = self._in_parts(data, start, at, kind) if len(data) - at > MIN_PARTS_BYTES else None
         except msgspec.DecodeError:
-            parts = None  # not written as expected, or wrong: then the ordinary decoder says so
+            parts = None  # written differently, or wrong: then the ordinary decoder raises
         if parts is None:
             self.fresh = len(data) - at + start
         request: R = parts or self._plain[kind].decode(data[:start] + data[at:])  # type: ignore[assignment]
         turns: list[Turn] = request.conversation.turns
+        new = len(turns)
         if known is not None:
-            self._known.move_to_end(key)
             turns = known.turns + turns
             request = replace(request, conversation=replace(request.conversation, turns=turns))
-        new = len(turns) - (len(known.turns) if known is not None else 0)
         if new > STEP or (new > 1 and self.fresh > STEP_BYTES):
-            self._learn(data, start, key, turns, known)
+            self._keep(data, start, key, turns, known)
+        elif known is not None:
+            self._known.put(key, known)
         return request
 
     def _opens(self, head: bytes, kind: type[R]) -> bool:
@@ -91,8 +93,8 @@ class RequestDecoder:
     def _in_parts(self, data: bytes, start: int, at: int, kind: type[R]) -> R | None:
         """The request with its turns from `at` on, each list decoded by itself or known; None where it has none.
 
-        That every list is whole where it is taken for whole is seen by decoding it: no JSON array begins with another.
-        Raises DecodeError where it is not.
+        Decoding shows whether a list ends where it seems to: no JSON array begins with another. Raises DecodeError
+        where it does not.
         """
         system: list[Text] = []
         tools: list[ToolSpec] = []
@@ -105,6 +107,8 @@ class RequestDecoder:
             end = first + 1
         if end > 0 and data.startswith(_TOOLS, end - 1):
             tools, end, more = self._tools.decode(data, end + len(_TOOLS) - 2, (_BEHIND,))
+            if not more:
+                tools.repeated = True
         if not data.startswith(_BEHIND, max(end - 1, 0)):
             return None
         turns = _decode_turns(b"[" + data[at:first] + b"]")
@@ -115,24 +119,12 @@ class RequestDecoder:
         self.fresh = first - at + len(data) - end + fresh + more
         return replace(envelope, conversation=replace(conversation, turns=turns, system=system, tools=tools))
 
-    def _learn(self, data: bytes, start: int, key: bytes, turns: Sequence[Turn], known: "_Known | None") -> None:
-        """Keeps all turns but the last, which clients mark and change, if they are written as expected."""
-        had, former = (known.data, len(known.turns)) if known is not None else (b"", 0)
-        written = had + b"".join([_encode(turn) + b"," for turn in turns[former:-1]])
-        if len(key) < _KEY or not data.startswith(written, start):
-            return
-        branches = self._known.setdefault(key, [])
-        self._known.move_to_end(key)
-        if known is not None:
-            branches.remove(known)
-            self._turns_size -= len(had)
-        branches.insert(0, _Known(written, list(turns[:-1])))
-        self._turns_size += len(written)
-        if len(branches) > BRANCHES:
-            self._turns_size -= len(branches.pop().data)
-        while self._turns_size > self._limit // 2:
-            _, oldest = self._known.popitem(last=False)
-            self._turns_size -= sum(len(one.data) for one in oldest)
+    def _keep(self, data: bytes, start: int, key: bytes, turns: Sequence[Turn], known: "_Known | None") -> None:
+        """Keeps all turns but the last, which clients mark and change, if their JSON is the usual one."""
+        head, count = (known.data, len(known.turns)) if known is not None else (b"", 0)
+        written = head + b"".join([_encode(turn) + b"," for turn in turns[count:-1]])
+        if len(key) == _KEY and data.startswith(written, start):
+            self._known.put(key, _Known(written, list(turns[:-1])), instead_of=known)
 
 
 class _Known(Struct, frozen=True, eq=False):
@@ -141,42 +133,38 @@ class _Known(Struct, frozen=True, eq=False):
     turns: list[Turn]
 
 
-class _Lists(Generic[T]):
-    """Lists by their JSON; what was used least lately goes first."""
+class _Lists(Generic[L]):
+    """Lists by their JSON. Of lists that begin alike the newest is kept."""
 
-    def __init__(self, decode: Callable[[bytes], list[T]], max_bytes: int) -> None:
+    def __init__(self, decode: Callable[[bytes], L], max_bytes: int) -> None:
         self._decode = decode
-        self._limit = max_bytes
-        self._known: OrderedDict[bytes, tuple[bytes, list[T]]] = OrderedDict()
-        self.size = 0
+        self._known: LRUCache[bytes, tuple[bytes, L]] = LRUCache(
+            max_bytes, lambda known: _OBJECT_FACTOR * len(known[0])
+        )
 
-    def decode(self, data: bytes, start: int, followed_by: Sequence[bytes]) -> tuple[list[T], int, int]:
+    @property
+    def size(self) -> int:
+        return int(self._known.currsize)
+
+    def decode(self, data: bytes, start: int, followed_by: tuple[bytes, ...]) -> tuple[L, int, int]:
         """The list that begins at `start`, where it ends, and how many bytes were decoded for it.
 
         `followed_by`: what may follow, the list's own bracket included. Raises msgspec.DecodeError.
         """
-        key = data[start : start + _KEY]  # of lists that begin alike the newest is kept
-        former = self._known.get(key)
-        if former is not None and data.startswith(former[0], start):  # no copy, nor search, of what may be 200 KB
-            end = start + len(former[0])
-            if data.startswith(tuple(followed_by), end - 1):
-                self._known.move_to_end(key)
-                return former[1], end, 0
+        key = data[start : start + _KEY]
+        written, known = self._known.get(key, (b"", None))
+        if known is not None and data.startswith(written, start):  # neither copies nor searches up to 200 KB
+            end = start + len(written)
+            if data.startswith(followed_by, end - 1):
+                return known, end, 0
         end = next((at for text in followed_by if (at := data.find(text, start)) >= 0), len(data)) + 1
         written = data[start:end]
-        found = self._decode(written)
-        if len(written) > _KEY:
-            self._keep(key, written, found)
-        return found, end, len(written)
-
-    def _keep(self, key: bytes, written: bytes, found: list[T]) -> None:
-        former = self._known.pop(key, None)
-        self.size += len(written) - (len(former[0]) if former is not None else 0)
-        self._known[key] = (written, found)
-        while self.size > self._limit or len(self._known) > LISTS:
-            self.size -= len(self._known.popitem(last=False)[1][0])
+        decoded = self._decode(written)
+        if len(written) > _KEY and _OBJECT_FACTOR * len(written) <= self._known.maxsize:
+            self._known[key] = (written, decoded)
+        return decoded, end, len(written)
 
 
-def _goes_on(data: bytes, start: int, known: bytes) -> bool:
-    """Whether these turns stand at `start`, and another one behind them."""
+def _continues(data: bytes, start: int, known: bytes) -> bool:
+    """Whether these turns stand at `start`, with another one behind them."""
     return data.startswith(known, start) and data[start + len(known) : start + len(known) + 1] == b"{"

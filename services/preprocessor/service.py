@@ -1,21 +1,23 @@
-"""The preprocessor process: a turn request in, a generate request to one worker out.
+"""The preprocessor process: receives turn requests and sends each as a generate request to one worker.
 
-A short prompt, or a long one of which little is new, is made on the event loop, between two messages; rendering and
-tokenizing of much that is new runs in a small thread pool. A frontend hears from here only of refusals, and so before
-its client was told anything; that a worker has the turn it hears from the parser.
+The path of a turn: `_turn` accepts it, `Preparation` makes its prompt (on the event loop where little of it is new,
+else in a small thread pool), `_dispatch` sends it to the best worker that takes it. A frontend receives only refusals
+from here, before it has sent anything to its client; the parser reports that a worker has the turn.
 """
 
 import asyncio
-from collections import OrderedDict
+import time
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
 import msgspec
+from cachetools import LRUCache
 
 from schemas import subjects
 from schemas.control import Cancel, Load
 from schemas.errors import (
+    RETRY_AFTER_S,
     ContextOverflow,
     EngineFailed,
     ErrorInfo,
@@ -27,35 +29,34 @@ from schemas.errors import (
 )
 from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
-from services.parser.commit import Notary
-from services.preprocessor.generation import generate_request, seat_of
-from services.preprocessor.ledger_feed import LedgerFeed
+from services.ledger.signer import EntrySigner
+from services.preprocessor.drift_reporter import DriftReporter
 from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.placement import Placement
-from services.preprocessor.prefill import Prefills, Waiting
-from services.preprocessor.preparation import Preparation
-from services.preprocessor.preparation_metrics import preparation_counts
-from services.preprocessor.prompt import Prompt
-from services.preprocessor.questions import Questions
+from services.preprocessor.preparation import Preparation, check_deadline, preparation_counts
+from services.preprocessor.prompt.assembly import Prompt
+from services.preprocessor.prompt.generation import generate_request, ledger_context_of
 from services.preprocessor.request_decoder import RequestDecoder
-from services.preprocessor.routing import RETRY_AFTER_S, Weights
-from services.preprocessor.watching import Watching
+from services.preprocessor.routing.placement import Placement
+from services.preprocessor.routing.prefill import PendingTurn, Prefills
+from services.preprocessor.routing.router import Weights
+from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.bus import Message, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.kv import open_bucket
 from services.runtime.ledger_bucket import ledger_bucket
-from services.runtime.memory import forget_what_stays
+from services.runtime.memory import freeze_gc_and_trim_heap
 from services.runtime.metrics import register
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
 
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""
-TELL_TIMEOUT_S = 1.0
-TELL_TIMES = 4
-HEARD_S = 0.05
-"""After the beat that says so, everybody knows that this process drains; what was already on its way is still taken."""
+REFUSE_TIMEOUT_S = 1.0
+REFUSE_ATTEMPTS = 4
+DRAIN_DELAY_S = 0.05
+"""Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 MAX_CANCELS = 8192
 
 _encode = msgspec.json.Encoder().encode
@@ -75,11 +76,11 @@ class Preprocessor:
         *,
         cache_bytes: int = 256 * MIB,
         weights: Weights | None = None,
-        ledger: LedgerFeed | None = None,
+        ledger: LedgerReader | None = None,
     ) -> None:
         self._preparation = Preparation(process, setup, sealer, threads, ledger)
         self._ledger = ledger
-        self._watching = Watching(process)
+        self._drift = DriftReporter(process)
         self._process = process
         self._setup = setup
         self._model = setup.card.name
@@ -88,11 +89,12 @@ class Preprocessor:
         self._accepted = _encode(Accepted(process.id))
         self._placement = Placement(process, self._model, weights or Weights())
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        """The newest attempt at each turn that has no worker yet."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cancelled: OrderedDict[str, int] = OrderedDict()
+        self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
         self._idle = asyncio.Event()
         self._idle.set()
-        self._questions = Questions(process, self._preparation, self._requests, self._begin)
+        self._questions = TokenizeService(process, self._preparation, self._requests, self._begin)
         self._work: list[Subscription] = []
         process.models = [setup.card]
         process.load = lambda: Load(running=len(self._turns))
@@ -110,7 +112,7 @@ class Preprocessor:
             ledger.on_entry.append(self._prefills.ended)
 
     async def start(self) -> None:
-        """Subscribes; from now on requests come."""
+        """Subscribes to requests."""
         subscribe, model, own = self._process.subscribe, self._model, self._process.id
         self._placement.start()
         if self._ledger is not None:
@@ -119,8 +121,8 @@ class Preprocessor:
         self._work = [await subscribe(subjects.turn(model, own), self._turn), *await self._questions.start()]
 
     async def drain(self) -> None:
-        """Takes nothing new; returns when every turn at hand has gone to a worker and every question is answered."""
-        await asyncio.sleep(HEARD_S)
+        """Takes nothing new; returns when every turn has gone to a worker and every question is answered."""
+        await asyncio.sleep(DRAIN_DELAY_S)
         for subscription in self._work:
             await subscription.stop()
         await self._idle.wait()
@@ -135,11 +137,11 @@ class Preprocessor:
             task = self._begin(self._prepare(request, len(message.data), self._requests.fresh), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
-        # Behind the task, which comes next and may have its worker's request ready: both leave in one write.
+        # After the task was created, which runs next and may have its worker's request ready: both go out in one write.
         message.reply(self._accepted)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Runs something that a drain waits for."""
+        """Starts a task that a drain waits for."""
         task = self._process.spawn(work, name)
         self._tasks.add(task)
         self._idle.clear()
@@ -157,6 +159,7 @@ class Preprocessor:
 
     async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
         try:
+            check_deadline(request, time.time())
             prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, fresh=fresh)
             await self._dispatch(request, prompt)
         except TurnwireError as error:
@@ -167,15 +170,16 @@ class Preprocessor:
             failure = EngineFailed(f"the prompt could not be prepared: {type(error).__name__}")
             await self._refuse(request, failure.info)
             return
-        self._watching.look(request.conversation, prompt)
+        self._drift.look(request.conversation, prompt)
         if (check := self._setup.audit.take()) is not None:
             self._begin(self._preparation.audit(check), f"audit {request.turn}")
 
     async def _dispatch(self, request: TurnRequest, prompt: Prompt) -> None:
-        """Gives the turn to the best worker that takes it."""
+        """Sends the turn to the best worker that takes it."""
         refusal: ErrorInfo | None = None
         packed = pack_ids(prompt.ids)
         for worker in self._placement.workers(request, packed):
+            check_deadline(request, time.time())
             shard = self._placement.shard()
             generate = generate_request(
                 request,
@@ -191,7 +195,7 @@ class Preprocessor:
                 data = await self._process.bus.request(
                     subjects.generate(self._model, worker), _encode(generate), TAKE_TIMEOUT_S
                 )
-            except Unavailable:  # it certainly does not have the turn
+            except Unavailable:  # the worker certainly does not have the turn
                 refusal = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info
             else:
                 refusal = _decode_reply(data).error
@@ -201,34 +205,32 @@ class Preprocessor:
                     return
             self._placement.returned(worker, shard)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
-                break  # it is the request: no other worker would take it either
-        assert refusal is not None  # `workers` gives one at least
+                break  # because of the request itself: no other worker would take it either
+        assert refusal is not None  # `workers` returns at least one
         raise raised(refusal)
 
     def _expect(self, request: TurnRequest, prompt: Prompt, worker: str) -> None:
         """Waits for the turn's end, where its client wants the next one's prompt prefilled."""
         conversation = request.conversation
-        seat = seat_of(prompt, conversation)
-        if self._prefills is not None and seat is not None and conversation.hints.speculative_prefill:
-            self._prefills.expect(seat, Waiting(request.turn, worker, conversation, prompt.tools))
+        context = ledger_context_of(prompt, conversation)
+        if self._prefills is not None and context is not None and conversation.hints.speculative_prefill:
+            self._prefills.expect(context, PendingTurn(request.turn, worker, conversation, prompt.tools))
 
     async def _refuse(self, request: TurnRequest, error: ErrorInfo) -> None:
-        """Tells the frontend until it says that it heard, or is gone."""
+        """Sends the error to the frontend until that acknowledges it, or is gone."""
         frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [Failed(error)])])
-        for _ in range(TELL_TIMES):
+        for _ in range(REFUSE_ATTEMPTS):
             try:
-                await self._process.bus.request(subjects.events(request.frontend), _encode(frame), TELL_TIMEOUT_S)
+                await self._process.bus.request(subjects.events(request.frontend), _encode(frame), REFUSE_TIMEOUT_S)
                 return
             except Unavailable:
-                await asyncio.sleep(TELL_TIMEOUT_S)  # one of the two is reconnecting
+                await asyncio.sleep(REFUSE_TIMEOUT_S)  # one of the two is reconnecting
             except TurnwireError as failure:
                 self._log.warning("preprocessor.refusal_not_heard", turn=request.turn, error=str(failure))
 
     def _cancel(self, message: Message) -> None:
         cancel = _decode_cancel(message.data)
-        self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.pop(cancel.turn, 0))
-        while len(self._cancelled) > MAX_CANCELS:
-            self._cancelled.popitem(last=False)
+        self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.get(cancel.turn, 0))
         attempt, task = self._turns.get(cancel.turn, (0, None))
         if task is not None and attempt <= cancel.attempt:
             task.cancel()
@@ -236,20 +238,20 @@ class Preprocessor:
 
 async def _open_ledger(
     process: Process, setup: ModelSetup, sealer: Sealer, config: PreprocessorConfig
-) -> LedgerFeed | None:
+) -> LedgerReader | None:
     room = config.ledger_mb * MIB
     make = partial(open_ledger, setup, entry_bytes=room, prompt_bytes=room)
     ledger = await asyncio.get_running_loop().run_in_executor(None, make)
     if ledger is None:
         return None
-    notary = Notary.load(config.seal_key_file, config.model_name)
+    signer = EntrySigner.load(config.seal_key_file, config.model_name)
     limits = ledger_bucket(config.ledger_ttl_s, config.ledger_store_mb)
     bucket = await open_bucket(process.bus, limits, process.log) if config.ledger_store_mb else None
-    return LedgerFeed(process, ledger, notary, sealer.open, bucket)
+    return LedgerReader(process, ledger, signer, sealer.open, bucket)
 
 
 async def run(config: PreprocessorConfig) -> None:
-    """Loads the model's tokenizer and template, serves until told to stop, drains.
+    """Loads the model's tokenizer and template, serves until the process is stopped, drains.
 
     Raises:
         TurnwireError: the bus or the model's files could not be had.
@@ -279,5 +281,5 @@ async def run(config: PreprocessorConfig) -> None:
         process, setup, sealer, config.threads, cache_bytes=room, weights=weights, ledger=ledger
     )
     await preprocessor.start()
-    forget_what_stays()
+    freeze_gc_and_trim_heap()
     await process.run(preprocessor.drain)

@@ -1,37 +1,60 @@
-"""The bus: one NATS connection, and what the pipeline may rely on in it (`docs/bus.md`).
+"""The bus: one process's connection to NATS, by nats-py (`docs/bus.md`, "The connection").
 
-- Handlers are synchronous, and called from within the reading of the socket: nothing is between a message's last byte
-  and its handler. They are total: an exception is logged and goes no further.
-- Publishing is synchronous and never buffers while the connection is down: a frame that cannot go now is not sent later
-  behind the sender's back, the sender's log still holds it.
-- The first connection has a deadline; after that attempts to connect anew go on for ever, and a connection that the
-  server will not have again ends the process (`on_fatal`).
-- Sizes are checked here: the server closes the connection on a payload that is too large.
+Handlers are synchronous, and their exceptions are logged. Publishing is synchronous and never buffers across a
+disconnect: a message that cannot be sent now is not sent later, the sender's log still holds it.
+
+nats-py's own reconnection is off. It would send again what was pending before the disconnect, which no public call
+discards, and it never begins while the old server does not read. Here each connection is a new client, with empty
+buffers and with passwords and credentials that were just read.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
+import random
+import re
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+from urllib.parse import SplitResult, unquote, urlsplit
 
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client, RawCredentials
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+from nats.js import JetStreamContext
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
-from services.runtime.config import BusConfig
-from services.runtime.config_sources import shown
-from services.runtime.nats_connection import NatsClosed, NatsConnection
-from services.runtime.nats_credentials import parse_credentials, sign
-from services.runtime.nats_link import NatsRefused
-from services.runtime.nats_protocol import NO_RESPONDERS, Delivered, Info, encode_headers, status_of
-from services.runtime.nats_servers import NatsServer
+from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
+from services.runtime.config import BusConfig, read_secret
+from services.runtime.config.loader import mask_passwords
 
+ATTEMPT_S = 2.0
+"""How long one server may take to accept a connection."""
+WAIT_S = (0.2, 0.3)
+"""Between two rounds over all servers; random, so that a fleet does not reconnect in one instant."""
+PING_INTERVAL_S, MAX_UNANSWERED = 10, 2
+"""A connection counts as lost after 30 s without an answer."""
+CHECK_S = 0.1
+"""How often `is_closed` is read: nats-py calls `closed_cb` only after the rest was sent, to a stopped server never."""
 STOP_S = 2.0
+BUFFER_BYTES = 256 * 1024 * 1024
+"""Published and not yet taken by the server. Over it publishing fails; credit keeps far less under way."""
+NO_RESPONDERS = "503"
+"""The status of an answer from NATS itself: the subject has no subscriber (NATS ADR-4)."""
+PERMISSION = "permissions violation"
+"""In the one -ERR after which a connection stays open."""
+
+_CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+\s+\S", re.DOTALL)
 
 Handler = Callable[["Message"], None]
+OnAnswer = Callable[[bytes | TurnwireError], object]
+T = TypeVar("T")
 
 
 class Message:
-    """One message. `reply` publishes an answer to whoever asked; a message that nobody waits for has none."""
+    """One message. `reply` publishes an answer to the requester; a message that is no request has none."""
 
     __slots__ = ("_bus", "data", "reply_to", "subject")
 
@@ -42,20 +65,75 @@ class Message:
         self.reply_to = reply_to
 
     def reply(self, data: bytes) -> None:
-        """Answers; does nothing where no answer is wanted or the connection is down (the asker times out)."""
+        """Answers; does nothing where no answer is wanted or the connection is down (the requester times out)."""
         if self.reply_to:
             self._bus.publish(self.reply_to, data)
 
 
 class Subscription:
-    """A live subscription; `stop` ends it after what has already arrived was handled."""
+    """A subscription, which survives reconnects."""
 
-    def __init__(self, stop: Callable[[], Awaitable[None]]) -> None:
-        self._stop = stop
+    def __init__(self, subject: str, receive: Callable[[Msg], Awaitable[None]], others: "list[Subscription]") -> None:
+        self._subject = subject
+        self._receive = receive
+        self._live: NatsSubscription | None = None
+        self._others = others
+        others.append(self)
+
+    def start(self, client: Client) -> None:
+        """Subscribes on a connection, in this tick."""
+        # No limits, at which nats-py would drop messages: handlers do not wait, so its queues stay short.
+        self._live = _at_once(
+            client.subscribe(self._subject, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
+        )
 
     async def stop(self) -> None:
-        """Takes no more messages; those at hand are still handled."""
-        await self._stop()
+        """Takes no more messages; those that have arrived are still handled."""
+        if self in self._others:
+            self._others.remove(self)
+            if self._live is not None:
+                await _within(STOP_S, self._live.drain())  # type: ignore[no-untyped-call]
+
+
+class _Request(NamedTuple):
+    subject: str
+    on_answer: OnAnswer
+    timer: asyncio.TimerHandle
+
+
+class _Client(Client):
+    """nats-py's client, which sends secrets without TLS only where the URL allows that."""
+
+    url = SplitResult("nats", "", "", "", "")
+    has_tls = False
+    fault: Exception | None = None
+    """The error for which the server closes this connection."""
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext:
+        """Read when nats-py starts TLS, which it does only if the server requires it, whatever the URL says."""
+        self.has_tls = True
+        return super().ssl_context
+
+    def check_tls(self) -> None:
+        """Raises ValueError where the URL requires TLS and the server does not start it."""
+        if self.url.scheme == "tls" and not self.has_tls:
+            raise ValueError("the server has no TLS")
+
+    def secret(self, value: str) -> Callable[[], str]:
+        """An option of `connect` that nats-py reads just before it is sent."""
+
+        def checked() -> str:
+            self.check_tls()
+            return value
+
+        return checked
+
+    def note_fault(self) -> None:
+        """Keeps an -ERR before the end of the connection replaces it in `last_error`."""
+        error = self.last_error
+        if type(error) in (nats.errors.Error, nats.errors.AuthorizationError) and PERMISSION not in str(error):
+            self.fault = error
 
 
 class Bus:
@@ -75,7 +153,7 @@ class Bus:
         Args:
             name: shown in NATS's own monitoring.
             inbox_prefix: first tokens of the subjects on which replies come (a user's permissions name it).
-            on_fatal: called once if the connection is lost for good.
+            on_fatal: called once if the server closes the connection because of an error of this client.
             on_reconnect: called after each reconnect.
         """
         self._config = config
@@ -84,8 +162,14 @@ class Bus:
         self._on_fatal = on_fatal
         self._on_reconnect = on_reconnect
         self._inbox_prefix = inbox_prefix
-        self._connection: NatsConnection | None = None
+        self._inbox = f"{inbox_prefix}.{secrets.token_hex(8)}."
+        self._last_request = 0
+        self._client = _Client()
+        self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
+        self._subscriptions: list[Subscription] = []
+        self.waiting: dict[str, _Request] = {}
+        """The requests that have no answer yet, by the last token of their reply subject."""
         self.before_close: list[Callable[[], None]] = []
         """Called while everything can still be published."""
         self.published = 0
@@ -94,61 +178,32 @@ class Bus:
     @property
     def connected(self) -> bool:
         """Whether a publish would reach the server now."""
-        return self._connection is not None and self._connection.connected
+        return self._client.is_connected
 
     @property
     def max_payload(self) -> int:
         """Largest message in bytes that the server takes."""
-        return Info().max_payload if self._connection is None else self._connection.max_payload
+        return self._client.max_payload
 
     async def connect(self) -> None:
         """Connects, waiting for a server that is not up yet.
 
         Raises:
-            Unavailable: no server within `connect_timeout_s`, or one that does not know this user.
+            Unavailable: no server within `connect_timeout_s`, or one that refuses this client.
         """
-        url = shown(self._config.nats_url)
+        # One subscription for the answers to all requests: one for each would cost two messages and a round trip.
+        self._listen(self._inbox + "*", self._take_answer)
         try:
-            self._connection = NatsConnection(
-                self._config.nats_url.split(","),
-                self._identify,
-                self._inbox_prefix,
-                on_disconnect=self._disconnected,
-                on_reconnect=self._reconnected,
-                on_refusal=self._refused,
-                on_fatal=self._given_up,
-            )
+            servers = {url.netloc.rpartition("@")[2]: url for url in map(_split, self._config.nats_url.split(","))}
             async with asyncio.timeout(self._config.connect_timeout_s):
-                await self._connection.connect()
+                self._client = await self._find_server(servers)
         except TimeoutError:
-            raise Unavailable(f"no NATS server at {url}") from None
-        except (NatsRefused, ValueError) as error:
-            raise Unavailable(f"cannot connect to NATS at {url}: {error}") from error
-
-    async def _identify(self, server: NatsServer, info: Info) -> dict[str, Any]:
-        """What CONNECT says; secrets are read anew each time, so that they may be changed while this process runs."""
-        config = self._config
-        options: dict[str, Any] = {
-            "verbose": False,
-            "pedantic": False,
-            "lang": "python",
-            "version": "turnwire",
-            "protocol": 1,
-            "headers": info.headers,
-            "no_responders": info.headers,
-            "name": self._name,
-        }
-        if config.nats_creds_file:
-            credentials = parse_credentials(await asyncio.to_thread(_read, config.nats_creds_file))
-            return {**options, "jwt": credentials.jwt, "sig": sign(credentials.seed, info.nonce)}
-        if config.nats_password_file:
-            password = (await asyncio.to_thread(_read, config.nats_password_file)).strip()
-            return {**options, "user": config.nats_user or server.user, "pass": password}
-        if config.nats_user:
-            return {**options, "user": config.nats_user, "pass": server.password or ""}
-        if server.password is not None:
-            return {**options, "user": server.user, "pass": server.password}
-        return {**options, "auth_token": server.user} if server.user else options
+            raise Unavailable(f"no NATS server at {mask_passwords(self._config.nats_url)}") from None
+        except Exception as error:
+            raise Unavailable(
+                f"cannot connect to NATS at {mask_passwords(self._config.nats_url)}: {_reason(error)}"
+            ) from error
+        self._reconnecting = asyncio.create_task(self._reconnect(servers))
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
         """Sends one message in this tick. False: the connection is down and nothing was sent.
@@ -156,165 +211,267 @@ class Bus:
         Raises:
             TooLarge: the server would not take a message of this size.
         """
-        connection = self._connection
-        if connection is None or not connection.connected:
+        client = self._client
+        if not client.is_connected:
             return False
-        if len(data) > connection.max_payload:
-            raise _too_large(data, connection)
-        if connection.full:
-            return self._cannot_take(subject)
+        if len(data) > client.max_payload:
+            raise TooLarge(f"message of {len(data)} bytes is over the bus limit of {client.max_payload} bytes")
+        if client.pending_data_size > BUFFER_BYTES:
+            if not self._blocked:  # Never with credit in force; the message is lost, as on a connection that is down.
+                self._log.error("bus.publish_blocked", subject=subject)
+            self._blocked = True
+            return False
         try:
-            connection.publish(subject, data, reply_to)
-        except ValueError as error:
+            _at_once(client.publish(subject, data, reply_to))
+        except nats.errors.Error as error:
             self._log.error("bus.publish_failed", subject=subject, error=str(error))
             return False
         self.published += 1
         return True
 
-    async def request(
-        self, subject: str, data: bytes, timeout_s: float, *, headers: dict[str, str] | None = None
-    ) -> bytes:
-        """Asks and waits for one answer. `headers` go with the question; those of the answer are not told.
+    async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
+        """Sends a request and waits for one answer.
 
         Raises:
-            Unavailable: nobody listens on the subject, or the connection is down.
+            Unavailable: the subject has no subscriber, or the connection is down.
             TimedOut: no answer within `timeout_s`.
             TooLarge: as `publish`.
         """
-        asked = self._ask(subject, data, timeout_s, encode_headers(headers) if headers else b"")
+        outcome: asyncio.Future[bytes | TurnwireError] = asyncio.get_running_loop().create_future()
+        cancel = self.ask(subject, data, timeout_s, outcome.set_result)
         try:
-            return self._answer(subject, await asked)
-        except TimeoutError:
-            raise _no_answer(subject, timeout_s) from None
-        except NatsClosed as error:
-            raise _lost(error) from error
+            answer = await outcome
+        finally:
+            cancel()
+        if isinstance(answer, TurnwireError):
+            raise answer
+        return answer
 
-    def ask(
-        self, subject: str, data: bytes, timeout_s: float, on_answer: Callable[[bytes | TurnwireError], None]
-    ) -> Callable[[], object]:
-        """As `request`, without a task: the question is sent in this tick, `on_answer` gets the answer or the error.
+    def ask(self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer) -> Callable[[], object]:
+        """As `request`, without a task: the request is sent in this tick, `on_answer` gets the answer or the error.
 
-        Returns what to call in order not to hear of it. `on_answer` must not raise. Raises as `request` for what is
-        known at once.
+        Returns a function that cancels the call of `on_answer`. Raises as `request` for what is known at once.
         """
-
-        def known(asked: asyncio.Future[Delivered]) -> None:
-            if asked.cancelled():
-                return
-            try:
-                answer: bytes | TurnwireError = self._answer(subject, asked.result())
-            except TimeoutError:
-                answer = _no_answer(subject, timeout_s)
-            except NatsClosed as error:
-                answer = _lost(error)
-            except Unavailable as error:
-                answer = error
-            on_answer(answer)
-
-        asked = self._ask(subject, data, timeout_s, b"")
-        asked.add_done_callback(known)
-        return asked.cancel
-
-    def _ask(self, subject: str, data: bytes, timeout_s: float, fields: bytes) -> asyncio.Future[Delivered]:
-        connection = self._connection
-        if connection is None or not connection.connected:
+        self._last_request += 1
+        token = str(self._last_request)
+        if not self.publish(subject, data, reply_to=self._inbox + token):
             raise Unavailable("the connection to the bus is down")
-        if len(data) + len(fields) > connection.max_payload:
-            raise _too_large(data, connection)
-        try:
-            return connection.ask(subject, data, timeout_s, fields)
-        except ValueError as error:
-            raise _lost(error) from error
 
-    def _answer(self, subject: str, answer: Delivered) -> bytes:
-        if answer.headers and status_of(answer.headers) == NO_RESPONDERS:
-            raise Unavailable(f"nobody serves {subject}")
-        self.published += 1
-        self.received += 1
-        return answer.payload
+        def expire() -> None:
+            self._answer(token, TimedOut(f"no answer on {subject} within {timeout_s:g} s"))
 
-    async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:
+        timer = asyncio.get_running_loop().call_later(timeout_s, expire)
+        self.waiting[token] = _Request(subject, on_answer, timer)
+        return partial(self._forget, token)
+
+    def _forget(self, token: str) -> _Request | None:
+        request = self.waiting.pop(token, None)
+        if request is not None:
+            request.timer.cancel()
+        return request
+
+    def _answer(self, token: str, answer: bytes | TurnwireError) -> None:
+        if (request := self._forget(token)) is not None:
+            request.on_answer(answer)
+
+    def _take_answer(self, message: Msg) -> None:
+        token = message.subject.rpartition(".")[2]
+        answer: bytes | TurnwireError = message.data
+        if message.headers and message.headers.get("Status") == NO_RESPONDERS and token in self.waiting:
+            answer = Unavailable(f"nobody serves {self.waiting[token].subject}")
+        self._answer(token, answer)
+
+    async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         """Calls `handler` for each message, one after the other, on the loop. The handler must not block."""
-        connection = self._connection
-        assert connection is not None, "connect first"
+        return self._listen(
+            subject, lambda message: handler(Message(self, message.subject, message.data, message.reply))
+        )
 
-        def receive(delivered: Delivered) -> None:
+    def _listen(self, subject: str, take: Callable[[Msg], None]) -> Subscription:
+        async def receive(message: Msg) -> None:
             self.received += 1
             try:
-                handler(Message(self, delivered.subject.decode(), delivered.payload, delivered.reply.decode()))
-            except (Exception, asyncio.CancelledError):
-                # Never into the reading of the socket, whose other messages are somebody else's.
-                self._log.exception("bus.handler_failed", subject=delivered.subject.decode(errors="replace"))
+                take(message)
+            except (Exception, asyncio.CancelledError):  # nats-py ends a subscription silently on CancelledError
+                self._log.exception("bus.handler_failed", subject=message.subject)
 
-        sid = connection.subscribe(subject, receive, queue)
+        subscription = Subscription(subject, receive, self._subscriptions)
+        if self.connected:
+            subscription.start(self._client)
+        return subscription
 
-        async def stop() -> None:
-            try:
-                await connection.unsubscribe(sid, STOP_S)
-            except (NatsClosed, TimeoutError) as error:
-                self._log.debug("bus.unsubscribe_failed", subject=subject, error=repr(error))
+    async def jetstream(self, call: Callable[[JetStreamContext], Awaitable[T]], timeout_s: float) -> T:
+        """Makes one call of nats-py's JetStream interface.
 
-        return Subscription(stop)
+        Raises:
+            NotFound: the stream or the message does not exist.
+            Unavailable: the server has no JetStream or no such stream, or the connection is down.
+            TimedOut: no answer within `timeout_s`.
+            EngineFailed: JetStream refused the call.
+        """
+        try:
+            result = await call(self._client.jetstream(timeout=timeout_s))
+        except nats.js.errors.NotFoundError as error:
+            raise NotFound(error.description or "not found") from error
+        except nats.js.errors.APIError as error:
+            if error.description is None:
+                raise Unavailable("the server has no JetStream") from error
+            raise EngineFailed(error.description) from error
+        except nats.errors.TimeoutError as error:
+            raise TimedOut(f"no answer from JetStream within {timeout_s:g} s") from error
+        except nats.errors.Error as error:
+            raise Unavailable(f"no answer from JetStream: {_reason(error)}") from error
+        self.published += 1
+        self.received += 1
+        return result
 
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Waits until the server has everything that was published. A round trip: not for the token path."""
-        try:
-            if self._connection is not None:
-                await self._connection.flush(timeout_s)
-        except (NatsClosed, TimeoutError) as error:
-            self._log.debug("bus.flush_failed", error=repr(error))
+        if self.connected:
+            await _within(timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2)))
 
     async def close(self) -> None:
-        """Sends what is pending and closes."""
+        """Sends what is pending and closes. Requests without an answer end with Unavailable."""
         for last in self.before_close:
             last()
         await self.flush()
-        if self._connection is not None:
-            await self._connection.close()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.gather(self._reconnecting, return_exceptions=True)
+        for token in list(self.waiting):
+            self._answer(token, Unavailable("the connection to the bus was closed"))
+        await _within(STOP_S, self._client.close())
 
-    def _cannot_take(self, subject: str) -> bool:
-        # Never with credit in force; whatever got here is lost, as on a connection that is down.
-        if not self._blocked:
-            self._log.error("bus.publish_blocked", subject=subject)
-        self._blocked = True
-        return False
+    async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
+        url = mask_passwords(self._config.nats_url)
+        while True:
+            client = self._client
+            while not client.is_closed:  # noqa: ASYNC110
+                await asyncio.sleep(CHECK_S)
+            client.note_fault()
+            if client.fault is not None:
+                reason = _reason(client.fault)
+                self._log.error("bus.closed", reason=reason, hint="the server found an error of this client")
+                self._on_fatal(f"the connection to NATS was closed for good: {reason}")
+                return
+            self._blocked = False
+            self._log.warning("bus.disconnected", url=url, reason=_reason(client.last_error))
+            # A cluster's other servers have the scheme, the user and the certificate name of the one that named them.
+            cluster = {server.netloc: client.url for server in client.discovered_servers}
+            self._client = await self._find_server(cluster | servers)
+            await self.flush()
+            self._log.info("bus.reconnected", url=url)
+            try:
+                self._on_reconnect()
+            except Exception:
+                self._log.exception("bus.reconnect_handler_failed")
 
-    def _disconnected(self, reason: str) -> None:
-        self._blocked = False
-        self._log.warning("bus.disconnected", url=shown(self._config.nats_url), reason=reason)
+    async def _find_server(self, servers: dict[str, SplitResult]) -> _Client:
+        """Tries addresses until a server accepts this client. The first connection raises where a server refuses it."""
+        refusal = ""
+        while True:
+            for address, url in random.sample(list(servers.items()), len(servers)):
+                try:
+                    return await self._attempt(address, url)
+                except (nats.errors.NoServersError, TimeoutError, ConnectionError):
+                    continue
+                except Exception as error:
+                    # nats-py quotes an -ERR of the server; its other errors are about answers that are none.
+                    if self._reconnecting is None and not (type(error) is nats.errors.Error and "'" not in str(error)):
+                        raise
+                    if _reason(error) != refusal:  # once, and not with every attempt
+                        refusal = _reason(error)
+                        self._log.warning("bus.refused", reason=refusal)
+            await asyncio.sleep(random.uniform(*WAIT_S))
 
-    def _reconnected(self) -> None:
-        self._log.info("bus.reconnected", url=shown(self._config.nats_url))
+    async def _attempt(self, address: str, url: SplitResult) -> _Client:
+        """A client that is connected to this address, and has every subscription."""
+        client = _Client()
+        client.url = url
+
+        async def on_error(error: Exception) -> None:
+            client.note_fault()
+            if PERMISSION in str(error):
+                self._log.warning("bus.refused", reason=_reason(error))
+
         try:
-            self._on_reconnect()
-        except Exception:
-            self._log.exception("bus.reconnect_handler_failed")
+            async with asyncio.timeout(ATTEMPT_S):
+                await client.connect(
+                    servers=[f"{url.scheme}://{address}"],
+                    error_cb=on_error,
+                    name=self._name,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    ping_interval=PING_INTERVAL_S,
+                    max_outstanding_pings=MAX_UNANSWERED,
+                    tls_hostname=url.hostname,
+                    inbox_prefix=self._inbox_prefix,
+                    pending_size=0,  # no limit, like the next one: `publish` and `subscribe` never wait
+                    flusher_queue_size=0,
+                    **await self._identity(client),
+                )
+            client.check_tls()
+            if not client.is_connected:  # nats-py ignores the end of the connection during the handshake
+                raise ConnectionResetError("the server closed the connection")
+            for subscription in self._subscriptions:
+                subscription.start(client)
+        except BaseException:
+            await _within(0, client.close())
+            raise
+        return client
 
-    def _refused(self, reason: str) -> None:
-        self._log.warning("bus.refused", reason=reason)
-
-    def _given_up(self, reason: str) -> None:
-        self._log.error("bus.closed", reason=reason, hint="the server will not have this connection again")
-        self._on_fatal(f"the connection to NATS was closed for good: {reason}")
-
-
-def _no_answer(subject: str, timeout_s: float) -> TimedOut:
-    return TimedOut(f"no answer on {subject} within {timeout_s:g} s")
-
-
-def _lost(error: Exception) -> Unavailable:
-    return Unavailable(f"the connection to the bus was lost: {error}")
-
-
-def _too_large(data: bytes, connection: NatsConnection) -> TooLarge:
-    return TooLarge(f"message of {len(data)} bytes is over the bus limit of {connection.max_payload} bytes")
+    async def _identity(self, client: _Client) -> dict[str, Any]:
+        """The options of `Client.connect` with secrets, which may have changed since the last attempt."""
+        config, url = self._config, client.url
+        user, password = config.nats_user or unquote(url.username or ""), unquote(url.password or "")
+        if config.nats_creds_file:
+            text = await asyncio.to_thread(read_secret, config.nats_creds_file)
+            if not _CREDENTIALS.search(text):  # nats-py would look for the JWT for ever
+                raise ValueError(f"{config.nats_creds_file}: not a NATS credentials file")
+            return {"user_credentials": RawCredentials(text), "token": client.secret("")}  # for its check of TLS
+        if config.nats_password_file:
+            password = await asyncio.to_thread(read_secret, config.nats_password_file)
+        elif not config.nats_user and url.password is None:
+            return {"token": client.secret(user)} if user else {}
+        return {"user": user, "password": client.secret(password)}
 
 
-def _read(path: str) -> str:
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine of nats-py that does not wait, without a task.
+
+    A queue that a task empties in each tick would cost a tick more, and move errors away from the caller.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
+        work.send(None)
+    except StopIteration as done:
+        return cast(T, done.value)
+    work.close()
+    raise nats.errors.ConnectionClosedError  # It waits only on a connection that is about to be closed.
+
+
+async def _within(timeout_s: float, work: Awaitable[object]) -> None:
+    """Waits for nats-py, but not longer than this, and whatever the outcome.
+
+    The work goes on after that: the end of a ping's waiter would end nats-py's reader when the answer comes.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait({task}, timeout=timeout_s)
+
+
+def _split(url: str) -> SplitResult:
+    """`nats://[USER[:PASSWORD]@]HOST[:PORT]` or `tls://`; a user without a password is a token."""
+    parts = urlsplit(url.strip() if "://" in url else f"nats://{url.strip()}")
+    if parts.scheme not in ("nats", "tls"):
+        raise ValueError(f"{parts.scheme}:// is not supported; a NATS server's URL begins with nats:// or tls://")
+    if not parts.hostname or parts.port == 0:  # `port` raises ValueError where it is no number
+        raise ValueError("a NATS server's URL needs a host")
+    return parts
+
+
+def _reason(error: Exception | None) -> str:
+    return str(error).removeprefix("nats: ").strip("'") or repr(error)
 
 
 __all__ = ["Bus", "Handler", "Message", "Subscription"]

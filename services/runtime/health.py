@@ -1,4 +1,4 @@
-"""Health of a process without HTTP of its own. Only those that are told to listen import it: aiohttp takes 9 MB."""
+"""Serves health over HTTP for a process without HTTP of its own. Imported only where configured: aiohttp takes 9 MB."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,10 @@ from services.runtime.telemetry import render_metrics
 
 
 class HealthServer:
-    """/metrics, /live and /ready for a process without HTTP of its own.
+    """Serves /metrics, /live and /ready.
 
-    /live is 200 as long as the event loop turns. /ready is 200 when `not_ready` returns None; otherwise it is 503 and
-    says what `not_ready` returned.
+    /live is 200 as long as the event loop runs. /ready is 200 when `not_ready` returns None, else 503 with the reason
+    that `not_ready` returned.
     """
 
     def __init__(self, registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> None:
@@ -25,7 +25,7 @@ class HealthServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> int:
-        """Listens; returns the port, which is a free one where `port` is 0. Raises OSError if it is taken."""
+        """Listens; returns the port, a free one for `port` 0. Raises OSError if it is taken."""
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         return int(self._runner.addresses[0][1])

@@ -1,36 +1,32 @@
-"""Buckets of values that outlive a process and are shared by all: JetStream's key-value form (NATS ADR-8), over the
-requests that the bus has anyway.
+"""Buckets of values that outlive a process and are shared by all: JetStream's key-value form (NATS ADR-8).
 
 A bucket is a cache: values expire, and where it is full the oldest go first. What is gone costs its user speed or a
-"not found", never correctness. It is a stream like `nats kv` makes one, with two differences that a cache needs: full
-means that old entries go (`discard: old`), not that new ones are refused, and a watcher listens to the writes
-themselves, on the bucket's subjects, instead of having a consumer kept for it on the server.
+"not found", never correctness. Its stream differs in that from the one of nats-py's `create_key_value`, which refuses
+new values when it is full. A watcher subscribes to the writes themselves instead of a consumer on the server.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
-from schemas.errors import EngineFailed, TooLarge, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Message, Subscription
 
 TIMEOUT_S = 2.0
 OFFER_DELAY_S = 0.1
-"""Values that are offered go out together: one that comes alone costs the server 50 us more than a plain message,
-five or more together less than a plain message each."""
+"""Values that are offered go out together: one alone costs the server 50 us more than a plain message, five or more
+together less than a plain message each."""
 _DUPLICATE_WINDOW_S = 120.0
 _PURGE = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
-_NAME_IN_USE = 10058
-_NOT_ENABLED = frozenset({10039, 10076})
-"""JetStream's error codes: not enabled for this account, not enabled on this server."""
 
+T = TypeVar("T")
 Watcher = Callable[[str, bytes | None], None]
 """Called with a key and its new value; None: the key was deleted."""
 
@@ -53,32 +49,25 @@ class BucketConfig(Struct, frozen=True, kw_only=True):
 
 
 class Bucket:
-    """An open bucket. Every operation raises Unavailable or TimedOut where the server does not answer."""
+    """An open bucket. Every operation raises Unavailable or TimedOut where the server does not answer, EngineFailed
+    where it refuses."""
 
-    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> None:
+    def __init__(self, bus: Bus, config: BucketConfig) -> None:
         self._bus = bus
         self._config = config
-        self._log = log
+        self._stream = subjects.stream_of(config.name)
         self._offered: list[tuple[str, bytes]] = []
         self._timer: asyncio.TimerHandle | None = None
         bus.before_close.append(self._send_offered)
 
-    @property
-    def name(self) -> str:
-        """As `BucketConfig.name`."""
-        return self._config.name
-
     async def get(self, key: str) -> bytes | None:
         """The value; None where there is none (any more)."""
-        subject = subjects.bucket_get(self.name, key)
+        subject = subjects.bucket_key(self._config.name, key)
         try:
-            found = await self._bus.request(subject, b"", TIMEOUT_S)
-        except Unavailable:
-            # Nobody answers for a stream that is gone: a server with memory storage was started anew.
-            if not self._bus.connected or not await self._created():
-                raise
-            found = await self._bus.request(subject, b"", TIMEOUT_S)
-        return found or None
+            found = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
+        except NotFound:
+            return None
+        return found.data or None
 
     async def put(self, key: str, value: bytes) -> None:
         """Keeps a value; when this returns, every process can read it.
@@ -88,18 +77,18 @@ class Bucket:
             TooLarge: the value is over `max_value_bytes`, or over what the bus takes.
         """
         self._check(value)
-        await self._write(subjects.bucket_key(self.name, key), value, None)
+        await self._write(key, value, None)
 
     def offer(self, key: str, value: bytes) -> bool:
-        """Sends a value to keep, within `OFFER_DELAY_S` and before any other write, and does not wait to hear whether
-        it was kept. False: the connection is down. If it breaks within that time the value is lost.
+        """Sends a value to keep, within `OFFER_DELAY_S` and before any other write, without an acknowledgement. False:
+        the connection is down. If it breaks within that time the value is lost.
 
         Raises as `put`.
         """
         self._check(value)
         if not self._bus.connected:
             return False
-        self._offered.append((subjects.bucket_key(self.name, key), value))
+        self._offered.append((subjects.bucket_key(self._config.name, key), value))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(OFFER_DELAY_S, self._send_offered)
         return True
@@ -115,104 +104,86 @@ class Bucket:
 
     async def delete(self, key: str) -> None:
         """The key has no value any more. Deleting what is not there is fine."""
-        await self._write(subjects.bucket_key(self.name, key), b"", _PURGE)
+        await self._write(key, b"", _PURGE)
 
     async def watch(self, handler: Watcher) -> Subscription:
         """Calls `handler` for every write of any process, this one included, from now on.
 
-        A write that happens while the connection is down is not heard of: `get` is what counts. The handler is called
-        on the loop and must not block.
+        A write while the connection is down is missed; `get` is what counts. The handler is called on the loop and
+        must not block.
         """
 
-        def heard(message: Message) -> None:
+        def take(message: Message) -> None:
             handler(subjects.bucket_key_of(message.subject), message.data or None)
 
-        return await self._bus.subscribe(subjects.bucket_keys(self.name), heard)
+        return await self._bus.subscribe(subjects.bucket_keys(self._config.name), take)
 
     def _check(self, value: bytes) -> None:
         if not value:
             raise ValueError("an empty value means that the key is deleted")
-        limit = min(self._config.max_value_bytes, self._bus.max_payload)
+        limit, name = min(self._config.max_value_bytes, self._bus.max_payload), self._config.name
         if len(value) > limit:
-            raise TooLarge(f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {self.name}")
+            raise TooLarge(f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {name}")
 
-    async def _write(self, subject: str, value: bytes, headers: dict[str, str] | None) -> None:
+    async def _write(self, key: str, value: bytes, headers: dict[str, str] | None) -> None:
         self._send_offered()
-        try:
-            answer = await self._bus.request(subject, value, TIMEOUT_S, headers=headers)
-        except Unavailable:
-            if not self._bus.connected or not await self._created():
-                raise
-            answer = await self._bus.request(subject, value, TIMEOUT_S, headers=headers)
-        if (error := _error(answer)) is not None:
-            raise EngineFailed(f"bucket {self.name}: {error.get('description', 'the write was refused')}")
+        subject = subjects.bucket_key(self._config.name, key)
+        await self._call(lambda js: js.publish(subject, value, headers=headers))
 
-    async def _created(self) -> bool:
-        """Makes sure that the stream is there. False: the server has no JetStream. Raises EngineFailed."""
-        config, problem = _stream(self._config), ""
-        for subject in (subjects.stream_create(self.name), subjects.stream_update(self.name)):
+    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        try:
+            return await self._bus.jetstream(call, TIMEOUT_S)
+        except Unavailable:
+            if not self._bus.connected:
+                raise
+        # The stream is gone: a server with memory storage was restarted.
+        await self.create()
+        return await self._bus.jetstream(call, TIMEOUT_S)
+
+    async def create(self) -> None:
+        """Creates the stream, or updates it to the limits of this configuration."""
+        config = self._config
+        stream: dict[str, Any] = {
+            "name": self._stream,
+            "description": config.description,
+            "subjects": [subjects.bucket_keys(config.name)],
+            "retention": "limits",
+            "storage": config.storage,
+            "num_replicas": config.replicas,
+            "discard": "old",
+            "max_bytes": config.max_bytes,
+            "max_age": config.ttl_s,
+            "max_msgs": -1,
+            "max_msgs_per_subject": 1,
+            "max_msg_size": config.max_value_bytes + 1024,  # the headers of a delete count, too
+            "max_consumers": -1,
+            "duplicate_window": min(config.ttl_s, _DUPLICATE_WINDOW_S),
+            "allow_direct": True,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+        }
+        try:
+            await self._bus.jetstream(lambda js: js.add_stream(**stream), TIMEOUT_S)
+        except EngineFailed as refused:
+            # A bucket of an older release or of another setting has other limits. Anything else fails again.
             try:
-                answer = await self._bus.request(subject, msgspec.json.encode(config), TIMEOUT_S)
-            except Unavailable:
-                return False
-            error = _error(answer)
-            if error is None:
-                return True
-            if error.get("err_code") in _NOT_ENABLED:
-                return False
-            problem = error.get("description", "JetStream refused it")
-            if error.get("err_code") != _NAME_IN_USE:
-                break
-            # Made with other limits, by an older release or another setting: ours hold from now on.
-        raise EngineFailed(f"bucket {self.name}: {problem}")
+                await self._bus.jetstream(lambda js: js.update_stream(**stream), TIMEOUT_S)
+            except (NotFound, EngineFailed):
+                raise EngineFailed(f"bucket {config.name}: {refused}") from None
 
 
 async def open_bucket(bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> Bucket | None:
-    """The bucket, made if it is not there. None, after one line in the log that says why, where it cannot be had: the
-    server has no JetStream, this user may not use it, or it has no room."""
-    bucket = Bucket(bus, config, log)
+    """The bucket, created if it does not exist. None, after one line in the log with the reason, where there can be
+    none: the server has no JetStream, this user may not use it, or it has no room."""
+    bucket = Bucket(bus, config)
     try:
-        if await bucket._created():
-            return bucket
-        reason = "the server has no JetStream"
+        await bucket.create()
     except TurnwireError as error:
-        reason = error.info.message
-    log.warning("kv.disabled", bucket=config.name, reason=reason)
-    return None
+        log.warning("kv.disabled", bucket=config.name, reason=error.info.message)
+        return None
+    return bucket
 
 
 def digest_key(*parts: str | None) -> str:
     """A short key of [0-9a-f] that no two different lists of parts share; None differs from ""."""
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=20).hexdigest()
-
-
-def _stream(config: BucketConfig) -> dict[str, Any]:
-    return {
-        "name": subjects.stream_of(config.name),
-        "description": config.description,
-        "subjects": [subjects.bucket_keys(config.name)],
-        "retention": "limits",
-        "storage": config.storage,
-        "num_replicas": config.replicas,
-        "discard": "old",
-        "max_bytes": config.max_bytes,
-        "max_age": int(config.ttl_s * 1e9),
-        "max_msgs": -1,
-        "max_msgs_per_subject": 1,
-        "max_msg_size": config.max_value_bytes + 1024,  # the headers of a delete count, too
-        "max_consumers": -1,
-        "duplicate_window": int(min(config.ttl_s, _DUPLICATE_WINDOW_S) * 1e9),
-        "allow_direct": True,
-        "allow_rollup_hdrs": True,
-        "deny_delete": True,
-    }
-
-
-def _error(answer: bytes) -> dict[str, Any] | None:
-    """What JetStream says against a request; None where it was done."""
-    try:
-        document = msgspec.json.decode(answer)
-    except msgspec.DecodeError:
-        return {"description": "the answer is no JSON"}
-    error = document.get("error") if isinstance(document, dict) else {"description": "the answer is no object"}
-    return error if isinstance(error, dict) else None

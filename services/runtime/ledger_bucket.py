@@ -1,4 +1,4 @@
-"""The bucket in which turns outlive the processes that know them. Parsers write to it, preprocessors read."""
+"""Configures the bucket in which ledger entries outlive processes. Parsers write to it, preprocessors read."""
 
 from services.runtime.config import MIB
 from services.runtime.kv import BucketConfig
@@ -8,7 +8,7 @@ MAX_VALUE_BYTES = MIB
 
 
 def ledger_bucket(ttl_s: float, store_mb: int) -> BucketConfig:
-    """The bucket of all models: its keys are digests in which the model is."""
+    """Returns the bucket of all models; its keys are digests that include the model."""
     return BucketConfig(
         name=BUCKET,
         description="Turnwire: the tokens of turns",

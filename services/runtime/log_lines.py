@@ -1,7 +1,7 @@
-"""Log lines on their way into a stream: at once while they are few, together while they are many.
+"""Writes log lines to a stream: single lines at once, bursts together.
 
-Each write to a pipe wakes whoever reads it. A frontend says a line for every request, and woke `turnwire up` for each:
-0.1 to 0.2 ms of CPU a request, on another core.
+Each write to a pipe wakes its reader. A frontend logs a line for every request and woke `turnwire up` for each: 0.1 to
+0.2 ms of CPU a request, on another core.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ import time
 from typing import TextIO
 
 EVERY_S = 0.05
-"""Ordinary lines are written so often at most; where the process is killed, so much of them may be lost."""
+"""Interval between writes of ordinary lines; a process that is killed may lose as much of them."""
 
 
 class LineWriter:
-    """What structlog calls with each rendered line. Thread-safe. Lines keep their order; one of level warning or above
-    goes out at once, with all before it."""
+    """The logger behind structlog. Thread-safe. Lines keep their order; one of level warning or above is written at
+    once, with all before it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -27,7 +27,7 @@ class LineWriter:
         atexit.register(self._late)
 
     def info(self, line: str) -> None:
-        """An ordinary line."""
+        """Writes a line soon."""
         with self._lock:
             self._lines.append(line)
             if self._timer is not None:
@@ -40,7 +40,7 @@ class LineWriter:
             self._write()
 
     def warning(self, line: str) -> None:
-        """A line that must not be lost."""
+        """Writes a line now."""
         with self._lock:
             self._lines.append(line)
             self._write()
@@ -54,7 +54,7 @@ class LineWriter:
             try:
                 self._write()
             except (OSError, ValueError):
-                pass  # nobody reads any more, and whoever said the lines is not there to hear of it
+                pass  # the reader is gone, and there is no caller to raise to
 
     def _write(self) -> None:
         lines, self._lines = self._lines, []

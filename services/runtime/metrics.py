@@ -1,4 +1,4 @@
-"""Metrics of the bus and the streams, read off the objects that count anyway: nothing is counted twice on the path."""
+"""Collectors that read metrics from objects which count anyway, so that nothing is counted twice on the token path."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,13 +12,13 @@ from services.runtime.bus import Bus
 
 
 class BusCollector(Collector):
-    """`turnwire_bus_*`: messages through this process's connection, and whether there is one."""
+    """`turnwire_bus_*`: the connection of this process and its messages."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     def collect(self) -> Iterator[Metric]:
-        """One reading of every counter."""
+        """Yields the counters."""
         bus = self._bus
         yield GaugeMetricFamily("turnwire_bus_connected", "Whether the connection to NATS is up.", bus.connected)
         yield CounterMetricFamily("turnwire_bus_published_total", "Messages published.", value=bus.published)
@@ -26,14 +26,14 @@ class BusCollector(Collector):
 
 
 class LoadCollector(Collector):
-    """`turnwire_requests_running`, `_waiting` and what else a beat tells of this process's load."""
+    """`turnwire_requests_running`, `_waiting` and the rest of the load that heartbeats report."""
 
     def __init__(self, stage: str, load: Callable[[], Load]) -> None:
         self._stage = stage
         self._load = load
 
     def collect(self) -> Iterator[Metric]:
-        """One reading of the load."""
+        """Yields the load."""
         load = self._load()
         prefix = "turnwire" if self._stage == "worker" else f"turnwire_{self._stage}"
         yield GaugeMetricFamily(f"{prefix}_requests_running", "Turns in work in this process.", load.running)
@@ -45,14 +45,14 @@ class LoadCollector(Collector):
 
 
 class CountCollector(Collector):
-    """Counters that live as plain attributes elsewhere."""
+    """Counters that are plain attributes elsewhere."""
 
     def __init__(self, counters: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
         """`counters`: name (with `_total`) → (help, reading)."""
         self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        """One reading of every counter."""
+        """Yields the counters."""
         for name, (text, read) in self._counters.items():
             yield CounterMetricFamily(name, text, value=read())
 

@@ -1,8 +1,8 @@
-"""What every service process is: an identity on the bus that beats, hears the others, drains and leaves.
+"""One service process on the bus: its identity, heartbeats, drain and end.
 
-A service builds one `Process`, adds its subscriptions, and awaits `run`. SIGTERM or SIGINT starts the drain: the
-process says so in its beats, its service stops taking work, turns that run may end, and the last beat says that it is
-gone. A second signal ends it at once.
+A service builds one `Process`, adds its subscriptions, and awaits `run`. SIGTERM or SIGINT starts the drain: heartbeats
+announce it, the service stops accepting work, running turns may end, and the last heartbeat says that the process has
+left. A second signal ends it at once.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
-from schemas.control import Beat, Load, ModelCard, Stage
+from schemas.control import Heartbeat, Load, ModelCard, Stage
 from schemas.errors import EngineFailed
+from services import __version__
 from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.metrics import BusCollector, LoadCollector, register
 from services.runtime.registry import Registry
 from services.runtime.telemetry import adopt_library_logs, new_registry, open_log, watch_event_loop
 
-VERSION = "0.1.0"
-POKE_DELAY_S = 0.02
-"""Beats on change are at least so far apart: a hundred changes in a tick make one beat."""
-ANNOUNCE_S = 5 * POKE_DELAY_S
-"""Within this time everybody has answered a newcomer's first beat."""
+CHANGE_DELAY_S = 0.02
+"""A heartbeat on change follows the change by this much, so that a hundred changes in a tick make one heartbeat."""
+ANNOUNCE_S = 5 * CHANGE_DELAY_S
+"""Within this time all others have answered a new process's first heartbeat."""
 
-_decode_beat = msgspec.json.Decoder(Beat).decode
+_decode_heartbeat = msgspec.json.Decoder(Heartbeat).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -57,53 +57,51 @@ class Process:
         self.models: list[ModelCard] = []
         self.load: Callable[[], Load] = Load
         self.sent: Callable[[], dict[str, int]] = dict
-        self.owed: Callable[[], dict[str, int]] = dict
+        self.unacknowledged: Callable[[], dict[str, int]] = dict
         self.replays: Callable[[], dict[str, int]] = dict
         self.on_reconnect: list[Callable[[], None]] = []
         self.on_tick: list[Callable[[float], None]] = []
-        """Called with the loop's time before every regular beat."""
+        """Called with the loop's time before every regular heartbeat."""
         self.draining = False
         self.failure: str | None = None
         self._subscriptions: list[Subscription] = []
         self._stop = asyncio.Event()
-        self._poked: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
-        """Connects and listens for beats; the process itself does not beat before `run`."""
+        """Connects and subscribes to heartbeats; the process itself sends none before `run`."""
         adopt_library_logs(self.log)
         await self.bus.connect()
-        await self.bus.subscribe(subjects.beats(), self._heard)
+        await self.bus.subscribe(subjects.heartbeats(), self._receive)
 
-    async def subscribe(self, subject: str, handler: Callable[[Message], None], *, queue: str = "") -> Subscription:
+    async def subscribe(self, subject: str, handler: Callable[[Message], None]) -> Subscription:
         """As `Bus.subscribe`; the subscription ends with the process."""
-        subscription = await self.bus.subscribe(subject, handler, queue=queue)
+        subscription = await self.bus.subscribe(subject, handler)
         self._subscriptions.append(subscription)
         return subscription
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Runs something beside the rest; a failure is logged, never lost."""
+        """Runs a task of the process; logs its failure."""
 
         async def guarded() -> None:
             try:
                 await work
-            except asyncio.CancelledError:
-                raise
-            except Exception:
+            except Exception:  # nobody awaits the task
                 self.log.exception("process.task_failed", task=name)
 
         task = asyncio.get_running_loop().create_task(guarded(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # one that was cancelled before its first step never ran
+        task.add_done_callback(lambda _: work.close())  # else a task that is cancelled before its first step warns
         return task
 
     def publish(self, subject: str, message: msgspec.Struct) -> bool:
-        """Encodes and sends one message; False where the bus is down."""
+        """Encodes and publishes one message; returns False while the bus is down."""
         return self.bus.publish(subject, _encode(message))
 
     async def run(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Beats until told to stop, then drains: `drain` returns when the last turn has ended.
+        """Sends heartbeats until `stop`, then drains: `drain` returns when the last turn has ended.
 
         Raises:
             EngineFailed: the process cannot go on (`failure` says why).
@@ -113,14 +111,14 @@ class Process:
             loop.add_signal_handler(signum, self.stop)
         self.spawn(watch_event_loop(self.metrics), "watch_event_loop")
         register(self.metrics, BusCollector(self.bus))
-        if self.stage != "frontend":  # whose own metrics tell its turns by model and API
+        if self.stage != "frontend":  # its own metrics have its turns, by model and API
             register(self.metrics, LoadCollector(self.stage, self.load))
         stop_health: Callable[[], Awaitable[None]] = _nothing
         try:
             stop_health = await self._serve_health()
             await self._announce()
             self.log.info("process.ready")
-            await self._beat_until_stopped()
+            await self._heartbeat_until_stopped()
             if self.failure is None:
                 await self._drain(drain)
         finally:
@@ -132,7 +130,7 @@ class Process:
             raise EngineFailed(self.failure)
 
     async def _serve_health(self) -> Callable[[], Awaitable[None]]:
-        """Listens where the configuration says so. Returns what ends it."""
+        """Serves health on the configured port, if any. Returns what stops it."""
         config = self.config
         if not isinstance(config, StageConfig) or config.metrics_port is None:
             return _nothing
@@ -154,17 +152,17 @@ class Process:
             self.log.error("process.failed", reason=failure)
         self._stop.set()
 
-    def poke(self) -> None:
-        """Something in the beat changed: beat soon, instead of at the next second."""
-        if self._poked is None and not self._stop.is_set():
-            self._poked = asyncio.get_running_loop().call_later(POKE_DELAY_S, self.beat)
+    def heartbeat_soon(self) -> None:
+        """Sends a heartbeat soon instead of at the next interval: something in it changed."""
+        if self._heartbeat_timer is None and not self._stop.is_set():
+            self._heartbeat_timer = asyncio.get_running_loop().call_later(CHANGE_DELAY_S, self.send_heartbeat)
 
-    def beat(self, *, leaving: bool = False) -> None:
-        """Publishes one beat now."""
-        if self._poked is not None:
-            self._poked.cancel()
-            self._poked = None
-        message = Beat(
+    def send_heartbeat(self, *, leaving: bool = False) -> None:
+        """Sends a heartbeat now."""
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+            self._heartbeat_timer = None
+        message = Heartbeat(
             stage=self.stage,
             id=self.id,
             models=self.models,
@@ -173,24 +171,24 @@ class Process:
             load=self.load(),
             window=self.config.bus.window_bytes,
             sent=self.sent(),
-            owed=self.owed(),
+            unacknowledged=self.unacknowledged(),
             replays=self.replays(),
-            version=VERSION,
+            version=__version__,
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        self.publish(subjects.beat(self.stage, self.id), message)
+        self.publish(subjects.heartbeat(self.stage, self.id), message)
 
     async def _announce(self) -> None:
-        # The first beat takes no work yet: it makes the others answer with theirs, so that whoever gives this process
-        # work finds it knowing everybody.
+        # The first heartbeat accepts no work: the others answer it with theirs, so that this process knows them all
+        # before any work comes.
         self.draining = True
-        self.beat()
+        self.send_heartbeat()
         await asyncio.sleep(ANNOUNCE_S)
         self.draining = False
-        self.beat()
+        self.send_heartbeat()
 
-    async def _beat_until_stopped(self) -> None:
+    async def _heartbeat_until_stopped(self) -> None:
         interval = self.config.bus.beat_interval_s
         loop = asyncio.get_running_loop()
         last = loop.time()
@@ -201,40 +199,37 @@ class Process:
             except TimeoutError:
                 pass
             now = loop.time()
-            # A loop that did not run (machine asleep, bus away) heard nobody: that is its own silence, not theirs.
-            self.registry.forgive(max(0.0, now - last - interval) if self.bus.connected else now - last, now)
+            # While this loop did not run, or the bus was away, nothing could be received: the others are not to blame.
+            self.registry.discount(max(0.0, now - last - interval) if self.bus.connected else now - last, now)
             last = now
-            self._tick(now)
-            self.beat()
-
-    def _tick(self, now: float) -> None:
-        try:
-            for peer in self.registry.sweep(now):
-                self.log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)
-            for callback in self.on_tick:
-                callback(now)
-        except Exception:
-            self.log.exception("process.tick_failed")  # and the heart goes on beating
+            try:
+                for peer in self.registry.sweep(now):
+                    self.log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)
+                for callback in self.on_tick:
+                    callback(now)
+            except Exception:  # heartbeats continue whatever a listener does
+                self.log.exception("process.tick_failed")
+            self.send_heartbeat()
 
     async def _drain(self, drain: Callable[[], Awaitable[None]]) -> None:
         self.draining = True
-        self.beat()
+        self.send_heartbeat()
         self.log.info("process.draining", grace_s=self.config.drain_s)
         self._stop.clear()
         draining = asyncio.ensure_future(drain())
-        beating = asyncio.ensure_future(self._beat_until_stopped())
+        heartbeats = asyncio.ensure_future(self._heartbeat_until_stopped())
         try:
             done, _ = await asyncio.wait(
-                {draining, beating}, timeout=self.config.drain_s, return_when=asyncio.FIRST_COMPLETED
+                {draining, heartbeats}, timeout=self.config.drain_s, return_when=asyncio.FIRST_COMPLETED
             )
             if draining in done:
                 draining.result()
             else:
-                self.log.warning("process.drain_cut", reason="second signal" if beating in done else "grace is over")
+                self.log.warning("process.drain_cut", reason="second signal" if heartbeats in done else "grace is over")
         finally:
             draining.cancel()
-            beating.cancel()
-            await asyncio.gather(draining, beating, return_exceptions=True)
+            heartbeats.cancel()
+            await asyncio.gather(draining, heartbeats, return_exceptions=True)
 
     async def _leave(self) -> None:
         for subscription in self._subscriptions:
@@ -242,17 +237,17 @@ class Process:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.beat(leaving=True)
+        self.send_heartbeat(leaving=True)
         await self.bus.close()
         self.log.info("process.left")
 
-    def _heard(self, message: Message) -> None:
-        beat = _decode_beat(message.data)
-        if beat.id == self.id and beat.stage == self.stage:
+    def _receive(self, message: Message) -> None:
+        heartbeat = _decode_heartbeat(message.data)
+        if heartbeat.id == self.id and heartbeat.stage == self.stage:
             return
-        if self.registry.heard(beat, asyncio.get_running_loop().time()):
-            self.log.debug("process.peer_joined", peer=beat.id, peer_stage=beat.stage)
-            self.poke()  # so that the newcomer knows of this process within milliseconds
+        if self.registry.receive(heartbeat, asyncio.get_running_loop().time()):
+            self.log.debug("process.peer_joined", peer=heartbeat.id, peer_stage=heartbeat.stage)
+            self.heartbeat_soon()  # so that the new process knows this one within milliseconds
 
     def _not_ready(self) -> str | None:
         if self.draining:
@@ -263,8 +258,8 @@ class Process:
         self.stop(failure=reason)
 
     def _reconnected(self) -> None:
-        self.registry.forgive(math.inf, asyncio.get_running_loop().time())
-        self.beat()
+        self.registry.discount(math.inf, asyncio.get_running_loop().time())
+        self.send_heartbeat()
         for callback in self.on_reconnect:
             callback()
 

@@ -1,98 +1,93 @@
-"""Who is there: every process's last beat, and what to do when one comes, changes or goes.
+"""Tracks the living processes by their heartbeats, and calls listeners when one joins, changes or leaves. Pure.
 
-Pure state; `process.Process` feeds it beats and the time. A process is gone when it says so, or when nothing was heard
-of it for `dead_after_s`. One that was only named by others is missed in the same way: whoever relies on a process
-hears of its end, whether or not it ever heard of its beginning.
+`process.Process` feeds it heartbeats and the time. A process has left when its last heartbeat said so, or when none
+came for `dead_after_s`. That also holds for a process that was only expected: whoever relies on a process gets notice
+of its end, even if its heartbeats never came.
 """
 
 from collections.abc import Callable, Iterator
 
-from schemas.control import Beat, Stage
+from schemas.control import Heartbeat, Stage
 
-Listener = Callable[[Beat], None]
+Listener = Callable[[Heartbeat], None]
+Key = tuple[Stage, str]
 
 
 class Registry:
-    """The living processes by stage and id."""
+    """The living processes by stage and id. `now` is a monotonic clock in seconds."""
 
     def __init__(self, dead_after_s: float) -> None:
         self._dead_after_s = dead_after_s
-        self._peers: dict[tuple[Stage, str], tuple[Beat, float]] = {}
-        self._expected: dict[tuple[Stage, str], float] = {}
-        self._joined: list[Listener] = []
-        self._beaten: list[Listener] = []
-        self._left: list[Listener] = []
+        self._peers: dict[Key, tuple[Heartbeat, float]] = {}
+        self._expected: dict[Key, float] = {}
+        self._on_join: list[Listener] = []
+        self._on_heartbeat: list[Listener] = []
+        self._on_leave: list[Listener] = []
+        self.on_join = self._on_join.append
+        """Registers what is called with the first heartbeat of a process."""
+        self.on_heartbeat = self._on_heartbeat.append
+        """Registers what is called with every heartbeat, the first included."""
+        self.on_leave = self._on_leave.append
+        """Registers what is called with the last heartbeat of a process that has left."""
 
-    def on_join(self, listener: Listener) -> None:
-        """Called with the first beat of a process."""
-        self._joined.append(listener)
-
-    def on_beat(self, listener: Listener) -> None:
-        """Called with every beat, the first included."""
-        self._beaten.append(listener)
-
-    def on_leave(self, listener: Listener) -> None:
-        """Called with the last known beat of a process that is gone."""
-        self._left.append(listener)
-
-    def heard(self, beat: Beat, now: float) -> bool:
-        """Takes note of a beat. True where the process is new. `now`: a monotonic clock in seconds."""
-        key = (beat.stage, beat.id)
+    def receive(self, heartbeat: Heartbeat, now: float) -> bool:
+        """Records a heartbeat. Returns whether the process is new."""
+        key = (heartbeat.stage, heartbeat.id)
         expected = self._expected.pop(key, None)
-        if beat.leaving:
+        if heartbeat.leaving:
             if self._peers.pop(key, None) is not None or expected is not None:
-                _tell(self._left, beat)
+                _call(self._on_leave, heartbeat)
             return False
         new = key not in self._peers
-        self._peers[key] = (beat, now)
+        self._peers[key] = (heartbeat, now)
         if new:
-            _tell(self._joined, beat)
-        _tell(self._beaten, beat)
+            _call(self._on_join, heartbeat)
+        _call(self._on_heartbeat, heartbeat)
         return new
 
     def expect(self, stage: Stage, process: str, now: float) -> None:
-        """Somebody relies on a process that is not known, or no longer: it leaves like any other if it stays silent."""
-        key = (stage, process)
-        if key not in self._peers:
-            self._expected.setdefault(key, now)
+        """Expects heartbeats of a process that is unknown, or no longer known: it leaves like any other without
+        them."""
+        if (stage, process) not in self._peers:
+            self._expected.setdefault((stage, process), now)
 
-    def sweep(self, now: float) -> list[Beat]:
-        """Drops the processes that were silent for too long, and returns their last beats."""
+    def sweep(self, now: float) -> list[Heartbeat]:
+        """Removes the processes whose heartbeats stopped, and returns their last ones."""
         before = now - self._dead_after_s
-        dead = [(key, beat) for key, (beat, seen) in self._peers.items() if seen < before]
-        dead += [(key, Beat(*key)) for key, since in self._expected.items() if since < before]
-        for key, beat in dead:
+        dead = [(key, heartbeat) for key, (heartbeat, seen) in self._peers.items() if seen < before]
+        dead += [(key, Heartbeat(*key)) for key, since in self._expected.items() if since < before]
+        for key, heartbeat in dead:
             self._peers.pop(key, None)
             self._expected.pop(key, None)
-            _tell(self._left, beat)
-        return [beat for _, beat in dead]
+            _call(self._on_leave, heartbeat)
+        return [heartbeat for _, heartbeat in dead]
 
-    def forgive(self, deaf_s: float, now: float) -> None:
-        """Takes the time off everybody's silence in which it was this process that could not hear."""
-        self._peers = {key: (beat, min(seen + deaf_s, now)) for key, (beat, seen) in self._peers.items()}
-        self._expected = {key: min(since + deaf_s, now) for key, since in self._expected.items()}
+    def discount(self, seconds: float, now: float) -> None:
+        """Does not count a time against the others in which this process could not receive."""
+        self._peers = {key: (heartbeat, min(seen + seconds, now)) for key, (heartbeat, seen) in self._peers.items()}
+        self._expected = {key: min(since + seconds, now) for key, since in self._expected.items()}
 
-    def get(self, stage: Stage, process: str) -> Beat | None:
-        """The last beat of one process, if it is there."""
+    def get(self, stage: Stage, process: str) -> Heartbeat | None:
+        """Returns the last heartbeat of a living process."""
         entry = self._peers.get((stage, process))
         return entry[0] if entry else None
 
     def age(self, stage: Stage, process: str, now: float) -> float:
-        """Seconds since a process was last heard of; infinite where it is not there."""
+        """Returns the seconds since the last heartbeat of a process; infinite if it is not alive."""
         entry = self._peers.get((stage, process))
         return now - entry[1] if entry else float("inf")
 
-    def living(self, stage: Stage) -> Iterator[Beat]:
-        """All processes of a stage, draining ones included."""
-        return (beat for (kind, _), (beat, _) in self._peers.items() if kind == stage)
+    def living(self, stage: Stage) -> Iterator[Heartbeat]:
+        """Yields all processes of a stage, draining ones included."""
+        return (heartbeat for (kind, _), (heartbeat, _) in self._peers.items() if kind == stage)
 
-    def able(self, stage: Stage, model: str) -> list[Beat]:
-        """The processes of a stage that take new work for a model."""
+    def able(self, stage: Stage, model: str) -> list[Heartbeat]:
+        """Returns the processes of a stage that accept work for a model."""
         return [
-            beat for beat in self.living(stage) if not beat.draining and any(card.name == model for card in beat.models)
+            peer for peer in self.living(stage) if not peer.draining and any(card.name == model for card in peer.models)
         ]
 
 
-def _tell(listeners: list[Listener], beat: Beat) -> None:
+def _call(listeners: list[Listener], heartbeat: Heartbeat) -> None:
     for listener in listeners:
-        listener(beat)
+        listener(heartbeat)

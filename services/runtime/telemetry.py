@@ -1,6 +1,6 @@
-"""Logs and metrics of one process. Everything is an object that its maker passes on; nothing is global.
+"""Makes the logger and the metrics registry of one process.
 
-The one exception is what the standard library forces on us: `adopt_library_logs` hangs a handler on the root logger.
+Nothing is global but the handler that `adopt_library_logs` adds to the root logger.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LAG_SAMPLE_S = 0.1
 
 
 def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: object) -> FilteringBoundLogger:
-    """A logger at the configured level, with `bound` in every line: JSON lines, or text for people on a terminal."""
+    """Makes a logger at the configured level, with `bound` in every line: JSON lines, or text on a terminal."""
     stream = stream or sys.stderr
     console = config.log_format == "console" or (config.log_format == "auto" and stream.isatty())
     shared: list[Any] = [
@@ -48,12 +48,12 @@ def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     line = {"time": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event"), **event}
     try:
         return msgspec.json.encode(line, enc_hook=str).decode()
-    except UnicodeEncodeError:  # half a surrogate pair; a line that cannot be written must not end what it tells of
+    except UnicodeEncodeError:  # a lone surrogate; a log line must not raise
         return json.dumps(line, ensure_ascii=False, default=str).encode(errors="replace").decode()
 
 
 def adopt_library_logs(log: FilteringBoundLogger, level: int = logging.WARNING) -> None:
-    """From now on, what libraries log through `logging` comes out of `log`, in its form."""
+    """Routes what libraries log through `logging` to `log`."""
     root = logging.getLogger()
     root.handlers[:] = [_Adopted(log)]
     root.setLevel(level)
@@ -69,7 +69,7 @@ class _Adopted(logging.Handler):
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry of this process's own metrics, CPU, memory, file handles and garbage collection included."""
+    """Makes a registry with the process's CPU, memory, file handles and garbage collection."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -78,9 +78,9 @@ def new_registry() -> CollectorRegistry:
 
 
 async def watch_event_loop(registry: CollectorRegistry) -> None:
-    """Measures until it is cancelled how late the event loop runs what is due, ten times a second.
+    """Measures the event loop's lag ten times a second, until it is cancelled.
 
-    A histogram, not a gauge: one stall of 200 ms between two scrapes is what an operator looks for.
+    A histogram, not a gauge, so that one stall of 200 ms between two scrapes shows.
     """
     lag = Histogram(
         "turnwire_event_loop_lag_seconds",
@@ -96,6 +96,6 @@ async def watch_event_loop(registry: CollectorRegistry) -> None:
 
 
 def render_metrics(registry: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
-    """The registry's metrics in the form that an `Accept` header asks for, and its content type."""
+    """Returns the metrics in the form that an `Accept` header asks for, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type

@@ -14,9 +14,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return entry.main("worker", WorkerConfig, run, argv)
 
 
-if __name__ == "__main__":  # a must: TensorRT-LLM's MPI workers import this module again
+if __name__ == "__main__":  # required: TensorRT-LLM's MPI workers import this module again
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # All is stopped by now, as far as it can be. An engine whose shutdown hangs has threads that Python would wait for.
+    # Everything is stopped by now that can be. An engine whose shutdown hangs has threads that Python would wait for.
     os._exit(status)

@@ -1,6 +1,6 @@
-"""One turn between the engine and the outbox: what the engine says goes into the turn's token stream."""
+"""Puts one turn's engine steps into its token stream."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -8,13 +8,13 @@ from schemas.errors import ENGINE_DIED, TurnwireError
 from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from services.worker.engine import Delta, EngineDied, Handle
-from services.worker.stepper import TokenStream
+from services.worker.outbox import TokenStream
 
 
 class Decoding:
-    """The sink of one turn. It ends once: by the engine's word, or because it was cancelled."""
+    """The sink of one turn. It ends once: when the engine ends it, or because it was cancelled."""
 
-    __slots__ = ("_mark", "_on_end", "_on_step", "block_keys", "ended", "handle", "rest", "salt", "stream")
+    __slots__ = ("_mark", "_on_end", "_on_step", "ended", "handle", "stream")
 
     def __init__(
         self,
@@ -27,17 +27,12 @@ class Decoding:
         """
         Args:
             mark: notes that the stream has something to send; True where it is the first of its shard.
-            on_step: it is the first of its shard that has, or has something to say for the first time.
-            on_end: nothing more will come; the end is to be sent.
+            on_step: called for the first stream of a shard with something to send, and for a stream's first tokens.
+            on_end: called once; nothing more will come, and the end is to be sent.
         """
         self.stream = stream
         self.ended = False
         self.handle: Handle | None = None
-        self.block_keys: Sequence[int] | None = None
-        """The keys of the prompt's whole blocks, for the book of the KV cache."""
-        self.rest: Sequence[int] = ()
-        """The prompt's tokens behind them."""
-        self.salt: str | None = None
         self._mark = mark
         self._on_step = on_step
         self._on_end = on_end
@@ -48,7 +43,7 @@ class Decoding:
             return
         stream = self.stream
         if delta.cached is None and delta.finish is None and delta.logprobs is None and stream.logprobs is None:
-            stream.ids += delta.ids  # `add`, without what nearly no step has
+            stream.ids += delta.ids  # `add`, without what hardly any step has
         else:
             stream.add(delta)
             if delta.finish is not None:
@@ -69,17 +64,19 @@ class Decoding:
     def abandon(self, error: TurnwireError) -> None:
         """Stops the decoding; the turn ends with an error. Does nothing where it has ended."""
         if not self.ended:
-            if self.handle is not None:
-                self.handle.close()
+            self._close()
             self.fail(error)
 
     def cancel(self) -> None:
         """Stops the decoding; the stream ends where it is. Does nothing where it has ended."""
         if not self.ended:
-            if self.handle is not None:
-                self.handle.close()
+            self._close()
             self.stream.finish = TokenFinish(FinishReason.CANCELLED)
             self._end()
+
+    def _close(self) -> None:
+        if self.handle is not None:
+            self.handle.close()
 
     def _end(self) -> None:
         self.ended = True

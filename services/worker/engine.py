@@ -1,21 +1,21 @@
 """The engine contract: token ids in, token ids out.
 
-An engine knows nothing of text, tools, reasoning, HTTP or the bus. It is asked to decode with `open`, and says what
-came of it by calling the turn's sink, on the event loop, once per engine step at most: no task, future or iterator
-stands between a step and the frame it goes out in. What every engine must do is written here once and checked by one
-conformance suite (`tests/worker/conformance.py`):
+An engine handles neither text, tools, reasoning, HTTP nor the bus. `open` starts a turn; the engine then calls the
+turn's sink on the event loop, once per engine step at most: no task, future or iterator stands between a step and its
+frame. What every engine must do is written here once and checked by one conformance suite
+(`tests/worker/conformance.py`):
 
-- the sink hears nothing before `open` has returned, then deltas, then exactly one end: a `Delta` with `finish`, or
-  `fail`; nothing follows it, and ids are never taken back;
-- closing the handle stops the decoding; nothing is awaited there, and the sink hears nothing any more;
-- a request that cannot be decoded is `Invalid`, raised by `open` or failed with before the first delta; a failure of
-  this request alone is `EngineFailed`; the death of the engine is `EngineDied` in every open turn, once each, and for
-  good;
+- the sink is called only after `open` has returned: with deltas, then with exactly one end, which is a `Delta` with
+  `finish`, or `fail`; nothing follows, and ids are never taken back;
+- closing the handle stops the decoding without awaiting anything, and the sink is called no more;
+- a request that cannot be decoded is `Invalid`, raised by `open` or passed to `fail` before the first delta; a failure
+  of this request alone is `EngineFailed`; the death of the engine is `EngineDied` in every open turn, once each, and
+  for good;
 - the end token is not among `ids`: it is reported as `stop_id`.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -23,18 +23,61 @@ from schemas.control import Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
-from services.worker.kv_events import KvEvent
+
+LOWEST_LOGPROB = -9999.0
+"""Stands for the log probability of an impossible token: JSON has no infinity. The value of OpenAI's API."""
 
 
 class EngineDied(EngineFailed):
     """The whole engine is gone: every open turn fails and the worker leaves."""
 
 
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+class SamplingField(NamedTuple):
+    """What a field of `Sampling` requires of engine and value."""
+
+    feature: str
+    """In `EngineInfo.features`, unless the value is absent or neutral."""
+    low: float
+    high: float
+    neutral: tuple[Any, ...] = ()
+    """Values that change nothing."""
+
+
+SAMPLING_FIELDS: Mapping[str, SamplingField] = {
+    "temperature": SamplingField("sampling", 0.0, 100.0, (0.0,)),
+    "top_p": SamplingField("sampling", 0.0, 1.0, (1.0,)),
+    "top_k": SamplingField("sampling", -1, 2**31 - 1, (0, -1, 1)),
+    "min_p": SamplingField("min_p", 0.0, 1.0, (0.0,)),
+    "seed": SamplingField("seed", -(2**63), 2**64 - 1),
+    "presence_penalty": SamplingField("penalties", -100.0, 100.0, (0.0,)),
+    "frequency_penalty": SamplingField("penalties", -100.0, 100.0, (0.0,)),
+    "repetition_penalty": SamplingField("penalties", 1e-3, 100.0, (1.0,)),
+    "min_tokens": SamplingField("min_tokens", 0, 2**31 - 1, (0,)),
+    "logit_bias": SamplingField("logit_bias", -100.0, 100.0, ({},)),
+    "logprobs": SamplingField("logprobs", 0, 1000),
+}
+"""Everything of `Sampling` that changes which tokens an engine chooses or reports; beyond the ranges engines fail in
+their own ways, some by dying. `max_tokens` is always set, stop ids have a field of their own in `EngineRequest`, and
+stop strings are the parser's."""
+
+
+def required_features(sampling: Sampling) -> list[tuple[str, str]]:
+    """(field, feature) for every field that is set and not neutral."""
+    required = [
+        (name, field.feature)
+        for name, field in SAMPLING_FIELDS.items()
+        if (value := getattr(sampling, name)) is not None and value not in field.neutral
+    ]
+    return [*required, ("top_logprobs", "top_logprobs")] if sampling.logprobs else required
+
+
 class EngineInfo(Struct, frozen=True):
     """What an engine has. Known after `start`."""
 
     name: str
-    """`script`, `transformers`, `trtllm`."""
     version: str
     max_model_len: int
     """Context window in tokens, prompt and output together."""
@@ -46,8 +89,8 @@ class EngineInfo(Struct, frozen=True):
     """Capacity of the KV cache in tokens; None: not limited, or unknown."""
     eos_ids: list[int]
     features: frozenset[str]
-    """Of: sampling, seed, min_p, penalties, min_tokens, logit_bias, logprobs (of the chosen token), top_logprobs (of
-    others, too), guided, prefix_cache, kv_events, priority, salt."""
+    """Those of `SAMPLING_FIELDS`, and top_logprobs (of other tokens than the chosen one), guided, prefix_cache,
+    kv_events, priority, salt."""
     vocab_size: int | None = None
     """Every token id is below it; None: unknown."""
 
@@ -57,7 +100,7 @@ class EngineRequest(Struct, frozen=True):
 
     id: str
     token_ids: Sequence[int]
-    """The prompt. An array of typecode I on the way from the bus: an engine that needs a list makes one."""
+    """The prompt. From the bus it is an array of typecode I: an engine that needs a list makes one."""
     sampling: Sampling
     stop_ids: list[int]
     """Ends decoding, every end-of-sequence id included (unless `sampling.ignore_eos`)."""
@@ -67,42 +110,46 @@ class EngineRequest(Struct, frozen=True):
     """Only equal salts share KV blocks."""
     guided: OutputFormat | None = None
     resumed: int = 0
-    """How many ids at the end of `token_ids` are output of an earlier attempt. For an engine that decodes they are
-    prompt like the rest; one that plays goes on behind them."""
+    """How many ids at the end of `token_ids` are output of an earlier attempt. An engine that decodes takes them as
+    prompt; one that plays a script continues behind them."""
     block_keys: Sequence[int] | None = None
-    """The keys of the prompt's whole blocks (`runtime.block_keys`), where the worker has made them."""
+    """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has computed them."""
 
 
 class Delta(Struct, gc=False):
-    """What one engine step gave one turn. May be empty but for the terminal fields. The lists are not changed later."""
+    """One turn's result of one engine step. May be empty but for the terminal fields. The lists are not changed
+    later."""
 
     ids: list[int] = []
     logprobs: list[list[tuple[int, float]]] | None = None
     """For each id of `ids`: (token id, log probability), the chosen one first."""
     cached: int | None = None
-    """Prompt tokens found in the KV cache; given once it is known."""
+    """Prompt tokens found in the KV cache; set once it is known."""
     finish: FinishReason | None = None
-    """STOP, LENGTH or CANCELLED. For errors there is `Sink.fail`."""
+    """STOP, LENGTH or CANCELLED. Errors go to `Sink.fail`."""
     stop_id: int | None = None
 
 
+# -- the engine ---------------------------------------------------------------------------------------------------
+
+
 class Sink(Protocol):
-    """Who hears of one turn. Neither method raises, blocks or calls the engine back except to close the turn."""
+    """Receives one turn. Neither method raises, blocks or calls the engine back except to close the turn."""
 
     def put(self, delta: Delta) -> None:
-        """One engine step's result."""
+        """Takes one engine step's result."""
         ...
 
     def fail(self, error: TurnwireError) -> None:
-        """The turn ends with an error, an object of its own."""
+        """Ends the turn with an error, an object of its own."""
         ...
 
 
 class Handle(Protocol):
-    """One open turn, as whoever opened it holds it."""
+    """One open turn, as its opener holds it."""
 
     def close(self) -> None:
-        """The turn is not wanted any more. Does nothing where it has ended."""
+        """Stops the decoding. Does nothing where it has ended."""
         ...
 
 
@@ -110,16 +157,16 @@ class Engine(Protocol):
     """One engine in one process. `open` and `stop` are called on the loop on which `start` was awaited."""
 
     async def start(self) -> EngineInfo:
-        """Load everything; returns when the first request can be decoded. Blocking work is done off the loop."""
+        """Load everything; returns when the first request can be decoded. Blocking work runs off the loop."""
         ...
 
     def open(self, request: EngineRequest, sink: Sink) -> Handle:
-        """Decode this. Raises Invalid, EngineFailed or EngineDied where that is known at once; the sink then hears
-        nothing."""
+        """Decode this. Raises Invalid, EngineFailed or EngineDied where that is known at once; the sink is then never
+        called."""
         ...
 
     def load(self) -> Load:
-        """How busy the engine is now; cheap, called for every beat."""
+        """How busy the engine is now. Cheap: called for every heartbeat."""
         ...
 
     def healthy(self) -> bool:
@@ -131,9 +178,43 @@ class Engine(Protocol):
         ...
 
 
+# -- KV events ----------------------------------------------------------------------------------------------------
+
+BlockHash: TypeAlias = int | str
+"""An engine's own; it only ties events together, since indexes across engines hash the tokens themselves."""
+
+
+class BlocksStored(Struct, frozen=True):
+    """Blocks that follow each other, behind `parent` (None: from the prompt's start), can be shared from now on."""
+
+    parent: BlockHash | None
+    blocks: list[tuple[BlockHash, list[int]]]
+    """(the engine's hash, token ids of the whole block)."""
+    salt: str | None = None
+    rank: int = 0
+    """Attention data-parallel rank: each has a cache of its own."""
+
+
+class BlocksRemoved(Struct, frozen=True):
+    """Blocks are gone."""
+
+    hashes: list[BlockHash]
+    rank: int = 0
+
+
+class CacheCleared(Struct, frozen=True):
+    """The content of the cache is unknown or empty: it was cleared, or events were lost."""
+
+    rank: int | None = None
+    """None: all ranks."""
+
+
+KvEvent: TypeAlias = BlocksStored | BlocksRemoved | CacheCleared
+
+
 @runtime_checkable
-class TellsBlocks(Protocol):
-    """An engine that tells which KV blocks it holds; with feature `kv_events` it does."""
+class KvEventSource(Protocol):
+    """An engine with the feature `kv_events`."""
 
     def kv_events(self) -> AsyncGenerator[KvEvent, None]:
         """What the KV cache holds, as it changes, until the engine stops. For one reader."""

@@ -1,9 +1,9 @@
-"""When a step's tokens leave: at once, or a millisecond later with those of the next steps.
+"""Decides when a step's tokens go out: at once, or a millisecond later with those of the next steps.
 
-A model that takes 10 ms for a step has each of them sent at the end of its tick. An engine that steps faster than
-frames are worth (a small model, one step's results that come in several ticks, a script that plays flat out) would
-have a frame, an event and a write for each token; instead, frames of ordinary steps to one shard are `gap_s` apart. The
-first tokens of a turn and its end never wait.
+A model that takes 10 ms for a step has each step sent at the end of its tick. An engine that steps faster than frames
+are worth (a small model, a step whose results arrive in several ticks, a script without delay) would cause a frame, an
+event and a write for each token; instead, frames of ordinary steps to one shard are `gap_s` apart. The first tokens of
+a turn and its end never wait.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class Pacer:
-    """Says when streams that have something to send are drained, shard by shard."""
+    """Marks shards for draining, each in its own rhythm."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class Pacer:
         self._held: set[str] = set()
 
     def now(self, parser: str) -> None:
-        """Something that does not wait."""
+        """Sends something that does not wait."""
         if not self._marked(parser):
             self._last[parser] = time.monotonic()
             self._mark(parser)
 
     def soon(self, parser: str) -> None:
-        """A step's tokens."""
+        """Sends a step's tokens."""
         if self._marked(parser):
             return
         now = time.monotonic()
@@ -53,7 +53,7 @@ class Pacer:
             self._loop.call_later(self._gap_s, self._release, parser)
 
     def forget(self, parser: str) -> None:
-        """The shard is gone."""
+        """Drops the state of a shard that is gone."""
         self._last.pop(parser, None)
         self._held.discard(parser)
 

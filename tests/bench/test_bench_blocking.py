@@ -17,7 +17,7 @@ API = APIS["messages"]
 
 @contextmanager
 def says(answer: bytes, *, close: bool = True) -> Iterator[Target]:
-    """A server that reads once, says `answer`, and goes, or stays silent."""
+    """A server that reads once, sends `answer` and closes, or stays silent."""
     gone = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

@@ -76,7 +76,7 @@ async def test_the_request_arrives_whole(start: Start) -> None:
 
 
 async def test_each_output_has_the_time_at_which_it_came(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server says the next word only when the client has the one before: no read can hold two."""
+    """The server sends the next word only when the client has the one before, so that no read contains two."""
     read = asyncio.Event()
     take = Exchange.body
 

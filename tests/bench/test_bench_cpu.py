@@ -16,7 +16,7 @@ BURN = "import time\nwhile time.process_time() < {}: pass\nprint('burnt', flush=
 
 @pytest.fixture
 def burner() -> Iterator[subprocess.Popen[str]]:
-    """Uses 0.2 s of CPU time, says so, and waits."""
+    """Uses 0.2 s of CPU time, prints a line, and waits."""
     process = subprocess.Popen(
         [sys.executable, "-c", BURN.format(0.2)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -79,7 +79,7 @@ def test_stages_are_found_among_grandchildren() -> None:
     found = cpu.stages(up.pid)
     up.communicate()
     other = Path(sys.executable).name
-    assert set(found) == {"frontend", "parser", "parser-2", "up", other}  # nobody is left out
+    assert set(found) == {"frontend", "parser", "parser-2", "up", other}  # all of them
     assert found["up"] == up.pid
     assert [cpu.of_stage(name) for name in ("parser-2", "nats")] == ["parser", "nats"]
 

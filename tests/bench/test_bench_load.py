@@ -9,6 +9,8 @@ from bench import load, report
 from bench.stack import StackFailed, own_stack
 from bench.stub import port_of, serve, steady
 
+pytestmark = pytest.mark.slow
+
 
 def run_against_stub(*words: str) -> int:
     async def both() -> int:

@@ -1,4 +1,4 @@
-"""Closed and open loops: what is sent when, whatever the server does."""
+"""Closed and open loops: when requests are sent."""
 
 import asyncio
 import statistics
@@ -14,7 +14,7 @@ MS = 1_000_000
 
 
 class Gate:
-    """Answers nobody before `count` requests are there: only a client that does not wait for answers gets that far."""
+    """Answers no request before `count` have arrived: only a client that does not wait for answers sends so many."""
 
     def __init__(self, count: int) -> None:
         self.bodies: list[bytes] = []

@@ -7,7 +7,7 @@ import pytest
 from bench.prepare import Run, Way, large, open_ways, row, run, session, table
 from bench.prepare_ledger import play
 from bench.report import this_machine
-from services.cli.demo_model import build_demo_model
+from services.cli.demo.model import build_demo_model
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from bench.stub import Answer, closing, delta, opening, port_of, send, serve
 
 
 def says(*, spoiled: int) -> Answer:
-    """Merges deltas when it is asked to hurry; the request with that number hears something else."""
+    """Merges deltas of requests without a delay; the request with that number gets other text."""
 
     async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
         found = re.search(rb"delay=(\d+) id=(\d+)", body)

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from bench import load, report
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_short_run_on_a_stack_of_our_own(tmp_path: Path) -> None:

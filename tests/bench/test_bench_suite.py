@@ -17,7 +17,7 @@ from bench.charts import bars, lines, stacked
 from bench.client import Target
 from bench.cpu import Cost, Memory
 from bench.measuring import Site
-from bench.parts import QUICK, Sizes
+from bench.parts import PARTS, QUICK, Sizes
 from bench.record import Entry, Record, SideFacts
 from bench.report import this_machine
 from bench.rows import Case, Row, make_row
@@ -25,6 +25,8 @@ from bench.sameness import Check
 from bench.sides import OURS, Up
 from bench.stats import Spread
 from bench.stub import port_of, serve, steady
+
+pytestmark = pytest.mark.slow
 
 SIZES = Sizes(idle_s=0.01, hold_streams=3, hold_tokens=2, hold_delay_ms=1, hold_ramp_s=0.01, requests=1)
 
@@ -106,13 +108,13 @@ def test_a_process_that_is_gone_spoils_its_part_only(tmp_path: Path, monkeypatch
     assert not made.has("gone", 1, "hold")
 
 
-def test_a_run_that_is_told_to_end_ends_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def told(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
+def test_a_run_that_is_terminated_stops_its_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.Event().wait()
         yield row(Case("idle", "messages", "keepalive"))
 
-    monkeypatch.setitem(suite.PARTS, "idle", told)
+    monkeypatch.setitem(PARTS, "idle", endless)
     log: list[str] = []
     made = fresh_record(OURS)
     with pytest.raises(asyncio.CancelledError):
@@ -245,8 +247,8 @@ def test_a_record_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
         suite.open_record(again, [Stub(OURS, log), Stub("peer", log)], QUICK)
 
 
-def test_the_page_says_which_parts_were_measured_less_often() -> None:
+def test_the_page_lists_parts_that_were_measured_less_often() -> None:
     one = Record("2026-01-01T00:00:00Z", "test", this_machine(), 2, {}, [SideFacts(OURS, OURS)])
     for repeat, part, problem in ((1, "ttft", ""), (2, "ttft", ""), (1, "hold", ""), (2, "hold", "it ended")):
         one.put(Entry(OURS, repeat, part, 1.0, [], problem))
-    assert "Medians of 2 (hold: 1);" in page._heading(one, "x.json")
+    assert "Medians of 2 (hold: 1);" in page.record_heading(one, "x.json")

@@ -1,8 +1,11 @@
-"""Each client's settings for a running server: limits from the server, the API it works best with, nothing lost."""
+"""The settings of each client for a running server: its limits, the API, the model catalogue."""
 
 import asyncio
 import json
+import os
+import sys
 import tomllib
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,13 @@ import pytest_asyncio
 from aiohttp import web
 
 from schemas.control import ModelCard
-from services.cli import catalog, connect
-from services.cli.clients import claude, codex, openclaw, opencode
-from services.cli.clients.base import BadRequest, Target
-from services.cli.demo_model import build_demo_model
-from services.cli.served import CannotAsk, ServedModel, ask, base_url
-from services.frontend.dialects.models import listing, names
+from services.cli.connect import catalog
+from services.cli.connect import command as connect
+from services.cli.connect.client import BadRequest, Client, Target, client_names, load_client
+from services.cli.connect.clients import claude, codex, openclaw, opencode
+from services.cli.connect.served import ServedModel, ServerError, base_url, read_models
+from services.cli.demo.model import build_demo_model
+from services.frontend.apis.models.documents import listing, names
 
 CARDS = [
     ModelCard("acme/coder", aliases=["gpt-5.5"], max_model_len=131_072, reasoning=True, created=1),
@@ -70,31 +74,31 @@ async def run(command: Any, *argv: str) -> int:
         (0, 0, {}),
     ],
 )
-def test_claude_codes_limits(window: int, longest: int, expected: dict[str, str]) -> None:
+def test_limits_of_claude_code(window: int, longest: int, expected: dict[str, str]) -> None:
     assert claude.limits(window, longest) == expected
 
 
 def test_claude_code() -> None:
-    plan = claude.plan(target())
+    plan = claude.CLIENT.plan(target())
     assert plan.exports["ANTHROPIC_BASE_URL"] == "http://host:1"
     assert {plan.exports[f"ANTHROPIC_DEFAULT_{tier}_MODEL"] for tier in ("OPUS", "SONNET", "HAIKU")} == {"acme/coder"}
     assert plan.exports["ANTHROPIC_AUTH_TOKEN"] == "any"
     [settings] = plan.files
     assert (settings.path, settings.values) == ("/home/u/.claude/settings.json", {"env": plan.exports})
-    elsewhere = claude.plan(target(key="k", env={"HOME": "/home/u", "CLAUDE_CONFIG_DIR": "/cc"}))
+    elsewhere = claude.CLIENT.plan(target(key="k", env={"HOME": "/home/u", "CLAUDE_CONFIG_DIR": "/cc"}))
     assert (elsewhere.files[0].path, elsewhere.exports["ANTHROPIC_AUTH_TOKEN"]) == ("/cc/settings.json", "k")
-    assert claude.plan(target(ServedModel("claude-opus-5-5", 1000))).notes
+    assert claude.CLIENT.plan(target(ServedModel("claude-opus-5-5", 1000))).notes
 
 
 def test_codex_by_url_and_by_file() -> None:
-    [settings] = codex.plan(target(key="k")).files
+    [settings] = codex.CLIENT.plan(target(key="k")).files
     assert settings.path == "/home/u/.codex/turnwire.config.toml"
     provider = settings.values["model_providers"]["turnwire"]
     assert provider["base_url"] == "http://host:1/v1"
     assert provider["model_catalog_url"] == "http://host:1/codex/models.json"
     assert (provider["experimental_bearer_token"], provider["supports_websockets"]) == ("k", False)
     assert (settings.values["model"], settings.values["web_search"]) == ("acme/coder", "disabled")
-    models, settings = codex.plan(target(catalogue_file=True, catalogue=[{"slug": "x"}], websockets=True)).files
+    models, settings = codex.CLIENT.plan(target(catalogue_file=True, catalogue=[{"slug": "x"}], websockets=True)).files
     assert (models.path, models.values) == ("/home/u/.codex/turnwire-models.json", {"models": [{"slug": "x"}]})
     assert settings.values["model_catalog_json"] == models.path
     provider = settings.values["model_providers"]["turnwire"]
@@ -102,15 +106,15 @@ def test_codex_by_url_and_by_file() -> None:
     assert "model_catalog_url" not in provider
 
 
-def test_codex_wants_some_key_to_read_the_catalogue() -> None:
-    provider = codex.plan(target()).files[0].values["model_providers"]["turnwire"]
+def test_codex_has_a_key_even_if_the_server_requires_none() -> None:
+    provider = codex.CLIENT.plan(target()).files[0].values["model_providers"]["turnwire"]
     assert provider["experimental_bearer_token"]
 
 
 def test_codex_default_and_folder() -> None:
-    plan = codex.plan(target(default=True, folder="/x"))
+    plan = codex.CLIENT.plan(target(default=True, folder="/x"))
     assert (plan.files[0].path, plan.start) == ("/x/config.toml", "codex")
-    plan = codex.plan(target(env={"HOME": "/h", "CODEX_HOME": "/c"}))
+    plan = codex.CLIENT.plan(target(env={"HOME": "/h", "CODEX_HOME": "/c"}))
     assert (plan.files[0].path, plan.start) == ("/c/turnwire.config.toml", "codex --profile turnwire")
 
 
@@ -119,7 +123,7 @@ def test_codex_default_and_folder() -> None:
     [(None, "@ai-sdk/anthropic"), ("chat", "@ai-sdk/openai-compatible"), ("responses", "@ai-sdk/openai")],
 )
 def test_opencode(api: Any, package: str) -> None:
-    [settings] = opencode.plan(target(api=api, others=[SMALL])).files
+    [settings] = opencode.CLIENT.plan(target(api=api, others=[SMALL])).files
     provider = settings.values["provider"]["turnwire"]
     assert (provider["npm"], provider["options"]["baseURL"]) == (package, "http://host:1/v1")
     assert provider["models"]["acme/coder"]["limit"] == {"context": 131_072, "output": 32_000}
@@ -136,8 +140,8 @@ def test_opencode(api: Any, package: str) -> None:
         ({"OPENCODE_CONFIG": "/o.json", "XDG_CONFIG_HOME": "/xdg"}, "/o.json"),
     ],
 )
-def test_where_opencode_looks(env: dict[str, str], path: str) -> None:
-    [settings] = opencode.plan(target(env={"HOME": "/home/u", **env})).files
+def test_the_settings_file_of_opencode(env: dict[str, str], path: str) -> None:
+    [settings] = opencode.CLIENT.plan(target(env={"HOME": "/home/u", **env})).files
     assert settings.path == path
 
 
@@ -150,7 +154,7 @@ def test_where_opencode_looks(env: dict[str, str], path: str) -> None:
     ],
 )
 def test_openclaw(api: Any, spoken: str, url: str) -> None:
-    [settings] = openclaw.plan(target(api=api, others=[SMALL], default=True)).files
+    [settings] = openclaw.CLIENT.plan(target(api=api, others=[SMALL], default=True)).files
     assert settings.path == "/home/u/.openclaw/openclaw.json"
     provider = settings.values["models"]["providers"]["turnwire"]
     assert (provider["api"], provider["baseUrl"]) == (spoken, url)
@@ -161,10 +165,47 @@ def test_openclaw(api: Any, spoken: str, url: str) -> None:
     assert settings.values["agents"]["defaults"]["model"]["primary"] == "turnwire/acme/coder"
 
 
-@pytest.mark.parametrize(("plan", "api"), [(claude.plan, "chat"), (codex.plan, "messages")])
-def test_an_api_that_a_client_does_not_speak(plan: Any, api: Any) -> None:
+@pytest.mark.parametrize(("client", "api"), [(claude.CLIENT, "chat"), (codex.CLIENT, "messages")])
+def test_an_api_that_a_client_does_not_use(client: Client, api: Any) -> None:
     with pytest.raises(BadRequest, match=api):
-        plan(target(api=api))
+        client.plan(target(api=api))
+
+
+def test_every_client_is_found_by_name() -> None:
+    assert client_names() == ["claude", "codex", "openclaw", "opencode"]
+    assert [load_client(name).title for name in client_names()] == ["Claude Code", "Codex", "OpenClaw", "opencode"]
+
+
+PLUGIN = """
+from services.cli.connect.client import Client, Plan, Settings, Target
+
+def make_settings(target: Target) -> Plan:
+    return Plan([Settings("~/.mine.json", "json", {"url": target.url, "model": target.model.id})], "mine --now")
+
+CLIENT = Client("My client", make_settings, apis=("chat",))
+"""
+
+
+async def test_a_package_adds_a_client(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "my_package.py").write_text(PLUGIN)
+    info = tmp_path / "my_package-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[turnwire.clients]\nmine = my_package:CLIENT\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+
+    async def turnwire(*argv: str) -> tuple[int | None, str]:
+        command = [sys.executable, "-m", "services.cli.main", *argv]
+        process = await asyncio.create_subprocess_exec(*command, env=env, stdout=PIPE, stderr=STDOUT)
+        output, _ = await process.communicate()
+        return process.returncode, output.decode()
+
+    assert "mine" in (await turnwire("--help"))[1]
+    assert "mine" in (await turnwire("connect", "--help"))[1]
+    status, output = await turnwire("connect", "mine", "--url", server.url)
+    assert (status, "start with: mine --now" in output, f'"url": "{server.url}"' in output) == (0, True, True)
+    status, output = await turnwire("connect", "mine", "--url", server.url, "--api", "messages")
+    assert (status, output) == (2, "turnwire connect: My client uses chat, not messages\n")
 
 
 @pytest.mark.parametrize(
@@ -180,19 +221,19 @@ def test_addresses(given: str, expected: str) -> None:
     assert base_url(given) == expected
 
 
-async def test_what_a_server_says(server: Server) -> None:
-    served = await asyncio.to_thread(ask, server.url + "/v1", None)
-    assert [(model.id, model.window, model.longest, model.thinks) for model in served.models] == [
+async def test_the_models_of_a_server(server: Server) -> None:
+    served = await asyncio.to_thread(read_models, server.url + "/v1", None)
+    assert [(model.id, model.window, model.longest, model.supports("thinking")) for model in served.models] == [
         ("acme/coder", 131_072, 131_072, True),
         ("gpt-5.5", 131_072, 131_072, True),
         ("small", 32_768, 4096, False),
     ]
-    with pytest.raises(CannotAsk, match=r"serves no x; it serves: acme/coder, gpt-5\.5, small"):
+    with pytest.raises(ServerError, match=r"serves no x; it serves: acme/coder, gpt-5\.5, small"):
         served.choose("x")
     server.key = "right"
-    with pytest.raises(CannotAsk, match="--key"):
-        await asyncio.to_thread(ask, server.url, "wrong")
-    assert (await asyncio.to_thread(ask, server.url, "right")).models
+    with pytest.raises(ServerError, match="--key"):
+        await asyncio.to_thread(read_models, server.url, "wrong")
+    assert (await asyncio.to_thread(read_models, server.url, "right")).models
 
 
 async def test_connect_prints(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,7 +262,7 @@ async def test_connect_writes(server: Server, tmp_path: Path, capsys: pytest.Cap
 
 async def test_connect_fails_in_one_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run(connect, "claude", "--url", "127.0.0.1:1") == 1
-    assert "no Turnwire answers at http://127.0.0.1:1" in capsys.readouterr().err
+    assert "no Turnwire server answers at http://127.0.0.1:1" in capsys.readouterr().err
     assert await run(connect, "claude", "--url", server.url, "--api", "chat") == 2
     assert await run(connect, "claude", "--url", server.url, "--model", "x") == 1
     server.cards = []
@@ -260,10 +301,14 @@ async def test_the_catalogue_with_codex_own_profiles(
     assert (made["small"]["tool_mode"], made["acme/coder"]["base_instructions"]) == ("x", "theirs")
     assert await run(catalog, *arguments, "--profile", "nobody") == 2
     assert "no profile nobody" in capsys.readouterr().err
+    assert await run(catalog, *arguments, "--profile", "smal=o") == 2
+    assert "there is no model smal, only acme/coder, gpt-5.5, small" in capsys.readouterr().err
     assert await run(catalog, "codex", "--url", server.url, "--profile", "o") == 2
 
 
-async def test_a_codex_program_is_asked(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_profiles_of_a_codex_program(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     program = tmp_path / "codex"
     program.write_text(f"#!/bin/sh\n[ \"$*\" = 'debug models --bundled' ] && echo '{json.dumps(BUNDLED)}'\n")
     program.chmod(0o755)
@@ -274,7 +319,7 @@ async def test_a_codex_program_is_asked(server: Server, tmp_path: Path, capsys: 
     assert await run(catalog, "codex", "--url", server.url, "--from", str(tmp_path / "absent")) == 1
 
 
-async def test_the_catalogue_of_a_model_that_nobody_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_catalogue_of_a_model_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build_demo_model(tmp_path)
     arguments = ("codex", "--model-dir", str(tmp_path), "--model", "acme/m", "--model", "gpt-5.5")
     assert await run(catalog, *arguments, "--max-model-len", "65536") == 0

@@ -1,5 +1,6 @@
-"""The doctor's findings: what works, what will hurt, what does not."""
+"""The findings of the doctor: ok, note, warn and fail."""
 
+import asyncio
 import resource
 import subprocess
 import sys
@@ -7,13 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclopts import Token
 
-from schemas.control import Beat, Load, ModelCard
-from services.cli import doctor, doctor_bus, doctor_machine, doctor_model
-from services.cli.demo_model import build_demo_model
-from services.cli.finding import Finding
+from schemas.control import Heartbeat, Load, ModelCard
+from services.cli.demo.model import build_demo_model
+from services.cli.doctor import bus as doctor_bus
+from services.cli.doctor import command as doctor
+from services.cli.doctor import machine as doctor_machine
+from services.cli.doctor import model as doctor_model
+from services.cli.doctor.finding import Finding
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
-from services.runtime.config_sources import Given
+from services.runtime.config.loader import Sources
 from tests.conftest import MakeProcess, NatsServer
 
 
@@ -26,20 +31,23 @@ def by_name(findings: Iterator[Finding] | list[Finding]) -> dict[str, Finding]:
     return {finding.about: finding for finding in findings}
 
 
-async def test_a_bus_with_somebody_on_it(own_nats: NatsServer, make_process: MakeProcess) -> None:
-    """On a server of its own: on the one that tests share, others may be, too."""
+async def test_a_bus_with_a_worker(own_nats: NatsServer, make_process: MakeProcess) -> None:
+    """On a server of its own, since other tests have processes on the shared one."""
     worker = await make_process("worker", "w", url=own_nats.url)
     worker.models = [ModelCard("m", max_model_len=4096)]
     worker.load = lambda: Load(running=1, slots=8)
-    worker.spawn(worker._beat_until_stopped(), "beat")
-    found = by_name(await doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
+    check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
+    while not check.done():
+        worker.send_heartbeat()
+        await asyncio.sleep(0.1)
+    found = by_name(await check)
     assert found["bus"].status == "ok"
     assert "8,388,608 bytes a message" in found["bus"].text
     assert (found["worker"].status, found["worker"].text) == ("ok", f"{worker.id} m (4096), 1 running of 8")
     assert (found["parser"].status, found["parser"].text) == ("warn", "none")
 
 
-async def test_a_bus_that_is_not_there_matters_only_if_it_was_named() -> None:
+async def test_a_missing_bus_is_a_failure_only_if_it_was_named() -> None:
     config = BusConfig(nats_url="nats://user:secret@127.0.0.1:1", connect_timeout_s=0.2)
     (named,) = await doctor_bus.check(config, True, 0)
     (unnamed,) = await doctor_bus.check(config, False, 0)
@@ -48,7 +56,7 @@ async def test_a_bus_that_is_not_there_matters_only_if_it_was_named() -> None:
 
 
 def test_a_draining_process_is_described() -> None:
-    beat = Beat("parser", "p1", draining=True, load=Load(running=2))
+    beat = Heartbeat("parser", "p1", draining=True, load=Load(running=2))
     assert doctor_bus.described(beat) == "p1, 2 running, draining"
 
 
@@ -68,7 +76,7 @@ def test_a_whole_model(demo: str) -> None:
     assert "262144 tokens" in found["context"].text
 
 
-def test_a_model_that_does_not_fit_what_is_asked_of_it(demo: str, tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_the_settings(demo: str, tmp_path: Path) -> None:
     template = tmp_path / "plain.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     worker = WorkerConfig(model=demo, engine="transformers", max_model_len=1_000_000)
@@ -110,11 +118,12 @@ def test_a_taken_port(nats: NatsServer) -> None:
 
 
 def test_wrong_settings_end_the_examination() -> None:
-    found = list(doctor.findings({"slots": Given("x", "flag", "--slots")}, None, 0))
-    assert found[-1] == Finding("fail", "settings", "--slots: 'x' is not a whole number from 1")
+    found = list(doctor.findings(Sources(flags={"slots": [Token(keyword="--slots", value="x")]}), 0))
+    assert found[-1] == Finding("fail", "settings", 'Invalid value for --slots: "x" is not a whole number')
 
 
-def test_a_machine_without_torch_is_told_so_by_the_findings_alone(demo: str) -> None:
+@pytest.mark.slow
+def test_only_the_findings_report_a_missing_torch(demo: str) -> None:
     """transformers prints a notice of its own."""
     find = "lambda name, *more: None if name == 'torch' else found(name, *more)"
     without = f"import importlib.util; found = importlib.util.find_spec; importlib.util.find_spec = {find}"
@@ -125,7 +134,7 @@ def test_a_machine_without_torch_is_told_so_by_the_findings_alone(demo: str) -> 
     assert done.stderr == ""
 
 
-def test_the_report_can_be_pasted_and_tells_no_secret(demo: str) -> None:
+def test_the_report_has_no_secrets_and_no_colours(demo: str) -> None:
     command = [sys.executable, "-m", "services.cli.main", "doctor", "--model", demo, "--listen-s", "0"]
     done = subprocess.run(
         [*command, "--nats-url", "nats://me:secret@127.0.0.1:1"], capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""The command line as a whole: which commands there are, and what the small ones do."""
+"""The list of commands, wrong usage, and the small commands."""
 
 import asyncio
 import importlib
@@ -40,42 +40,44 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["serv"], 'no command serv; did you mean "serve"?'),
-        (["serve"], "which stage? one of frontend, preprocessor, worker, parser"),
+        (["serve"], "the stage is one of frontend, preprocessor, worker, parser"),
         (["serve", "praser"], 'did you mean "parser"?'),
-        (["config", "nobody"], "invalid choice: 'nobody'"),
-        (["up", "--prot", "1"], 'unknown argument --prot; did you mean "--port"?'),
-        (["serve", "worker", "--engine", "x"], "--engine: 'x' is not one of script, transformers, trtllm"),
-        (["health", "worker", "--model", "m"], "no port to ask: give the worker a --metrics-port"),
+        (["config", "nobody"], 'Invalid value "nobody" for STAGE. Choose from: "frontend"'),
+        (["up", "--prot", "1"], "Unknown option: --prot. Did you mean --port?"),
+        (["serve", "worker", "--script-mode", "x"], 'Invalid value "x" for --script-mode. Choose from: "agent"'),
+        (["health", "worker", "--model", "m"], "no port for the request: give the worker a --metrics-port"),
     ],
 )
-def test_wrong_usage_has_status_2(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_has_status_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         status = main(argv)
     except SystemExit as end:
         status = int(str(end.code))
     assert status == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_config_shows_every_value_with_its_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "t.toml").write_text("log_level = 'debug'\n")
-    monkeypatch.setenv("TURNWIRE_CONFIG", str(tmp_path / "t.toml"))
+    (tmp_path / "t.toml").write_text("log_level = 'debug'\n[bus]\nbeat_interval_s = 1.5\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TURNWIRE_CONFIG", "t.toml")
     monkeypatch.setenv("TURNWIRE_WORKER_SLOTS", "4")
     assert main(["config", "--json", "--http-port", "9000"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert set(shown) == {"frontend", "preprocessor", "worker", "parser", "up"}
-    assert shown["frontend"]["port"] == {"value": "9000", "origin": "--http-port"}
-    assert shown["worker"]["slots"] == {"value": "4", "origin": "TURNWIRE_WORKER_SLOTS"}
-    assert shown["parser"]["log_level"] == {"value": "debug", "origin": f"{tmp_path / 't.toml'} log_level"}
+    assert shown["frontend"]["port"] == {"value": 9000, "origin": "--http-port"}
+    assert shown["worker"]["slots"] == {"value": 4, "origin": "TURNWIRE_WORKER_SLOTS"}
+    assert shown["parser"]["log_level"] == {"value": "debug", "origin": "t.toml log_level"}
     assert shown["worker"]["bus.nats_url"] == {"value": "nats://127.0.0.1:4222", "origin": "default"}
     assert main(["config", "frontend"]) == 0
     table = capsys.readouterr().out
     assert "accept_timeout_s" in table
+    assert "t.toml [bus] beat_interval_s" in table
     assert "slots" not in table
 
 
@@ -84,10 +86,12 @@ def test_config_names_a_problem_once(monkeypatch: pytest.MonkeyPatch, capsys: py
     with pytest.raises(SystemExit) as end:
         main(["config"])
     assert end.value.code == 2
-    assert capsys.readouterr().err == ("turnwire config: TURNWIRE_DEAD_AFTER_S: 'soon' is not a number above 0\n")
+    assert capsys.readouterr().err == (
+        'turnwire config: Invalid value for TURNWIRE_DEAD_AFTER_S: unable to convert "soon" into float.\n'
+    )
 
 
-async def test_health_asks_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_health_of_a_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     reasons: list[str | None] = [None, "draining"]
     server = HealthServer(CollectorRegistry(), lambda: reasons.pop(0))
     monkeypatch.setenv("TURNWIRE_MODEL", "m")
@@ -105,7 +109,7 @@ async def test_health_asks_the_process(monkeypatch: pytest.MonkeyPatch, capsys: 
     ("host", "expected"),
     [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")],
 )
-def test_where_a_listener_is_reached(host: str, expected: str) -> None:
+def test_the_host_in_the_url_of_a_listener(host: str, expected: str) -> None:
     assert health.reachable(host) == expected
 
 

@@ -1,11 +1,11 @@
-"""`turnwire key`: a key that the frontend accepts, said once."""
+"""`turnwire key`: a key that the frontend accepts, printed once."""
 
 from pathlib import Path
 
 import pytest
 
 from services.cli.make_key import main
-from services.frontend.keys import Limits, parse_keys
+from services.frontend.http.keys import Limits, parse_keys
 
 
 def made(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -15,7 +15,7 @@ def made(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
 
 
 def test_keys_go_into_a_file_that_only_its_owner_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from services.frontend.auth import KeyRing
+    from services.frontend.http.auth import KeyRing
 
     path = tmp_path / "keys"
     _, first, _ = made(capsys, "ci", "--file", str(path), "rpm=60", "models=small-*,coder")
@@ -34,12 +34,12 @@ def test_keys_go_into_a_file_that_only_its_owner_reads(tmp_path: Path, capsys: p
 
 
 def test_without_a_file_the_line_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    status, key, told = made(capsys, "ci", "tpm=5")
-    line = next(line for line in told.splitlines() if line.startswith("for the key file:"))
-    (parsed,) = parse_keys(line.removeprefix("for the key file:"), "told", Limits())
+    status, key, messages = made(capsys, "ci", "tpm=5")
+    line = next(line for line in messages.splitlines() if line.startswith("for the key file:"))
+    (parsed,) = parse_keys(line.removeprefix("for the key file:"), "the key", Limits())
     assert status == 0
     assert parsed.limits.tokens_per_minute == 5
-    assert key not in told
+    assert key not in messages
 
 
 @pytest.mark.parametrize("argv", [("a b",), ("ci", "rps=1"), ("ci", "rpm=0")])

@@ -12,9 +12,9 @@ from services.runtime.config import read_secret
 @pytest.fixture
 def made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["secrets", str(tmp_path / "secrets")]) == 0
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     for file in (tmp_path / "secrets").rglob("*.password"):
-        assert read_secret(str(file)) not in said.out + said.err
+        assert read_secret(str(file)) not in printed.out + printed.err
     return tmp_path / "secrets"
 
 

@@ -1,4 +1,4 @@
-"""`turnwire parse`: raw model output in, events out, whatever form the tools come in."""
+"""`turnwire parse`: raw model output in, events out, with tools in the form of any API."""
 
 import io
 import json
@@ -36,13 +36,15 @@ def test_events_are_printed_in_order(
     starts = [event for event in events if event["type"] == "block_start"]
     assert [start["kind"] for start in starts] == ["reasoning", "text", "tool_use"]
     assert starts[2]["name"] == "Bash"
-    said = "".join(event["text"] for event in events if event["type"] == "delta" and event["block"] == 2)
-    assert json.loads(said) == {"command": "ls"}
+    arguments = "".join(event["text"] for event in events if event["type"] == "delta" and event["block"] == 2)
+    assert json.loads(arguments) == {"command": "ls"}
+    dispatch = {"type": "dispatch", "block": 2, "call_id": "", "name": "Bash", "arguments": arguments}
+    assert [event for event in events if event["type"] == "dispatch"] == [dispatch]
     assert events[-1]["type"] == "block_stop"
     assert events[-1].get("complete", True)
 
 
-def test_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(monkeypatch, "Hello.", "--family", "hermes") == 0
     assert capsys.readouterr().out.splitlines() == ["[0] text", '[0]     0 "Hello."', "[0] end after 6 characters"]
 
@@ -53,7 +55,9 @@ def test_a_cut_call_is_incomplete(
     cut = RAW[: RAW.index("</parameter>")]
     argv = ["--family", "qwen3_coder", "--tools", tools, "--in-reasoning", "--finish", "length"]
     assert parse(monkeypatch, cut, *argv) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("incomplete")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith("incomplete")
+    assert not any("dispatch" in line for line in lines)
 
 
 def test_wrong_usage_has_status_2(
@@ -80,3 +84,10 @@ def test_wrong_usage_has_status_2(
 def test_tools_of_every_api(form: dict[str, object]) -> None:
     (tool,) = read_tools(json.dumps([form]).encode())
     assert (tool.name, tool.schema) == ("Bash", SCHEMA)
+
+
+def test_a_call_is_printed_without_an_id(
+    tools: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parse(monkeypatch, CALL, "--family", "qwen3_coder", "--tools", tools) == 0
+    assert capsys.readouterr().out.startswith("[0] tool_use Bash\n")

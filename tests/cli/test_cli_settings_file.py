@@ -1,4 +1,4 @@
-"""A client's settings keep what the user has in them, and lie beside as they were."""
+"""Writing settings keeps the user's own, and a copy of the old file."""
 
 import json
 import os
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.clients.base import Settings
-from services.cli.settings_file import Unreadable, text_of, write
+from services.cli.connect.client import Settings
+from services.cli.connect.settings_file import Unreadable, text_of, write
 
 
 def as_json(path: Path, values: dict[str, Any], **more: Any) -> Settings:
@@ -24,7 +24,7 @@ def backups(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name}.*.bak"))
 
 
-def test_a_new_file_is_its_owners(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "settings.json"
     done = write(as_json(path, {"env": {"A": "ü"}}))
     assert (done.backup, done.changed, done.untouched) == (None, [], False)
@@ -32,7 +32,7 @@ def test_a_new_file_is_its_owners(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_rest_stays_and_a_copy_is_kept(tmp_path: Path) -> None:
+def test_other_values_stay_and_a_copy_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     before = '{"env": {"A": "old", "B": "2", "X_TOKEN": "secret"}, "list": [1], "A": null}'
     path.write_text(before)
@@ -49,7 +49,7 @@ def test_the_rest_stays_and_a_copy_is_kept(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+def test_an_unchanged_file_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     settings = as_json(path, {"a": {"b": 1}})
     write(settings)
@@ -66,7 +66,7 @@ def test_no_copy_is_overwritten(tmp_path: Path) -> None:
     assert [json.loads(copy.read_text())["a"] for copy in sorted(backups(path), key=os.path.getctime)] == [0, 1, 2]
 
 
-def test_what_the_user_has_chosen_himself_is_kept(tmp_path: Path) -> None:
+def test_choices_of_the_user_stay(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"model": "mine", "agents": {"defaults": {"x": 1}}}')
     write(as_json(path, {}, if_absent={"model": "ours", "small": "s", "agents": {"defaults": {"model": "m"}}}))
@@ -93,7 +93,7 @@ def test_comments_and_order_of_toml_stay(tmp_path: Path) -> None:
     assert done.changed == ['model: was "a"']
 
 
-def test_what_an_earlier_choice_wrote_goes(tmp_path: Path) -> None:
+def test_values_of_other_options_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('file = "ours"\nother = "theirs"\n[p.t]\nurl = "u"\nkeep = 1\n')
     write(as_toml(path, {}, remove={"file": "ours", "other": "ours", "p": {"t": {"url": None}}, "absent": {"a": None}}))
@@ -105,11 +105,11 @@ def test_what_an_earlier_choice_wrote_goes(tmp_path: Path) -> None:
     [
         ("json", '{"a": 1, // why\n}', "comments"),
         ("json", "[1]", "no settings"),
-        ("json", "{", "no plain JSON"),
-        ("toml", "a = ", "no TOML"),
+        ("json", "{", "not plain JSON"),
+        ("toml", "a = ", "not TOML"),
     ],
 )
-def test_what_is_not_understood_is_left_alone(tmp_path: Path, kind: Any, content: str, why: str) -> None:
+def test_a_file_that_cannot_be_parsed_is_unchanged(tmp_path: Path, kind: Any, content: str, why: str) -> None:
     path = tmp_path / "file"
     path.write_text(content)
     with pytest.raises(Unreadable, match=why):
@@ -118,7 +118,7 @@ def test_what_is_not_understood_is_left_alone(tmp_path: Path, kind: Any, content
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_symbolic_link_stays(tmp_path: Path) -> None:
     (tmp_path / "dotfiles").mkdir()
     real = tmp_path / "dotfiles" / "s.json"
     real.write_text("{}")
@@ -130,7 +130,7 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert len(backups(real)) == 1
 
 
-def test_a_file_of_ours_is_replaced(tmp_path: Path) -> None:
+def test_a_whole_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     path.write_text('{"models": [1], "etag": "x"}')
     write(as_json(path, {"models": [2]}, whole=True))

@@ -1,4 +1,4 @@
-"""Children are kept running, told apart when they fail, ended in order, and never outlive the supervisor."""
+"""Children are kept running, fail with a reason, end in order, and never outlive the supervisor."""
 
 import asyncio
 import os
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.supervisor import ChildFailed, Spec, Supervisor, described, quiet
+from services.cli.up.supervisor import ChildFailed, Spec, Supervisor, described, quiet
 
 
 class Watched:
-    """A supervisor whose lines can be waited for."""
+    """A supervisor and its output, which tests can wait for."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
-        self.said: list[str] = []
+        self.reports: list[str] = []
         self._news = asyncio.Event()
         self.supervisor = Supervisor(self._relay, self._say)
 
@@ -27,7 +27,7 @@ class Watched:
         self._news.set()
 
     def _say(self, text: str) -> None:
-        self.said.append(text)
+        self.reports.append(text)
         self._news.set()
 
     async def until(self, count: int) -> None:
@@ -58,13 +58,13 @@ def gone(pid: int) -> bool:
 
 
 async def until_gone(pid: int) -> None:
-    """A process that is not our child cannot be waited for, only looked for."""
-    async with asyncio.timeout(10):
+    """Polls, since only a parent can wait for a process."""
+    async with asyncio.timeout(60):
         while not gone(pid):
             await asyncio.sleep(0.01)
 
 
-async def test_lines_of_both_streams_come_with_the_name(watched: Watched) -> None:
+async def test_lines_of_both_streams_have_the_name(watched: Watched) -> None:
     code = (
         "import sys, signal; print('out'); print('err', file=sys.stderr)\n"
         "print('x' * 3_000_000); print('end'); signal.pause()"
@@ -92,23 +92,23 @@ async def test_a_child_that_dies_is_started_again(watched: Watched) -> None:
     os.kill(first, signal.SIGKILL)
     await watched.until(2)
     assert watched.supervisor.pid("a") not in (None, first)
-    assert watched.said == ["a ended (killed by SIGKILL); starting it again in 0.5 s"]
+    assert watched.reports == ["a ended (killed by SIGKILL); starting it again in 0.5 s"]
 
 
 async def test_a_child_that_does_not_start_is_given_up(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.cli.supervisor.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
     await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
     failure = await watched.supervisor.failed()
     assert isinstance(failure, ChildFailed)
     assert str(failure) == "a does not run: status 1"
-    assert len(watched.said) == 2
+    assert len(watched.reports) == 2
 
 
 async def test_a_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
     watched.supervisor.ready = True
     await watched.supervisor.start(Spec("a", python("raise SystemExit(2)")))
     assert str(await watched.supervisor.failed()) == "a does not run: status 2"
-    assert watched.said == []
+    assert watched.reports == []
 
 
 async def test_stop_waits_for_the_end(watched: Watched) -> None:
@@ -131,7 +131,7 @@ async def test_stop_of_a_child_that_waits_to_be_started_again(watched: Watched) 
     watched.supervisor.ready = True
     await watched.supervisor.start(Spec("a", python("print('up'); raise SystemExit(1)")))
     await watched.until(1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await watched.supervisor.stop(["a"])
 
 
@@ -150,7 +150,7 @@ async def test_kill_ends_grandchildren(watched: Watched) -> None:
 async def test_nothing_outlives_a_supervisor_that_is_killed() -> None:
     code = f"""
 import asyncio
-from services.cli.supervisor import Spec, Supervisor
+from services.cli.up.supervisor import Spec, Supervisor
 async def main():
     up = Supervisor(lambda name, line: print(up.pid(name), flush=True), print)
     await up.start(Spec("a", [{sys.executable!r}, "-u", "-c", {SLEEPER!r}]))

@@ -1,4 +1,4 @@
-"""The tap as a process beside a real nats-server: what it shows, keeps and leaves out."""
+"""The tap as a process at a real nats-server: the messages that it shows, records and leaves out."""
 
 import asyncio
 import signal
@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.control import Beat, Cancel
+from schemas.control import Cancel, Heartbeat
 from schemas.conversation import Conversation, Text, Turn
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Usage
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from services.cli.replay.script import read
-from services.cli.tap import Recorded, concerns, recorded
+from services.cli.tap.command import Recorded, concerns, recorded
 from tests.conftest import MakeProcess, NatsServer
 
 
@@ -53,12 +53,12 @@ EVENTS = EventFrame(
         EventEntry("turn-bbbb", 1, [BlockStart(0, "reasoning"), BlockStart(1, "tool_use", "Bash", "c1")]),
     ],
 )
-BEAT = Beat("parser", "p1")
+BEAT = Heartbeat("parser", "p1")
 
 
 async def test_events_are_shown_and_upkeep_is_not(nats: NatsServer, publish: Callable[..., bool]) -> None:
     async with tap(nats.url) as process:
-        publish(subjects.beat("parser", "p1"), BEAT)
+        publish(subjects.heartbeat("parser", "p1"), BEAT)
         publish(subjects.events("f"), EVENTS)
         first, second, third = [await line(process) for _ in range(3)]
     assert first.split()[1:] == ["evt", "f", "turn-aaaa", "[0]", "text"]
@@ -67,10 +67,12 @@ async def test_events_are_shown_and_upkeep_is_not(nats: NatsServer, publish: Cal
     assert process.returncode == 0
 
 
-async def test_named_subjects_are_shown_whatever_they_are(nats: NatsServer, publish: Callable[..., bool]) -> None:
-    async with tap(nats.url, subjects.beats()) as process:
+async def test_heartbeats_are_shown_where_their_subject_is_named(
+    nats: NatsServer, publish: Callable[..., bool]
+) -> None:
+    async with tap(nats.url, subjects.heartbeats()) as process:
         publish(subjects.events("f"), EVENTS)
-        publish(subjects.beat("parser", "p1"), BEAT)
+        publish(subjects.heartbeat("parser", "p1"), BEAT)
         assert (await line(process)).split()[1:4] == ["beat", "parser", "p1"]
 
 
@@ -87,7 +89,7 @@ async def test_one_turn(nats: NatsServer, publish: Callable[..., bool]) -> None:
     ]
 
 
-async def test_whole_messages_to_a_program(nats: NatsServer, publish: Callable[..., bool]) -> None:
+async def test_whole_messages_as_json(nats: NatsServer, publish: Callable[..., bool]) -> None:
     async with tap(nats.url, "--json") as process:
         publish(subjects.events("f"), EVENTS)
         shown = msgspec.json.decode(await line(process), type=Recorded)
@@ -96,9 +98,10 @@ async def test_whole_messages_to_a_program(nats: NatsServer, publish: Callable[.
     assert msgspec.json.decode(shown.payload, type=EventFrame) == EVENTS
 
 
-def said(turn: str, text: str) -> EventFrame:
-    events = [BlockStart(0, "text"), Delta(0, 0, text), BlockStop(0, length=len(text))]
-    return EventFrame("p1", 0, [EventEntry(turn, 1, [*events, Finish(FinishReason.STOP, 1, Usage(7, 0, 2))])])
+def answer_frame(turn: str, text: str) -> EventFrame:
+    finish = Finish(FinishReason.STOP, 1, Usage(7, 0, 2))
+    events: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, text), BlockStop(0, length=len(text)), finish]
+    return EventFrame("p1", 0, [EventEntry(turn, 1, events)])
 
 
 async def test_turns_are_recorded_when_they_have_ended(
@@ -106,11 +109,11 @@ async def test_turns_are_recorded_when_they_have_ended(
 ) -> None:
     file = tmp_path / "turns.jsonl"
     async with tap(nats.url, "--record", str(file), "--request", "turn-one") as process:
-        for turn in ("turn-one", "turn-two", "turn-one-b"):
-            asked = Conversation("m", [Turn("user", [Text("Say hello.")])])
-            publish(subjects.turn("m", "p"), TurnRequest(turn, "f", asked))
-        publish(subjects.events("f"), said("turn-two", "not me"))
-        publish(subjects.events("f"), said("turn-one", "Hello."))
+        conversation = Conversation("m", [Turn("user", [Text("Say hello.")])])
+        for turn_id in ("turn-one", "turn-two", "turn-one-b"):
+            publish(subjects.turn("m", "p"), TurnRequest(turn_id, "f", conversation))
+        publish(subjects.events("f"), answer_frame("turn-two", "not me"))
+        publish(subjects.events("f"), answer_frame("turn-one", "Hello."))
         for _ in range(6):
             await line(process)
         process.send_signal(signal.SIGINT)
@@ -118,11 +121,13 @@ async def test_turns_are_recorded_when_they_have_ended(
     assert b"1 turns were not recorded" in err
     assert file.stat().st_mode & 0o777 == 0o600
     [turn] = read("turns", file.read_text()).turns
-    assert turn.conversation == asked
+    assert turn.conversation == conversation
     assert (turn.expect, turn.end) == ([("text", "Hello.")], "stop")
 
 
-async def test_what_cannot_be_read_is_said_and_the_tap_goes_on(nats: NatsServer, publish: Callable[..., bool]) -> None:
+async def test_an_unreadable_message_is_reported_and_the_tap_continues(
+    nats: NatsServer, publish: Callable[..., bool]
+) -> None:
     async with tap(nats.url) as process:
         publish(subjects.turn("m", "pre"), Cancel("t", 1, "hangup"))
         publish(subjects.cancel("m"), Cancel("turn-aaaa", 1, "hangup"))
@@ -152,5 +157,5 @@ def test_which_turn_is_meant(turn: str, wanted: str, expected: bool) -> None:
     assert concerns(turn, wanted) is expected
 
 
-def test_bytes_that_are_no_json_are_kept_as_base64() -> None:
+def test_bytes_that_are_not_json_become_base64() -> None:
     assert recorded(1.0, "s", b"\xff\x00") == Recorded(1.0, "s", payload_b64="/wA=")

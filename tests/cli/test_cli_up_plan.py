@@ -1,40 +1,51 @@
-"""What `up` would start, decided from flags, environment and file alone; and how it shows itself."""
+"""The plan of `up` follows from flags, environment and file alone; and what the screen shows."""
 
 import socket
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from msgspec import Struct
 
-from services.cli import logview, up_plan
-from services.cli.up import reason_of, write_whole
-from services.cli.up_plan import (
+from services.cli.up import plan as up_plan
+from services.cli.up.command import reason_of, write_whole
+from services.cli.up.plan import (
+    CONFIGS,
     DEMO_MODEL,
     Plan,
     default_state_dir,
     make_plan,
-    parse,
     prepare_state,
     require_hub_model,
     reserve_ports,
     specs,
 )
-from services.cli.up_screen import Screen, instructions
-from services.runtime.config import FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
-from services.runtime.config_flags import from_command_line
-from services.runtime.config_sources import ConfigError
+from services.cli.up.screen import Screen, instructions, log_line, log_text, shortened
+from services.runtime.config import Config, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config.command_line import run_command
+from services.runtime.config.loader import ConfigError, Sources
+
+
+def sources_of(argv: Sequence[str], *configs: type[Config], env: dict[str, str] | None = None) -> Sources:
+    """What a command with these flags and this environment gets."""
+    seen: list[Sources] = []
+
+    def command(sources: Sources) -> int:
+        seen.append(sources)
+        return 0
+
+    assert run_command(command, "turnwire", argv, *configs, env=env or {}) == 0
+    return seen[0]
 
 
 def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/state")) -> Plan:
-    given = parse([f"--state-dir={state}", *argv]).given
-    return make_plan(given, None, env or {})
+    return make_plan(sources_of([f"--state-dir={state}", *argv], *CONFIGS, env=env))
 
 
-def child(made: Plan, stage: str, config: type[Struct], env: dict[str, str] | None = None, number: int = 0) -> Struct:
+def child(made: Plan, stage: str, config: type[Config], env: dict[str, str] | None = None, number: int = 0) -> Config:
     """The configuration that a child makes of its command line and environment."""
     of_stage = [spec for spec in specs(made, "nats://n:1", [81, 82, 83], {}) if spec.name.startswith(stage)]
-    return from_command_line(config, stage, of_stage[number].command[3:], env or {}).config
+    return sources_of(of_stage[number].command[3:], config, env=env).load(config).config
 
 
 def test_the_demo_needs_nothing() -> None:
@@ -76,7 +87,7 @@ def test_the_environment_reaches_the_children_by_itself() -> None:
     made = plan(env=env)
     assert (made.demo, made.embedded_nats, made.model) == (False, False, "acme/m")
     (worker,) = [spec for spec in specs(made, None, [81], {}) if spec.name == "worker-1"]
-    config = from_command_line(WorkerConfig, "worker", worker.command[3:], env).config
+    config = sources_of(worker.command[3:], WorkerConfig, env=env).load(WorkerConfig).config
     assert (config.model, config.bus.nats_url, config.slots) == ("acme/m", "nats://bus:4222", 3)
 
 
@@ -113,8 +124,8 @@ def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
     ("argv", "problem"),
     [
         (["--engine", "transformers"], "--engine transformers needs a --model"),
-        (["--workers", "0"], "--workers: '0' is not a whole number from 1"),
-        (["--port", "x", "--slots", "y"], "--port: 'x' is not a whole number from 0 to 65535"),
+        (["--workers", "0"], 'Invalid value "0" for --workers. Must be >= 1.'),
+        (["--port", "x", "--slots", "y"], 'Invalid value for --port: "x" is not a whole number'),
     ],
 )
 def test_wrong_settings_are_found_before_anything_starts(argv: list[str], problem: str) -> None:
@@ -172,7 +183,7 @@ def test_a_model_that_no_process_could_load(tmp_path: Path, model: str, problem:
 
 def test_an_engine_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"tensorrt_llm": None, "torch": object()}
-    monkeypatch.setattr(up_plan.importlib.util, "find_spec", lambda package: installed[package])
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: installed[package])
     assert up_plan.engine_problem("script") is up_plan.engine_problem("transformers") is None
     with pytest.raises(ConfigError) as caught:
         plan("--engine", "trtllm", "--model", "m")
@@ -190,7 +201,7 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         require_hub_model("acme/none")
 
 
-def test_instructions_are_what_a_newcomer_types() -> None:
+def test_instructions() -> None:
     text = instructions(plan(), ["http://127.0.0.1:81"], "nats://n:1", 32768, 3.21)
     for line in (
         "turnwire-demo is served at http://127.0.0.1:81  (ready after 3.2 s)",
@@ -199,7 +210,7 @@ def test_instructions_are_what_a_newcomer_types() -> None:
         "  export ANTHROPIC_MODEL=turnwire-demo",
         "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768",
         "  export CLAUDE_CODE_MAX_OUTPUT_TOKENS=8192",
-        "Watch the turns go by:  turnwire tap --nats-url nats://n:1",
+        "Watch the turns:  turnwire tap --nats-url nats://n:1",
     ):
         assert line in text.splitlines()
     large = instructions(plan(), ["http://127.0.0.1:81"], "nats://n:1", 262144, 3.21)
@@ -234,28 +245,28 @@ def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
 JSON_LINE = '{"time":"2026-01-01T00:00:00Z","level":"warning","event":"bus.error","stage":"worker","process":"w","n":1,"x":null}'
 
 
-def test_log_lines_for_people() -> None:
-    assert logview.for_people("worker-1", JSON_LINE).plain.split() == ["worker-1", "bus.error", "n=1"]
-    assert logview.for_people("worker-1", "plain {text}").plain == "worker-1       plain {text}"
-    assert logview.for_people("worker-1", '{"no": "event"}').plain.endswith('{"no": "event"}')
+def test_log_lines_on_a_terminal() -> None:
+    assert log_text("worker-1", JSON_LINE).plain.split() == ["worker-1", "bus.error", "n=1"]
+    assert log_text("worker-1", "plain {text}").plain == "worker-1       plain {text}"
+    assert log_text("worker-1", '{"no": "event"}').plain.endswith('{"no": "event"}')
     failed = '{"level":"error","event":"x","exception":"Traceback\\nValueError"}'
-    assert logview.for_people("worker-1", failed).plain.endswith("\nTraceback\nValueError")
+    assert log_text("worker-1", failed).plain.endswith("\nTraceback\nValueError")
 
 
-def test_log_lines_for_programs() -> None:
-    assert logview.for_programs("worker-1", JSON_LINE) == JSON_LINE
-    assert logview.for_programs("worker-1", "{broken") == "worker-1 | {broken"
+def test_log_lines_elsewhere() -> None:
+    assert log_line("worker-1", JSON_LINE) == JSON_LINE
+    assert log_line("worker-1", "{broken") == "worker-1 | {broken"
 
 
 def test_long_values_keep_both_ends() -> None:
-    shown = logview.short("a" * 200 + "z")
+    shown = shortened("a" * 200 + "z")
     assert len(shown) <= 122
     assert shown.startswith("aaa")
     assert shown.endswith("az")
-    assert logview.short({"a": 1}) == '{"a":1}'
+    assert shortened({"a": 1}) == '{"a":1}'
 
 
-def test_the_screen_keeps_the_small_talk_of_nats_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("info")
     screen.child("nats", "[7] [INF] Starting nats-server")
     screen.child("nats", "[7] [ERR] Cannot bind")

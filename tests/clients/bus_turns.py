@@ -1,4 +1,4 @@
-"""Turns as they go over the bus: the prompt that a worker was given, and the tokens that it said."""
+"""Records turns from the bus: the prompt that a worker received and the tokens that it sent."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ import nats
 
 from schemas import subjects
 from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
-from services.cli import bus_view
+from services.cli.tap import bus_view
 
 
 @dataclass
-class Spoken:
-    """One turn of one worker."""
+class DecodedTurn:
+    """One turn, as a worker decoded it."""
 
     id: str
     prompt: list[int] = field(default_factory=list)
@@ -22,8 +22,8 @@ class Spoken:
     cached: int | None = None
     stop_id: int | None = None
     reason: str = ""
-    """Empty: it has not ended."""
-    said_again: int = 0
+    """Empty until the end."""
+    retries: int = 0
     """Attempts after the first."""
 
     @property
@@ -33,11 +33,11 @@ class Spoken:
 
 
 class BusTurns:
-    """Listens from `async with` on."""
+    """Records from `async with` on."""
 
     def __init__(self, nats_url: str) -> None:
         self.url = nats_url
-        self.turns: dict[str, Spoken] = {}
+        self.turns: dict[str, DecodedTurn] = {}
         """By id, in the order of their requests."""
 
     async def __aenter__(self) -> "BusTurns":
@@ -50,43 +50,41 @@ class BusTurns:
     async def __aexit__(self, *_: object) -> None:
         await self._bus.close()
 
-    async def ended(self, turn: str, timeout_s: float = 30) -> Spoken:
-        """A turn, when all of its tokens went by."""
+    async def ended(self, turn: str, timeout_s: float = 60) -> DecodedTurn:
+        """Waits for the end of a turn; returns it."""
         async with asyncio.timeout(timeout_s):
             while not self.turns[turn].reason:
                 await self._bus.flush()
         return self.turns[turn]
 
     async def _take(self, message: Any) -> None:
-        said = bus_view.decode(message.subject, message.data)
-        if isinstance(said, GenerateRequest):
-            spoken = self.turns.setdefault(said.turn, Spoken(said.turn))
-            spoken.prompt = unpack_ids(said.prompt)
-            spoken.said_again = said.attempt - 1
-        elif isinstance(said, TokenFrame):
-            for entry in said.entries:
-                spoken = self.turns.setdefault(entry.turn, Spoken(entry.turn))
-                # A stream that is sent again begins where its receiver stands.
-                spoken.output[entry.at : entry.at + len(entry.ids)] = entry.ids
-                spoken.cached = entry.cached if entry.cached is not None else spoken.cached
+        payload = bus_view.decode(message.subject, message.data)
+        if isinstance(payload, GenerateRequest):
+            decoded = self.turns.setdefault(payload.turn, DecodedTurn(payload.turn))
+            decoded.prompt = unpack_ids(payload.prompt)
+            decoded.retries = payload.attempt - 1
+        elif isinstance(payload, TokenFrame):
+            for entry in payload.entries:
+                decoded = self.turns.setdefault(entry.turn, DecodedTurn(entry.turn))
+                # A stream that is sent again begins at its receiver's position.
+                decoded.output[entry.at : entry.at + len(entry.ids)] = entry.ids
+                decoded.cached = entry.cached if entry.cached is not None else decoded.cached
                 if entry.finish is not None:
-                    spoken.reason, spoken.stop_id = entry.finish.reason, entry.finish.stop_id
+                    decoded.reason, decoded.stop_id = entry.finish.reason, entry.finish.stop_id
 
 
-def departure(earlier: Spoken, later: Spoken) -> str | None:
-    """Where the later prompt leaves the earlier one's prompt and output; None: it goes on from all of their tokens."""
+def prefix_break(earlier: DecodedTurn, later: DecodedTurn) -> str | None:
+    """Where the later prompt differs from the earlier prompt and output; None: it begins with all of their tokens."""
     known = earlier.prompt + earlier.output
     at = next((n for n, pair in enumerate(zip(known, later.prompt, strict=False)) if pair[0] != pair[1]), None)
     if at is None and len(later.prompt) >= len(known):
         return None
     at = min(len(known), len(later.prompt)) if at is None else at
     where = "prompt" if at < len(earlier.prompt) else "output"
-    return (
-        f"{later.id} leaves {earlier.id} at token {at} of {len(earlier.prompt)} + {len(earlier.output)}, in its {where}"
-    )
+    return f"{later.id} differs from {earlier.id} at token {at} of {len(earlier.prompt)} + {len(earlier.output)}, in its {where}"
 
 
-def holds(prompt: list[int], output: list[int]) -> bool:
-    """Whether these tokens stand in a prompt, one behind the other."""
+def contains(prompt: list[int], output: list[int]) -> bool:
+    """Whether a prompt contains these tokens as one run."""
     first = output[0]
     return any(token == first and prompt[at : at + len(output)] == output for at, token in enumerate(prompt))

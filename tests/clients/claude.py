@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.clients.machine import Machine, Ran
+from tests.clients.machine import Machine, Result
 from tests.clients.packages import CLAUDE_CODE
 from tests.clients.pieces import Piece
 
@@ -18,7 +18,7 @@ QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 }
 UNKNOWN_MODEL = "[claude-code:unrecognized_model]"
-"""It says so of every model that is not Anthropic's; nothing follows from it."""
+"""Printed for every model that is not Anthropic's; it has no other effect."""
 ANSWER_S = 120
 
 
@@ -34,18 +34,18 @@ class ClaudeCode:
         await self.machine.connect("claude", url)
         return self
 
-    async def ask(self, prompt: str, *options: str) -> Ran:
-        """`claude -p` to its end. Raises AssertionError where it was not pleased."""
+    async def ask(self, prompt: str, *options: str) -> Result:
+        """`claude -p` to its end. Raises AssertionError where the client complained."""
         ran = (await self.machine.run(*self._command(*options, "-p", prompt))).ok()
-        return content(ran)
+        return checked(ran)
 
     def _command(self, *options: str) -> list[str]:
         tools = ["--allowedTools", "Bash,Read,Write,Edit"]
         return [str(self.binary), *options, "--output-format", "stream-json", "--verbose", *tools]
 
     @asynccontextmanager
-    async def talk(self, *options: str) -> AsyncIterator["Talk"]:
-        """One process that is given one prompt after the other."""
+    async def dialog(self, *options: str) -> AsyncIterator["Dialog"]:
+        """One process that reads one prompt after the other."""
         process = await asyncio.create_subprocess_exec(
             *self._command(*options, "-p", "--input-format", "stream-json"),
             cwd=self.machine.project,
@@ -55,21 +55,21 @@ class ClaudeCode:
             stderr=asyncio.subprocess.PIPE,
             limit=1 << 26,
         )
-        talk = Talk(process)
+        dialog = Dialog(process)
         try:
-            yield talk
+            yield dialog
             assert process.stdin is not None
             process.stdin.close()
             _, err = await asyncio.wait_for(process.communicate(), ANSWER_S)
-            content(Ran(process.returncode or 0, "\n".join(map(json.dumps, talk.lines)), err.decode()).ok())
+            checked(Result(process.returncode or 0, "\n".join(map(json.dumps, dialog.lines)), err.decode()).ok())
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
 
 
-class Talk:
-    """A process that waits for prompts."""
+class Dialog:
+    """A running process that reads prompts."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -87,12 +87,12 @@ class Talk:
                 self.lines.append(json.loads(line))
                 if self.lines[-1]["type"] == "result":
                     return self.lines[-1]
-        raise AssertionError(f"it has ended: {self.lines[-1:]}")
+        raise AssertionError(f"the process has ended: {self.lines[-1:]}")
 
 
-def kept(piece: Piece) -> Piece:
-    """What it makes of a call's input when it sends it back (2.1.328): defaults are filled in, `cd` into the working
-    directory is taken off a command, and white space off the ends of lines that it wrote."""
+def normalized(piece: Piece) -> Piece:
+    """The changes that the client (2.1.328) makes to a call's input when it sends the call back: it fills in defaults, removes
+    `cd` into the working directory from a command, and trailing white space from lines that it wrote."""
     if piece[0] != "call":
         return piece
     _, call_id, name, spelled = piece
@@ -108,8 +108,8 @@ def kept(piece: Piece) -> Piece:
     return ("call", call_id, name, json.dumps(given, sort_keys=True))
 
 
-def content(ran: Ran) -> Ran:
-    """Raises AssertionError where it complains: on stderr, in its report, or by saying that it tries again."""
+def checked(ran: Result) -> Result:
+    """Raises AssertionError where the client complains on stderr or in its report, or retries."""
     complaints = [line for line in ran.err.splitlines() if line.strip() and not line.startswith(UNKNOWN_MODEL)]
     assert not complaints, complaints
     for line in ran.lines:
@@ -119,7 +119,7 @@ def content(ran: Ran) -> Ran:
 
 
 def blocks(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """(type, text or command) of what the assistant said, as the client reports it."""
+    """(type, text or command) of the assistant's output, as the client reports it."""
     return [
         (block["type"], (block.get("thinking") or block.get("text") or json.dumps(block.get("input"))).strip())
         for line in lines

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.clients.machine import Machine, Ran
+from tests.clients.machine import Machine, Result
 from tests.clients.packages import CODEX
 
 HARMLESS = ("Reading additional input from stdin",)
@@ -21,7 +21,7 @@ class CodexCli:
         machine.environment |= {"CODEX_API_KEY": "any", "RUST_LOG": "error"}
 
     async def connect(self, url: str, *options: str) -> "CodexCli":
-        """A provider of its own, over HTTP, as `turnwire connect` makes it."""
+        """A provider of its own, over HTTP, as `turnwire connect` configures it."""
         await self.machine.connect("codex", url, "--default", *options)
         return self
 
@@ -32,7 +32,7 @@ class CodexCli:
         return self
 
     async def named_openai(self, url: str, model: str) -> "CodexCli":
-        """A provider that says it is OpenAI, over HTTP: compacts remotely."""
+        """A provider named OpenAI, over HTTP: compacts remotely."""
         catalogue = await self._catalogue(url)
         provider = f'[model_providers.x]\nname = "OpenAI"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
         self._configure(
@@ -41,8 +41,8 @@ class CodexCli:
         )
         return self
 
-    async def ask(self, prompt: str, *options: str, resume: bool = False, allowed: str = "") -> Ran:
-        """`codex exec` to its end. Raises AssertionError where it was not pleased; `allowed`: what it may complain of."""
+    async def ask(self, prompt: str, *options: str, resume: bool = False, allowed: str = "") -> Result:
+        """Runs `codex exec`. Raises AssertionError where the client complained of anything but `allowed`."""
         command: list[str | Path] = [
             self.binary,
             "exec",
@@ -51,7 +51,7 @@ class CodexCli:
             "--dangerously-bypass-approvals-and-sandbox",
         ]
         command += [*options, *(["resume", "--last"] if resume else []), prompt]
-        return pleased((await self.machine.run(*command)).ok(), allowed)
+        return checked((await self.machine.run(*command)).ok(), allowed)
 
     async def _catalogue(self, url: str) -> Path:
         file = self.folder / "models.json"
@@ -63,8 +63,8 @@ class CodexCli:
         (self.folder / "config.toml").write_text(text + "[analytics]\nenabled = false\n")
 
 
-def pleased(ran: Ran, allowed: str = "") -> Ran:
-    """Raises AssertionError where it complains: a fallback profile, a retry, a failed turn, a word on stderr."""
+def checked(ran: Result, allowed: str = "") -> Result:
+    """Raises AssertionError on a fallback profile, a retry, a failed turn or output on stderr."""
     complaints = [line for line in ran.err.splitlines() if line.strip() and not line.startswith(HARMLESS)]
     complaints = [line for line in complaints if not allowed or allowed not in line]
     assert not complaints, complaints
@@ -75,6 +75,6 @@ def pleased(ran: Ran, allowed: str = "") -> Ran:
     return ran
 
 
-def items(ran: Ran) -> list[dict[str, Any]]:
-    """What was completed, in order."""
+def items(ran: Result) -> list[dict[str, Any]]:
+    """The completed items, in order."""
     return [line["item"] for line in ran.lines if line["type"] == "item.completed"]

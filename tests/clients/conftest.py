@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from services.cli.demo_model import build_demo_model
+from services.cli.demo.model import build_demo_model
 from tests.clients.bus_turns import BusTurns
-from tests.clients.laws import Session
 from tests.clients.machine import Machine
+from tests.clients.session import Session
 from tests.clients.wire import Recorder
 from tests.conftest import NatsServer
 from tests.pipeline.stack import Stack
@@ -19,6 +19,15 @@ WINDOW = 131_072
 SMALL_WINDOW = 32_768
 ROOM = {"ledger_store_mb": 64}
 COUNTS = {"worker": 1, "parser": 2, "preprocessor": 2}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every test of this folder, before the marks are selected."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.clients)
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +49,7 @@ def options(window: int = WINDOW) -> dict[str, dict[str, Any]]:
 def start(
     nats_binary: str, demo_model: Path, factory: pytest.TempPathFactory, counts: dict[str, int], window: int = WINDOW
 ) -> tuple[NatsServer, Stack]:
-    """A stack whose worker says what a request brings with it (`[[say]]…[[/say]]`), and else is the scripted agent."""
+    """A stack whose worker outputs the texts in a request (`[[say]]…[[/say]]`), and is the scripted agent without any."""
     server = NatsServer(nats_binary, str(factory.mktemp("nats")))
     server.start()
     stack = Stack(server, demo_model, factory.mktemp("stack"))
@@ -50,7 +59,7 @@ def start(
 
 @pytest.fixture(scope="session")
 def stack(nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two parsers and two preprocessors, which must agree."""
+    """Two parsers and two preprocessors."""
     server, running = start(nats_binary, demo_model, tmp_path_factory, COUNTS)
     yield running
     running.stop()

@@ -1,4 +1,4 @@
-"""A user's machine: a home, a project, a shell, and nothing outside that could be reached."""
+"""A user's machine: a home, a project, a shell, and no network beyond loopback."""
 
 import asyncio
 import json
@@ -14,8 +14,8 @@ RUN_S = 120
 
 
 @dataclass
-class Ran:
-    """A program that has run to its end."""
+class Result:
+    """The result of a program."""
 
     status: int
     out: str
@@ -26,8 +26,8 @@ class Ran:
         """What it printed as JSON, line by line."""
         return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
 
-    def ok(self) -> "Ran":
-        """Raises AssertionError, with the end of what was said, unless the program ended well."""
+    def ok(self) -> "Result":
+        """Raises AssertionError, with the end of its output, unless the status is 0."""
         assert self.status == 0, f"status {self.status}\n{self.out[-3000:]}\n{self.err[-3000:]}"
         return self
 
@@ -50,7 +50,7 @@ class Machine:
             "USER": "dev",
             "NO_PROXY": "127.0.0.1,localhost",
             "no_proxy": "127.0.0.1,localhost",
-            # Whatever does not go to this machine goes nowhere: a run shows what Turnwire alone can serve.
+            # Requests beyond loopback fail: a run uses Turnwire only.
             "HTTPS_PROXY": "http://127.0.0.1:9",
             "HTTP_PROXY": "http://127.0.0.1:9",
         }
@@ -61,7 +61,7 @@ class Machine:
         text: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout_s: float = RUN_S,
-    ) -> Ran:
+    ) -> Result:
         """Runs a program in the project; `text` is its input. One that takes too long is killed, with its children."""
         process = await asyncio.create_subprocess_exec(
             *map(str, command),
@@ -78,10 +78,10 @@ class Machine:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        return Ran(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
+        return Result(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
 
     async def connect(self, client: str, url: str, *options: str) -> None:
-        """`turnwire connect CLIENT --write`: what the product says a client needs."""
+        """Configures a client with `turnwire connect CLIENT --write`."""
         command = [sys.executable, "-m", "services.cli.main", "connect", client, "--url", url, "--write", *options]
         (await self.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok()
 

@@ -27,7 +27,7 @@ class OpenClaw:
         return self
 
     def limit(self, context: int) -> None:
-        """Makes it think that the model's window is so small."""
+        """Configures a smaller context window of the model."""
         settings = json.loads(self.settings.read_text())
         for model in settings["models"]["providers"]["turnwire"]["models"]:
             model["contextWindow"] = context
@@ -55,8 +55,8 @@ class OpenClaw:
         return report
 
 
-def kept(piece: Piece) -> Piece:
-    """It spells arguments anew. Over Responses it gives calls ids of its own, in which ours can be seen."""
+def normalized(piece: Piece) -> Piece:
+    """The client re-encodes arguments. Over Responses it gives calls its own ids, which contain ours."""
     if piece[0] != "call":
         return piece
     _, call_id, name, arguments = piece
@@ -64,6 +64,6 @@ def kept(piece: Piece) -> Piece:
     return ("call", found[0] if found else call_id, name, json.dumps(json.loads(arguments), sort_keys=True))
 
 
-def kept_in_responses(piece: Piece) -> Piece:
-    """Over Responses thoughts of earlier requests come back by their seals alone."""
-    return ("reasoning", "", piece[2]) if piece[0] == "reasoning" else kept(piece)
+def normalized_in_responses(piece: Piece) -> Piece:
+    """Over Responses reasoning of earlier requests comes back as its seal only."""
+    return ("reasoning", "", piece[2]) if piece[0] == "reasoning" else normalized(piece)

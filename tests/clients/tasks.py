@@ -1,4 +1,4 @@
-"""What the clients are asked to do, in words that the scripted agent has rules for."""
+"""The prompts for the clients, in the wording that the scripted agent has rules for."""
 
 EDIT = "Replace `alpha` with `beta` in notes.txt, then answer with the single word EDITED."
 PARALLEL = (

@@ -1,16 +1,16 @@
-"""Claude Code does its work: what it sends, shows, counts and keeps is what it should be."""
+"""Sessions of Claude Code: its requests, output, counts and history."""
 
 import json
 
 import aiohttp
 import pytest
 
-from tests.clients.claude import ClaudeCode, blocks, kept
+from tests.clients.claude import ClaudeCode, blocks, normalized
 from tests.clients.conftest import MODEL, SMALL_WINDOW
-from tests.clients.crooked import call, request
-from tests.clients.laws import Session
 from tests.clients.machine import Machine
-from tests.clients.pieces import history, said, usage
+from tests.clients.noncanonical import call, request
+from tests.clients.pieces import answer_pieces, history, usage
+from tests.clients.session import Session
 from tests.clients.tasks import EDIT, FOLLOW, PARALLEL
 
 pytestmark = pytest.mark.timeout(900)
@@ -20,12 +20,12 @@ async def test_a_session_in_one_process(machine: Machine, session: Session) -> N
     """Edit, calls in parallel, compaction, and work that goes on; then the session is resumed."""
     claude = await ClaudeCode(machine).connect(session.wire.url)
     machine.write("notes.txt", "alpha one\n")
-    async with claude.talk() as talk:
-        result = await talk.ask(EDIT)
+    async with claude.dialog() as dialog:
+        result = await dialog.ask(EDIT)
         assert (result["result"], machine.file("notes.txt")) == ("EDITED", "beta one\n")
-        result = await talk.ask(PARALLEL)
+        result = await dialog.ask(PARALLEL)
         assert result["result"] == "DONE"
-        kinds = [kind for kind, _ in blocks(talk.lines)]
+        kinds = [kind for kind, _ in blocks(dialog.lines)]
         assert kinds == ["thinking", "tool_use"] * 2 + ["thinking", "text"] + ["thinking"] + ["tool_use"] * 3 + [
             "thinking",
             "text",
@@ -36,24 +36,23 @@ async def test_a_session_in_one_process(machine: Machine, session: Session) -> N
     resumed = await claude.ask(FOLLOW, "--continue")
     assert resumed.lines[-1]["result"] == "JOINED"
     assert machine.file("both.txt") == "1\nbeta one\n"
-    session.served_at_once()
-    await session.counted(session.main)
-    assert await session.extended(session.main) == []
-    session.said_again(session.main, kept)
-    told = [usage(one) for one in session.main[-2:]]
+    session.check_served()
+    await session.check_counts(session.main)
+    assert await session.prefix_breaks(session.main) == []
+    session.check_history(session.main, normalized)
+    counts = [usage(one) for one in session.main[-2:]]
     shown = resumed.lines[-1]["usage"]
-    assert shown["output_tokens"] == sum(one["output"] for one in told)
-    assert shown["input_tokens"] + shown["cache_read_input_tokens"] == sum(one["prompt"] for one in told)
+    assert shown["output_tokens"] == sum(one["output"] for one in counts)
+    assert shown["input_tokens"] + shown["cache_read_input_tokens"] == sum(one["prompt"] for one in counts)
     compacted = await claude.ask("/compact", "--continue")
     assert [line["subtype"] for line in compacted.lines if line.get("subtype") == "compact_boundary"]
     after = await claude.ask(
         "Run exactly this command: `echo on > on.txt`. Then answer with the single word ON.", "--continue"
     )
     assert (after.lines[-1]["result"], machine.file("on.txt")) == ("ON", "on\n")
-    session.served_at_once()
+    session.check_served()
 
 
-@pytest.mark.clients
 async def test_thoughts_between_calls_keep_their_order(machine: Machine, session: Session) -> None:
     first = (
         f"First thought.\n</think>\n\nI begin.\n\n{call('Bash', command='echo a >> order.txt', description='a')}\n"
@@ -72,16 +71,15 @@ async def test_thoughts_between_calls_keep_their_order(machine: Machine, session
     kinds = [kind for kind, _ in blocks(ran.lines)]
     assert kinds[:6] == ["thinking", "text", "tool_use", "thinking", "tool_use", "text"]
     assert machine.file("order.txt") == "a\nb\n"
-    session.served_at_once()
-    # Where text follows a call, it sends calls back behind everything else. The prompt has them in their places.
-    told, back = said(session.main[0]), history(session.main[1])
-    assert back == [*(one for one in told if one[0] != "call"), *(one for one in told if one[0] == "call")]
-    assert await session.extended(session.main) == []
+    session.check_served()
+    # Where text follows a call, the client sends calls back after everything else. The prompt has the original order.
+    sent, back = answer_pieces(session.main[0]), history(session.main[1])
+    assert back == [*(one for one in sent if one[0] != "call"), *(one for one in sent if one[0] == "call")]
+    assert await session.prefix_breaks(session.main) == []
 
 
-@pytest.mark.clients
 async def test_what_does_not_fit_the_window_is_compacted(machine: Machine, small_session: Session) -> None:
-    """Told of no window, the client takes it to be a million tokens; that our 400 says otherwise is all it has."""
+    """Without settings the client assumes a million tokens; only the 400 of the server corrects it."""
     session = small_session
     claude = await ClaudeCode(machine).connect(session.wire.url)
     settings = machine.home / ".claude" / "settings.json"
@@ -96,12 +94,12 @@ async def test_what_does_not_fit_the_window_is_compacted(machine: Machine, small
         body = {"model": MODEL, "prompt": f"100\t{line}\n"}
         async with http.post(f"{session.wire.upstream}/v1/tokenize", json=body) as answer:
             cost = (await answer.json())["count"]
-    # A little over the window: the client must be able to send all but the beginning for its summary.
+    # A little more than the window: the client must be able to send all but the beginning for its summary.
     machine.write("big.txt", "\n".join([line] * ((SMALL_WINDOW - prompt) // cost)))
     ran = await claude.ask("Read the file `big.txt`, then answer with the single word DONE.")
-    bounds = [at for at, said in enumerate(ran.lines) if said.get("subtype") == "compact_boundary"]
+    bounds = [at for at, line in enumerate(ran.lines) if line.get("subtype") == "compact_boundary"]
     assert [ran.lines[at]["compact_metadata"]["trigger"] for at in bounds] == ["auto"]
-    assert any(said["type"] == "assistant" for said in ran.lines[bounds[0] :])
+    assert any(line["type"] == "assistant" for line in ran.lines[bounds[0] :])
     refused = [one for one in session.wire.turns if one.status == 400]
     assert refused
     assert all("prompt is too long" in one.document["error"]["message"] for one in refused)

@@ -1,20 +1,20 @@
-"""Codex does its work: over HTTP with a provider of its own, and as OpenAI's, over HTTP and over a WebSocket."""
+"""Sessions of Codex: with a provider of its own, and as OpenAI, over HTTP and over a WebSocket."""
 
 import pytest
 
 from tests.clients.codex import CodexCli, items
 from tests.clients.conftest import MODEL
-from tests.clients.crooked import call, request
-from tests.clients.laws import Session, continued
 from tests.clients.machine import Machine
-from tests.clients.pieces import said, usage
+from tests.clients.noncanonical import call, request
+from tests.clients.pieces import answer_pieces, usage
+from tests.clients.session import Session, continued
 from tests.clients.tasks import EDIT, FOLLOW, MUCH, ON, PARALLEL
 
 pytestmark = pytest.mark.timeout(900)
 
 
 async def work(codex: CodexCli) -> list[dict[str, int]]:
-    """An edit, calls in parallel, a third turn; returns the usage that each told."""
+    """An edit, calls in parallel, a third turn; returns the usage that each reported."""
     machine = codex.machine
     machine.write("notes.txt", "alpha one\n")
     first = await codex.ask(EDIT)
@@ -30,7 +30,7 @@ async def work(codex: CodexCli) -> list[dict[str, int]]:
     return [ran.lines[-1]["usage"] for ran in (first, second, third)]
 
 
-def told(turns: list[dict[str, int]]) -> dict[str, int]:
+def as_codex(turns: list[dict[str, int]]) -> dict[str, int]:
     """Codex' own form of these counts."""
     return {
         "input_tokens": sum(turn["prompt"] for turn in turns),
@@ -47,31 +47,29 @@ async def test_a_provider_of_its_own(machine: Machine, session: Session) -> None
     main = session.main
     assert len(main) == 7
     assert [one.path for one in session.wire.exchanges if one.method == "GET"][-1] == "/codex/models.json"
-    session.served_at_once()
-    session.said_again(main)
-    await session.counted(main)
-    assert await session.extended(main) == []
-    calls = [piece[2] for one in main for piece in said(one) if piece[0] == "call"]
+    session.check_served()
+    session.check_history(main)
+    await session.check_counts(main)
+    assert await session.prefix_breaks(main) == []
+    calls = [piece[2] for one in main for piece in answer_pieces(one) if piece[0] == "call"]
     assert calls == ["exec_command", "apply_patch", *["exec_command"] * 4]
     counts = [usage(one) for one in main]
-    assert shown == [told(counts[:3]), told(counts[:5]), told(counts)]
+    assert shown == [as_codex(counts[:3]), as_codex(counts[:5]), as_codex(counts)]
 
 
-@pytest.mark.clients
 async def test_over_a_websocket(machine: Machine, session: Session) -> None:
     codex = await CodexCli(machine).built_in(session.wire.url, MODEL)
     await work(codex)
-    session.served_at_once()
+    session.check_served()
     assert session.wire.sockets == 3
     assert all(one.over_socket for one in session.wire.turns)
     main = [one for one in continued(session.wire.turns) if one.body.get("generate") is not False]
     assert len(main) == 7
-    session.said_again(main)
-    await session.counted(main)
-    assert await session.extended(main) == []
+    session.check_history(main)
+    await session.check_counts(main)
+    assert await session.prefix_breaks(main) == []
 
 
-@pytest.mark.clients
 @pytest.mark.parametrize("kind", ["local", "named OpenAI", "built-in"])
 async def test_compaction(machine: Machine, session: Session, kind: str) -> None:
     codex = CodexCli(machine)
@@ -84,19 +82,19 @@ async def test_compaction(machine: Machine, session: Session, kind: str) -> None
     machine.write("notes.txt", "beta one\n")
     await codex.ask(MUCH)
     before = len(session.wire.turns)
-    # What the last turn has filled is the limit: the next one must compact first, and has room again.
+    # The limit is what the last turn used: the next one must compact first.
     filled = usage(session.wire.turns[-1])
     limit = f"model_auto_compact_token_limit={filled['prompt'] + filled['output']}"
     ran = await codex.ask(ON, "-c", limit, resume=True)
     assert (items(ran)[-1]["text"], machine.file("on.txt")) == ("ON", "on\n")
-    session.served_at_once()
+    session.check_served()
     turns = continued(session.wire.turns)[before:]
     remote = [one for one in turns if one.body["input"][-1]["type"] == "compaction_trigger"]
     local = [one for one in turns if "CHECKPOINT COMPACTION" in str(one.body["input"][-1])]
     compactions = local if kind == "local" else remote
     assert len(compactions) == 1
     if kind != "local":
-        assert [[piece[0] for piece in said(one)] for one in remote] == [["compaction"]] * len(remote)
+        assert [[piece[0] for piece in answer_pieces(one)] for one in remote] == [["compaction"]] * len(remote)
         assert any(item["type"] == "compaction" for item in turns[-1].body["input"])
     # Compacted before it begins, and again between the call and the answer.
     again = await codex.ask(
@@ -104,24 +102,23 @@ async def test_compaction(machine: Machine, session: Session, kind: str) -> None
     )
     assert items(again)[-1]["text"] == "JOINED"
     assert machine.file("both.txt") == "on\nbeta one\n"
-    session.served_at_once()
+    session.check_served()
 
 
-@pytest.mark.clients
 async def test_a_tool_that_is_found_by_search(machine: Machine, session: Session) -> None:
-    """Namespaces are deferred in the profile that we give: Codex runs the search, and says what it found in an item."""
+    """Namespaces are deferred in our profile: Codex runs the search and sends the result as an item."""
     search = call("tool_search", query="spawn agents", limit="3")
     closed = call("multi_agent_v1__close_agent", target="nobody")
     outputs = [f"Look.\n</think>\n\n{search}", f"There.\n</think>\n\n{closed}", "Over.\n</think>\n\nDone."]
     codex = await CodexCli(machine).connect(session.wire.url)
     await codex.ask(request(outputs), allowed="codex_core::tools::router: error=invalid agent id nobody")
     main = session.main
-    session.served_at_once()
-    session.said_again(main)
-    await session.counted(main)
+    session.check_served()
+    session.check_history(main)
+    await session.check_counts(main)
     found = [item for item in main[1].body["input"] if item["type"] == "tool_search_output"]
     assert [tool["name"] for item in found for tool in item["tools"]] == ["multi_agent_v1"]
-    called = [piece[2] for one in main for piece in said(one) if piece[0] == "call"]
+    called = [piece[2] for one in main for piece in answer_pieces(one) if piece[0] == "call"]
     assert called == ["tool_search_call", "multi_agent_v1__close_agent"]
-    assert main[2].body["input"][-1]["output"].startswith("invalid agent id nobody")  # Codex has found whom to ask
-    assert await session.extended(main) == []
+    assert main[2].body["input"][-1]["output"].startswith("invalid agent id nobody")  # Codex found the tool
+    assert await session.prefix_breaks(main) == []

@@ -1,23 +1,21 @@
-"""opencode does its work over each of the three APIs."""
+"""Sessions of opencode over each of the three APIs."""
 
 import pytest
 
 from tests.clients.conftest import MODEL
-from tests.clients.laws import Session
 from tests.clients.machine import Machine
-from tests.clients.opencode import Opencode, kept_in_responses, steps, text
+from tests.clients.opencode import Opencode, normalized_in_responses, steps, text
 from tests.clients.pieces import unchanged, usage
+from tests.clients.session import Session
 from tests.clients.tasks import EDIT, FOLLOW, MUCH, ON, PARALLEL
 
 pytestmark = pytest.mark.timeout(900)
 
 PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
-KEPT = {"messages": unchanged, "responses": kept_in_responses, "chat": unchanged}
+NORMALIZED = {"messages": unchanged, "responses": normalized_in_responses, "chat": unchanged}
 
 
-@pytest.mark.parametrize(
-    "api", ["messages", *(pytest.param(api, marks=pytest.mark.clients) for api in ("responses", "chat"))]
-)
+@pytest.mark.parametrize("api", ["messages", "responses", "chat"])
 async def test_a_session(machine: Machine, session: Session, api: str) -> None:
     opencode = await Opencode(machine).connect(session.wire.url, api)
     machine.write("notes.txt", "alpha one\n")
@@ -32,16 +30,17 @@ async def test_a_session(machine: Machine, session: Session, api: str) -> None:
     shown += steps(ran)
     main = session.main
     assert {one.path for one in session.wire.turns} == {PATHS[api]}
-    session.served_at_once()
-    session.said_again(main, KEPT[api])
-    await session.counted(main)
-    told = [usage(one) for one in main]
-    assert [one["input"] + one["cache"]["read"] + one["cache"]["write"] for one in shown] == [t["prompt"] for t in told]
-    assert [one["output"] + one["reasoning"] for one in shown] == [t["output"] for t in told]
-    assert await session.extended(main) == []
+    session.check_served()
+    session.check_history(main, NORMALIZED[api])
+    await session.check_counts(main)
+    counts = [usage(one) for one in main]
+    assert [one["input"] + one["cache"]["read"] + one["cache"]["write"] for one in shown] == [
+        t["prompt"] for t in counts
+    ]
+    assert [one["output"] + one["reasoning"] for one in shown] == [t["output"] for t in counts]
+    assert await session.prefix_breaks(main) == []
 
 
-@pytest.mark.clients
 @pytest.mark.parametrize("api", list(PATHS))
 async def test_compaction(machine: Machine, session: Session, api: str) -> None:
     opencode = await Opencode(machine).connect(session.wire.url, api)
@@ -53,24 +52,23 @@ async def test_compaction(machine: Machine, session: Session, api: str) -> None:
     after = session.wire.turns[before:]
     assert [len(one.body.get("tools") or []) > 0 for one in after] == [False, True]
     assert usage(after[1])["prompt"] < filled["prompt"]
-    # What was asked is in the summary now, which the scripted agent does not act upon. The session goes on from it.
+    # The request is in the summary, which the scripted agent ignores. The session continues from it.
     ran = await opencode.ask(ON, resume=True)
     assert (text(ran), machine.file("on.txt")) == ("ON", "on\n")
     goes_on = session.main[-3:]
-    session.served_at_once()
-    session.said_again(goes_on, KEPT[api])
-    await session.counted(goes_on)
-    assert await session.extended(goes_on) == []
+    session.check_served()
+    session.check_history(goes_on, NORMALIZED[api])
+    await session.check_counts(goes_on)
+    assert await session.prefix_breaks(goes_on) == []
 
 
-@pytest.mark.clients
 @pytest.mark.parametrize("api", list(PATHS))
-async def test_dispatch_events_do_not_harm_it(machine: Machine, session: Session, api: str) -> None:
-    """The AI SDK dies of an event that it does not know."""
+async def test_dispatch_events_are_skipped(machine: Machine, session: Session, api: str) -> None:
+    """The AI SDK fails on unknown events."""
     opencode = await Opencode(machine).connect(session.wire.url, api)
     opencode.send_header("x-turnwire-tool-dispatch", "1")
     await opencode.ask(PARALLEL)
     assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
     names = [name for one in session.main for name, _ in one.events]
     assert names.count("tool_call_dispatch") == 3
-    session.served_at_once()
+    session.check_served()

@@ -1,5 +1,5 @@
-"""Ten requests and more than twenty turns with real clients: each prompt begins with all tokens of the one before and of
-its output. Also where every stage dies in the middle, and where all of them are new."""
+"""Sessions of more than twenty turns: each prompt begins with all tokens of the prompt and output before it, also where
+stages are killed between turns, and after a restart of everything."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,17 +8,17 @@ import pytest
 
 from tests.clients.bus_turns import BusTurns
 from tests.clients.claude import ClaudeCode
-from tests.clients.claude import kept as kept_by_claude
+from tests.clients.claude import normalized as normalized_by_claude
 from tests.clients.codex import CodexCli
 from tests.clients.conftest import options, start
-from tests.clients.crooked import call, request, turns
-from tests.clients.laws import Session
 from tests.clients.machine import Machine
+from tests.clients.noncanonical import call, request, turns
+from tests.clients.session import Session
 from tests.clients.wire import Recorder
 from tests.conftest import NatsServer
 from tests.pipeline.stack import Stack
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.clients]
+pytestmark = pytest.mark.timeout(900)
 
 CLAUDE = turns(lambda command: call("Bash", command=command, description="it"))
 CODEX = turns(lambda command: call("exec_command", cmd=command))
@@ -28,21 +28,21 @@ LOG = ["1", "2a", "2b", "3", "3b", "4 caf\u00e9", "5", '6 "a" \\ <b> & c', "8", 
 async def test_claude_code(machine: Machine, session: Session) -> None:
     claude = await ClaudeCode(machine).connect(session.wire.url)
     asked = [*CLAUDE, tidied(machine)]
-    async with claude.talk() as talk:
+    async with claude.dialog() as dialog:
         for outputs in asked:
-            await talk.ask(request(outputs))
+            await dialog.ask(request(outputs))
     main = session.main
     assert len(main) == sum(map(len, asked))
     assert machine.file("made.txt") == "one\ntwo\n"
-    assert await session.extended(main) == []
+    assert await session.prefix_breaks(main) == []
     assert sorted(machine.file("log.txt").splitlines()) == sorted(LOG)  # calls of one turn run at once
-    session.served_at_once()
-    session.said_again(main, kept_by_claude)
-    await session.counted(main)
+    session.check_served()
+    session.check_history(main, normalized_by_claude)
+    await session.check_counts(main)
 
 
 def tidied(machine: Machine) -> list[str]:
-    """Calls that it does not send back as they were."""
+    """Outputs with calls that the client changes when it sends them back."""
     made = str(machine.project / "made.txt")
     calls = [
         call("Write", file_path=made, content="zero  \ntwo\n"),
@@ -58,15 +58,15 @@ async def test_codex(machine: Machine, session: Session) -> None:
         await codex.ask(request(outputs), resume=n > 0)
     main = session.main
     assert len(main) == sum(map(len, CODEX))
-    assert await session.extended(main) == []
+    assert await session.prefix_breaks(main) == []
     assert sorted(machine.file("log.txt").splitlines()) == sorted(LOG)  # calls of one turn run at once
-    session.served_at_once()
-    session.said_again(main)
-    await session.counted(main)
+    session.check_served()
+    session.check_history(main)
+    await session.check_counts(main)
 
 
 @pytest.fixture
-def mortal(
+def fragile(
     nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[NatsServer, Stack]]:
     """One of each, for tests that kill them."""
@@ -76,9 +76,9 @@ def mortal(
     server.kill()
 
 
-async def test_every_stage_dies_once_and_then_all_of_them(machine: Machine, mortal: tuple[NatsServer, Stack]) -> None:
-    """Each is killed between two requests and started anew; in the end everything is, nats-server too."""
-    server, stack = mortal
+async def test_every_stage_dies_once_and_then_all_of_them(machine: Machine, fragile: tuple[NatsServer, Stack]) -> None:
+    """Each stage is killed and replaced between two requests, finally all of them and nats-server."""
+    server, stack = fragile
     async with Recorder(stack.url) as wire:
         claude = await ClaudeCode(machine).connect(wire.url)
         found = []
@@ -95,7 +95,7 @@ async def test_every_stage_dies_once_and_then_all_of_them(machine: Machine, mort
             for stages, outputs in zip(deaths[:-1], CLAUDE[1:], strict=False):
                 replace(stack, stages, wire)
                 await claude.ask(request(outputs), "--continue")
-            found += await session.extended(session.main)
+            found += await session.prefix_breaks(session.main)
             last = await bus.ended(list(bus.turns)[-1])
         server.kill()
         server.start()
@@ -105,13 +105,13 @@ async def test_every_stage_dies_once_and_then_all_of_them(machine: Machine, mort
             session.bus = bus
             before = len(session.main) - 1
             await claude.ask(request(CLAUDE[5]), "--continue")
-            found += await session.extended(session.main[before:])
+            found += await session.prefix_breaks(session.main[before:])
         assert found == []
-        session.said_again(session.main, kept_by_claude)
+        session.check_history(session.main, normalized_by_claude)
 
 
 def replace(stack: Stack, stages: tuple[str, ...], wire: Recorder) -> None:
-    """kill -9, and others in their place."""
+    """Kills the processes of these stages and starts others."""
     for stage in stages:
         for child in stack.of(stage):
             child.kill()

@@ -1,7 +1,7 @@
-"""The SDKs find their own APIs in a running Turnwire: their own resource tests, and the TypeScript stream helpers.
+"""Runs the SDKs' own resource tests and the TypeScript stream helpers against Turnwire.
 
-The resource tests come with the source distributions, which pip keeps in `AGENT_CLIENTS_DIR`; they are skipped, saying
-why, where no package index is. Each runs with loose and strict clients, sync, async and over aiohttp.
+The resource tests are in the source distributions, which are kept in `AGENT_CLIENTS_DIR`; they are skipped with the reason
+where no package index is reachable. Each runs with loose and strict clients, sync, async and over aiohttp.
 """
 
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(2 * INSTALL_S + RUN_S)
 
 
 def sources(spec: str, folder: Path) -> Path:
-    """A source distribution, unpacked, and in its `needs` what its tests import."""
+    """A source distribution, unpacked, and the requirements of its tests in its folder `needs`."""
     kept = HOME / "sdk-tests" / spec
     if (kept / "needs").is_dir():
         return kept
@@ -67,7 +67,7 @@ def resources(tree: Path, url: str, *arguments: str) -> str:
     return done.stdout.strip().rpartition("\n")[2]
 
 
-def test_anthropics(stack: Stack, tmp_path: Path) -> None:
+def test_anthropic(stack: Stack, tmp_path: Path) -> None:
     """Beta's create with all parameters asks for a thread, which a server without threads must refuse."""
     tree = sources("anthropic==2.10.0", tmp_path)
     files = [f"tests/api_resources/{name}" for name in ("test_messages.py", "test_models.py")]
@@ -76,7 +76,6 @@ def test_anthropics(stack: Stack, tmp_path: Path) -> None:
     assert resources(tree, stack.url, "-k", "not create_with_all_params", *beta).startswith("95 passed")
 
 
-@pytest.mark.clients
 @pytest.mark.parametrize(
     ("passed", "arguments"),
     [
@@ -86,7 +85,7 @@ def test_anthropics(stack: Stack, tmp_path: Path) -> None:
     ],
     ids=["completions and models", "chat", "responses"],
 )
-def test_openais(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]) -> None:
+def test_openai(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]) -> None:
     """All but stored chat completions and the deletion of models, which are not served; for responses see
     `openai_seed`."""
     tree = sources("openai==3.51.0", tmp_path)
@@ -94,16 +93,16 @@ def test_openais(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str
 
 
 def test_typescript_stream_helpers(stack: Stack) -> None:
-    """What they put together says the turn in its order; none of their checks fails."""
+    """They assemble the turn in order; none of their checks fails."""
     folder = SDKS.find().parents[1]
     script = Path(__file__).with_name("sdk_streams.mjs")
     command = [shutil.which("node") or str(NODE.find()), str(script), str(folder), stack.url, MODEL]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert not done.stderr.strip(), done.stderr
-    told = json.loads(done.stdout)
-    blocks = [(b["type"], b.get("thinking") or b.get("text") or b.get("input")) for b in told["message"]["content"]]
-    assert [(kind, said.strip() if isinstance(said, str) else said) for kind, said in blocks] == [
+    result = json.loads(done.stdout)
+    blocks = [(b["type"], b.get("thinking") or b.get("text") or b.get("input")) for b in result["message"]["content"]]
+    assert [(kind, value.strip() if isinstance(value, str) else value) for kind, value in blocks] == [
         ("thinking", "One."),
         ("text", "First."),
         ("tool_use", {"command": "ls"}),
@@ -111,7 +110,7 @@ def test_typescript_stream_helpers(stack: Stack) -> None:
         ("tool_use", {"command": "pwd"}),
         ("text", "Last."),
     ]
-    output = told["response"]["output"]
+    output = result["response"]["output"]
     kinds = ["reasoning", "message", "function_call", "reasoning", "function_call", "message"]
     assert [item["type"] for item in output] == kinds
     assert [item["summary"][0]["text"].strip() for item in output if item["type"] == "reasoning"] == ["One.", "Two."]
@@ -119,14 +118,14 @@ def test_typescript_stream_helpers(stack: Stack) -> None:
         {"command": "ls"},
         {"command": "pwd"},
     ]
-    message = told["completion"]["choices"][0]["message"]
+    message = result["completion"]["choices"][0]["message"]
     assert [json.loads(one["function"]["arguments"])["command"] for one in message["tool_calls"]] == ["ls", "pwd"]
-    assert told["completion"]["choices"][0]["finish_reason"] == "tool_calls"
-    counted = told["counted"]
+    assert result["completion"]["choices"][0]["finish_reason"] == "tool_calls"
+    counted = result["counted"]
     assert counted["messages"]["contentBlock"] == 6
     assert counted["messages"]["signature"] == 2
     assert counted["responses"]["response.output_item.done"] == 6
     assert counted["chat"]["tool_calls.function.arguments.done"] == 2
-    prompts = {told["message"]["usage"]["input_tokens"] + told["message"]["usage"]["cache_read_input_tokens"]}
-    prompts |= {told["response"]["usage"]["input_tokens"], told["completion"]["usage"]["prompt_tokens"]}
+    prompts = {result["message"]["usage"]["input_tokens"] + result["message"]["usage"]["cache_read_input_tokens"]}
+    prompts |= {result["response"]["usage"]["input_tokens"], result["completion"]["usage"]["prompt_tokens"]}
     assert len(prompts) <= 2, prompts

@@ -1,6 +1,6 @@
-"""A recording proxy between a client and Turnwire: every request as the client sent it, every answer as it came.
+"""A recording proxy between a client and Turnwire, for HTTP and for the WebSocket of Responses.
 
-Over HTTP and over the WebSocket of Responses; nothing is changed on the way.
+It changes nothing.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import WSMsgType, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from services.cli.replay.answer import Events
+from services.cli.replay.client import SseParser
 
 TURNS = ("/v1/messages", "/v1/responses", "/v1/chat/completions")
 _HOP = ("host", "connection", "transfer-encoding", "content-length", "keep-alive", "upgrade", "accept-encoding")
@@ -60,7 +60,7 @@ class Recorder:
         return [one for one in self.exchanges if one.path in TURNS and one.method != "GET"]
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
-        """Waits until something is true of what was recorded."""
+        """Waits until a condition on the recorded exchanges is true."""
         async with asyncio.timeout(timeout_s):
             while not condition():
                 self._changed.clear()
@@ -97,7 +97,7 @@ class Recorder:
             passed = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in _HOP)
             response = web.StreamResponse(status=answer.status, headers=passed)
             await response.prepare(request)
-            events, whole = Events(), b""
+            events, whole = SseParser(), b""
             streamed = answer.content_type == "text/event-stream"
             async for chunk in answer.content.iter_any():
                 if streamed:
@@ -110,7 +110,7 @@ class Recorder:
                 exchange.document = json.loads(whole)
             exchange.whole = True
             self._changed.set()
-            with contextlib.suppress(ConnectionError):  # a client that has what it wants may go before the end
+            with contextlib.suppress(ConnectionError):  # a client may close before the end
                 await response.write_eof()
         return response
 

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 from services.cli.make_secrets import make_secrets
-from tests.conftest import NatsServer, free_port
+from tests.conftest import LIMIT_S, NatsServer, free_port
 
 CONF = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
 
 
 class DeployedNats(NatsServer):
-    """deploy/nats/nats.conf on loopback; `log` is what the server says."""
+    """deploy/nats/nats.conf on loopback; `log` is the server's log file."""
 
     def __init__(self, binary: str, directory: Path) -> None:
         super().__init__(binary, str(directory))
@@ -25,7 +25,7 @@ class DeployedNats(NatsServer):
         address += ["-sd", str(directory / "jetstream")]
         with self.log.open("wb") as output:
             self._server = subprocess.Popen([binary, "-c", str(directory / CONF.name), *address], stderr=output)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + LIMIT_S
         while "Server is ready" not in self.log.read_text():
             if time.monotonic() > deadline:
                 raise RuntimeError(self.log.read_text())

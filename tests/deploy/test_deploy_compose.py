@@ -12,7 +12,7 @@ import pytest
 
 from services.cli.make_secrets import make_secrets
 from services.runtime.config import STAGES, StageConfig
-from services.runtime.config_sources import load
+from services.runtime.config.loader import Sources
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, Any] = msgspec.yaml.decode((ROOT / "compose.yaml").read_bytes())["services"]
@@ -21,7 +21,7 @@ DEFAULT = re.compile(r"\$\{[A-Z_]+:-((?:[^{}]|\$\{[^{}]*\})*)\}")
 
 
 def resolved(text: str) -> str:
-    """What Compose makes of `${NAME:-default}` where nothing is set."""
+    """Replaces `${NAME:-default}` by the default, as Compose does."""
     while DEFAULT.search(text):
         text = DEFAULT.sub(r"\1", text)
     return text
@@ -31,7 +31,7 @@ def resolved(text: str) -> str:
 def test_the_settings_of_a_service_are_settings_of_its_stage(service: str) -> None:
     stage = OF_STAGE[service]
     env = {name: resolved(str(value)) for name, value in SERVICES[service]["environment"].items()}
-    loaded = load(STAGES[stage], {}, env)
+    loaded = Sources(env=env).load(STAGES[stage])
     config = loaded.config
     assert config.bus.nats_url == "nats://nats:4222"
     assert config.bus.nats_user == stage
@@ -54,7 +54,7 @@ def test_a_service_sees_its_own_secrets_only(service: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("service", [*OF_STAGE, "nats"])
-def test_containers_are_watched_and_held_down(service: str) -> None:
+def test_containers_have_health_checks_and_no_privileges(service: str) -> None:
     container = SERVICES[service]
     assert container["healthcheck"]["test"][0] == "CMD"
     assert container["cap_drop"] == ["ALL"]

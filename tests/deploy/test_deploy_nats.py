@@ -1,4 +1,4 @@
-"""deploy/nats/nats.conf on a real server: every service may do what it must, and nothing of what is another's."""
+"""deploy/nats/nats.conf on a real server: every service has the permissions that it needs, and no others."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
-from services.frontend.responses.shared import bucket_config
+from services.frontend.apis.responses.store.shared import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, FrontendConfig, read_secret
 from services.runtime.kv import open_bucket
@@ -18,6 +18,17 @@ from tests.deploy.deployed import DeployedNats
 
 MODEL = "acme/m"
 RESPONSES = "tw_responses"
+
+
+def stream(bucket: str) -> list[str]:
+    """Subjects on which JetStream creates and updates a bucket."""
+    return [f"$JS.API.STREAM.{call}.{subjects.stream_of(bucket)}" for call in ("CREATE", "UPDATE")]
+
+
+def read(bucket: str) -> str:
+    """Subject on which JetStream answers with a value."""
+    return f"$JS.API.DIRECT.GET.{subjects.stream_of(bucket)}.{subjects.bucket_key(bucket, 'k')}"
+
 
 PUBLISHES = {
     "frontend": [
@@ -28,39 +39,36 @@ PUBLISHES = {
         subjects.cancel(MODEL),
         subjects.credit("parser", "p.1"),
         subjects.replay("parser", "p.1"),
-        subjects.beat("frontend", "f.1"),
+        subjects.heartbeat("frontend", "f.1"),
         subjects.responses(),
-        subjects.stream_create(RESPONSES),
-        subjects.stream_update(RESPONSES),
-        subjects.bucket_get(RESPONSES, "k"),
+        *stream(RESPONSES),
+        read(RESPONSES),
         subjects.bucket_key(RESPONSES, "k"),
     ],
     "preprocessor": [
         subjects.generate(MODEL, "w.1"),
         subjects.events("f.1"),
-        subjects.beat("preprocessor", "pre.1"),
-        subjects.stream_create(BUCKET),
-        subjects.stream_update(BUCKET),
-        subjects.bucket_get(BUCKET, "k"),
+        subjects.heartbeat("preprocessor", "pre.1"),
+        *stream(BUCKET),
+        read(BUCKET),
     ],
-    "worker": [subjects.tokens("p.1"), subjects.kv(MODEL, "w.1"), subjects.beat("worker", "w.1")],
+    "worker": [subjects.tokens("p.1"), subjects.kv(MODEL, "w.1"), subjects.heartbeat("worker", "w.1")],
     "parser": [
         subjects.events("f.1"),
         subjects.cancel(MODEL),
         subjects.credit("worker", "w.1"),
         subjects.replay("worker", "w.1"),
-        subjects.beat("parser", "p.1"),
+        subjects.heartbeat("parser", "p.1"),
         subjects.ledger(MODEL),
-        subjects.stream_create(BUCKET),
-        subjects.stream_update(BUCKET),
+        *stream(BUCKET),
         subjects.bucket_key(BUCKET, "k"),
     ],
     "tap": [],
 }
-"""What each service says, from the docstring of `schemas.subjects` and the code of its shell."""
+"""The subjects on which each service publishes."""
 
-HEARS = {
-    "frontend": [subjects.events("f.1"), subjects.beats(), subjects.responses(), "_INBOX_frontend.>"],
+SUBSCRIBES = {
+    "frontend": [subjects.events("f.1"), subjects.heartbeats(), subjects.responses(), "_INBOX_frontend.>"],
     "preprocessor": [
         subjects.turn(MODEL, "pre.1"),
         subjects.count(MODEL, "pre.1"),
@@ -69,7 +77,7 @@ HEARS = {
         subjects.cancel(MODEL),
         subjects.kv(MODEL, "*"),
         subjects.ledger(MODEL),
-        subjects.beats(),
+        subjects.heartbeats(),
         "_INBOX_preprocessor.>",
     ],
     "worker": [
@@ -77,7 +85,7 @@ HEARS = {
         subjects.cancel(MODEL),
         subjects.credit("worker", "w.1"),
         subjects.replay("worker", "w.1"),
-        subjects.beats(),
+        subjects.heartbeats(),
         "_INBOX_worker.>",
     ],
     "parser": [
@@ -85,14 +93,14 @@ HEARS = {
         subjects.cancel(MODEL),
         subjects.credit("parser", "p.1"),
         subjects.replay("parser", "p.1"),
-        subjects.beats(),
+        subjects.heartbeats(),
         "_INBOX_parser.>",
     ],
     "tap": [subjects.ALL],
 }
 
-EVERY_PUBLISHED = sorted({subject for said in PUBLISHES.values() for subject in said} | {"_INBOX_frontend.x", "other"})
-EVERY_HEARD = sorted({heard for all_heard in HEARS.values() for heard in all_heard} | {">"})
+EVERY_PUBLISHED = sorted({subject for some in PUBLISHES.values() for subject in some} | {"_INBOX_frontend.x", "other"})
+EVERY_SUBSCRIBED = sorted({subject for some in SUBSCRIBES.values() for subject in some} | {">"})
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +120,7 @@ class User:
     async def refused(self) -> list[str]:
         """What the server has refused since the last call."""
         await self.client.flush()
-        await self.client.flush()  # a refusal is told in a task of its own
+        await self.client.flush()  # nats-py reports a refusal in a task of its own
         found, self._refusals[:] = self._refusals[:], []
         return found
 
@@ -138,7 +146,7 @@ async def user(server: DeployedNats, request: pytest.FixtureRequest) -> AsyncIte
 
 
 @pytest.mark.parametrize("user", PUBLISHES, indirect=True, ids=list(PUBLISHES))
-async def test_who_may_say_what(user: User, request: pytest.FixtureRequest) -> None:
+async def test_publish_permissions(user: User, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["user"]
     allowed = []
     for subject in EVERY_PUBLISHED:
@@ -148,23 +156,23 @@ async def test_who_may_say_what(user: User, request: pytest.FixtureRequest) -> N
     assert allowed == sorted(PUBLISHES[name])
 
 
-@pytest.mark.parametrize("user", HEARS, indirect=True, ids=list(HEARS))
-async def test_who_may_hear_what(user: User, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("user", SUBSCRIBES, indirect=True, ids=list(SUBSCRIBES))
+async def test_subscribe_permissions(user: User, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["user"]
     allowed = []
-    for subject in EVERY_HEARD:
+    for subject in EVERY_SUBSCRIBED:
         subscription = await user.client.subscribe(subject)
         if not await user.refused():
             allowed.append(subject)
         await subscription.unsubscribe()
-    wanted = set(HEARS[name])
+    wanted = set(SUBSCRIBES[name])
     if name == "tap":
-        wanted |= {subject for subject in EVERY_HEARD if subject.startswith(subjects.PREFIX)}
+        wanted |= {subject for subject in EVERY_SUBSCRIBED if subject.startswith(subjects.PREFIX)}
     assert set(allowed) == wanted
 
 
 @pytest.mark.parametrize("user", ["preprocessor", "worker"], indirect=True)
-async def test_who_is_asked_may_answer_once(user: User, server: DeployedNats, request: pytest.FixtureRequest) -> None:
+async def test_a_responder_may_reply_once(user: User, server: DeployedNats, request: pytest.FixtureRequest) -> None:
     asked, asker = (
         (subjects.count(MODEL, "pre.1"), "frontend")
         if request.node.callspec.params["user"] == "preprocessor"
@@ -178,8 +186,8 @@ async def test_who_is_asked_may_answer_once(user: User, server: DeployedNats, re
     )
     subscription = await user.client.subscribe(asked)
     await user.client.flush()
-    answer = asyncio.create_task(client.request(asked, b"?", timeout=5))
-    message = await subscription.next_msg(5)
+    answer = asyncio.create_task(client.request(asked, b"?", timeout=60))
+    message = await subscription.next_msg(60)
     await message.respond(b"!")
     assert (await answer).data == b"!"
     assert await user.refused() == []
@@ -188,13 +196,13 @@ async def test_who_is_asked_may_answer_once(user: User, server: DeployedNats, re
     await client.close()
 
 
-async def test_nobody_comes_in_without_a_password(server: DeployedNats) -> None:
+async def test_connections_need_a_password(server: DeployedNats) -> None:
     for wrong in ({}, {"user": "frontend", "password": "guess"}, {"user": "admin", "password": ""}):
         with pytest.raises(nats.errors.Error):
-            await nats.connect(server.url, allow_reconnect=False, connect_timeout=2, **wrong)
+            await nats.connect(server.url, allow_reconnect=False, connect_timeout=60, **wrong)
 
 
-async def test_the_frontend_keeps_responses(server: DeployedNats, quiet_log: FilteringBoundLogger) -> None:
+async def test_the_frontend_stores_responses(server: DeployedNats, quiet_log: FilteringBoundLogger) -> None:
     bus = Bus(
         BusConfig(nats_url=server.url, nats_user="frontend", nats_password_file=server.password_file("frontend")),
         name="test",

@@ -1,11 +1,11 @@
-"""The four services as users of the bus: through turns, a cancel and a loss, nothing that they need is refused."""
+"""The four services as users of the bus: turns, a cancellation and a death work with the deployed permissions."""
 
 import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from services.cli.demo_model import build_demo_model
+from services.cli.demo.model import build_demo_model
 from tests.conftest import eventually
 from tests.deploy.deployed import DeployedNats
 from tests.pipeline.client import Client, body, call, say

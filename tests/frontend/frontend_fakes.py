@@ -1,7 +1,7 @@
 """A pipeline in memory: plays written events into the sinks of the routes under test."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -12,14 +12,15 @@ from prometheus_client import CollectorRegistry
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import NotFound, TurnwireError
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
 from schemas.frames import TextReply, pack_ids, unpack_ids
+from services.frontend.apis.responses.server import RESPONSES, ResponsesServer, Sharing
 from services.frontend.app import CALLERS, make_app, make_runner
-from services.frontend.auth import Callers
-from services.frontend.responses.server import RESPONSES, ResponsesServer, Sharing
-from services.frontend.tls import Tls
-from services.frontend.turns import CancelReason, TurnSink
+from services.frontend.http.auth import Callers
+from services.frontend.http.tls import Tls
+from services.frontend.pipeline.interfaces import CancelReason, TurnSink
 from services.runtime.config import FrontendConfig
+from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 
 MODEL = "acme/served-model"
 CARD = ModelCard(MODEL, aliases=["claude-alias"], max_model_len=131072, created=1700000000, reasoning=True, tools=True)
@@ -39,7 +40,22 @@ def text(block: int, said: str, *, pieces: int = 2) -> list[TurnEvent]:
 
 def call(block: int, name: str, arguments: str, *, call_id: str, complete: bool = True) -> list[TurnEvent]:
     start = BlockStart(block, "tool_use", name=name, call_id=call_id)
-    return [start, *deltas(block, arguments, 3), BlockStop(block, complete=complete, length=len(arguments))]
+    dispatch = [Dispatch(block, call_id, name, arguments)] if complete else []
+    stop = BlockStop(block, complete=complete, length=len(arguments))
+    return [start, *deltas(block, arguments, 3), *dispatch, stop]
+
+
+def with_dispatch(*batches: list[TurnEvent]) -> list[list[TurnEvent]]:
+    """The batches of one turn, with the dispatch of every complete call."""
+    log = TurnLog()
+    return [list(with_dispatches(logged(batch), log)) for batch in batches]
+
+
+def logged(events: list[TurnEvent]) -> Iterator[LoggedEvent]:
+    """The events, none of which is Prepared: a log has no such entry."""
+    for event in events:
+        assert not isinstance(event, Prepared)
+        yield event
 
 
 def deltas(block: int, said: str, pieces: int) -> list[TurnEvent]:
@@ -97,13 +113,9 @@ class FakeGateway:
         self.tokenized: list[tuple[str, str | None, Conversation | None, bool]] = []
         self.ready = True
         self.any_model = False
-        self.traceparent: str | None = None
 
-    async def open(
-        self, conversation: Conversation, sink: TurnSink, *, turn_id: str, traceparent: str | None = None
-    ) -> FakeTurn:
+    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> FakeTurn:
         self.opening.set()
-        self.traceparent = traceparent
         if self.refusal is not None:
             raise self.refusal
         turn = FakeTurn(turn_id, self.resolve(conversation.model), conversation, sink)

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
-from frontend_fakes import CARD, MODEL, FakeGateway, serving
 
 from schemas.control import ModelCard
-from services.frontend.dialects.codex_instructions import INSTRUCTIONS
-from services.frontend.dialects.codex_profile import (
+from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
+from services.frontend.apis.models.codex_profile import (
     assigned,
     catalogue,
     compact_at,
@@ -20,6 +19,7 @@ from services.frontend.dialects.codex_profile import (
     profiles_of,
 )
 from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
 
 # By version: the fields without a default in Codex' own type (0.72, 0.99, 0.169).
 REQUIRED = {
@@ -28,7 +28,7 @@ REQUIRED = {
     "default_reasoning_level", "supports_reasoning_summaries", "supports_parallel_tool_calls", "minimal_client_version",
     "reasoning_summary_format", "upgrade", "default_verbosity", "apply_patch_tool_type", "context_window",
 }  # fmt: skip
-BUNDLED = {
+BUNDLED: dict[str, Any] = {
     "models": [
         {
             "slug": "gpt-5.5",

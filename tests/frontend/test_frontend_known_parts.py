@@ -6,18 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Conversation, ToolSpec, Turn
+from schemas.conversation import Conversation, Text, ToolSpec, Turn
 from schemas.errors import Invalid
-from schemas.frames import CountRequest, TurnRequest
-from services.frontend.dialects.chat.dialect import Chat
-from services.frontend.dialects.chat.request import parse as parse_chat
-from services.frontend.dialects.chat.shape import Settings
-from services.frontend.dialects.known_parts import MIN_BYTES, KnownParts
-from services.frontend.dialects.messages.dialect import Messages
-from services.frontend.dialects.messages.request import parse as parse_messages
-from services.frontend.dialects.responses.dialect import Responses
-from services.frontend.request_bytes import request_bytes
-from services.frontend.shape_limits import ShapeCheck, ShapeLimits
+from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.chat.request import parse as parse_chat
+from services.frontend.apis.chat.shape import Settings
+from services.frontend.apis.common import known_parts
+from services.frontend.apis.common.known_parts import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
+from services.frontend.apis.messages.dialect import Messages
+from services.frontend.apis.messages.request import parse as parse_messages
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.pipeline.conversation_limits import ConversationCheck, ConversationLimits
 
 LONG = "Reads one file, from its first line to its last. " * 8
 
@@ -124,23 +123,23 @@ def test_half_a_surrogate_pair_in_a_tool_is_mended() -> None:
 
 
 def test_what_was_used_least_lately_goes_first() -> None:
-    known: KnownParts[bytes] = KnownParts(max_bytes=4 * MIN_BYTES)
+    known: KnownParts[bytes] = KnownParts(max_size=4 * MIN_SIZE)
     made: list[bytes] = []
 
     def make(data: bytes) -> bytes:
         made.append(data[:1])
         return data
 
-    parts = {letter: letter * MIN_BYTES for letter in (b"a", b"b", b"c", b"d", b"e")}
+    parts = {letter: letter * MIN_SIZE for letter in (b"a", b"b", b"c", b"d", b"e")}
     for letter in (b"a", b"b", b"c", b"d", b"a", b"e", b"a", b"b"):
         assert known.get(parts[letter], make) == parts[letter]
     assert made == [b"a", b"b", b"c", b"d", b"e", b"b"]
-    assert known.size == 4 * MIN_BYTES
+    assert known.size == 4 * MIN_SIZE
 
 
 def test_what_is_too_large_or_too_small_is_not_kept() -> None:
-    known: KnownParts[bytes] = KnownParts(max_bytes=4 * MIN_BYTES)
-    for data in (b"x" * (MIN_BYTES - 1), b"x" * (MIN_BYTES + 1)):
+    known: KnownParts[bytes] = KnownParts(max_size=4 * MIN_SIZE)
+    for data in (b"x" * (MIN_SIZE - 1), b"x" * (MIN_SIZE + 1)):
         assert known.get(data, bytes) == data
     assert known.size == 0
 
@@ -152,8 +151,8 @@ def test_what_could_not_be_made_is_tried_again() -> None:
         raise Invalid("no")
 
     with pytest.raises(Invalid):
-        known.get(b"1" * MIN_BYTES, fail)
-    assert known.get(b"1" * MIN_BYTES, len) == MIN_BYTES
+        known.get(b"1" * MIN_SIZE, fail)
+    assert known.get(b"1" * MIN_SIZE, len) == MIN_SIZE
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -164,7 +163,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 def test_a_tool_that_was_good_is_not_looked_through_again_and_another_is() -> None:
-    check = ShapeCheck(ShapeLimits(messages=9, tools=9, media=9, nesting=4))
+    check = ConversationCheck(ConversationLimits(messages=9, tools=9, media=9, nesting=4))
     good, bad = ToolSpec("good", schema=deep(4)), ToolSpec("bad", schema=deep(5))
     turns = [Turn("user", [])]
     for _ in range(2):
@@ -177,31 +176,6 @@ def test_a_tool_that_was_good_is_not_looked_through_again_and_another_is() -> No
         check(Conversation("m", turns, tools=[msgspec.structs.replace(good)]))
 
 
-@pytest.mark.parametrize(
-    ("dialect", "body"),
-    [
-        (
-            Messages(),
-            messages([tool("read"), tool("find", defer_loading=True)], system=LONG, thinking={"type": "adaptive"}),
-        ),
-        (Messages(), messages([tool("é")], chat_template_kwargs={"a": 1}, temperature=0.5)),
-        (Messages(), messages([])),
-        (Chat(), chat([wrapped("read"), wrapped("write")], parallel_tool_calls=False)),
-        (Chat(), chat(None, functions=[{"name": "old", "description": LONG}])),
-        (Responses(), responses([function("read"), {"type": "custom", "name": "patch"}], instructions=LONG)),
-        (Responses(), responses([{"type": "namespace", "name": "git", "tools": [function("log")]}, function("x")])),
-    ],
-)
-def test_the_request_on_the_bus_has_the_bytes_that_msgspec_gives_it(dialect: Any, body: bytes) -> None:
-    for _ in range(2):
-        conversation = dialect.parse(body, {}).conversations[0]
-        turn = TurnRequest("t", "f", conversation, deadline=1.5, avoid=["w"])
-        assert request_bytes(turn) == msgspec.json.encode(turn)
-        count = CountRequest(conversation)
-        assert request_bytes(count) == msgspec.json.encode(count)
-        assert msgspec.json.decode(request_bytes(turn), type=TurnRequest) == turn
-
-
 def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> None:
     dialect = Responses()
     added = {"type": "additional_tools", "tools": [function("late")]}
@@ -209,3 +183,69 @@ def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> 
     for names in (["read"], ["read", "late"], ["read"]):
         body = responses([function("read")], input=items if "late" in names else "Hi.")
         assert [spec.name for spec in dialect.parse(body, {}).conversation.tools] == names
+
+
+def test_of_parts_with_one_hash_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_parts, "xxh3_64_intdigest", lambda _: 1)
+    known: KnownParts[bytes] = KnownParts()
+    for part in (b"a" * MIN_SIZE, b"b" * MIN_SIZE, b"a" * MIN_SIZE):
+        assert known.get(part, bytes.upper) == part.upper()
+    assert known.size == MIN_SIZE
+
+
+INSTRUCTIONS = "Be brief, be exact, and read a file before you change it. " * 200
+OTHER = INSTRUCTIONS[:3000] + "X" + INSTRUCTIONS[3001:]
+
+
+def shared(known: KnownParts[Any], *system: str, said: str = "Hi.") -> Conversation:
+    conversation = Conversation("m", [Turn("user", [Text(said)])], system=[Text("".join(list(t))) for t in system])
+    share_texts(conversation, known)
+    return conversation
+
+
+def test_requests_with_the_same_instructions_hold_one_text() -> None:
+    api = Messages()
+    blocks = [{"type": "text", "text": "You are an agent."}, {"type": "text", "text": INSTRUCTIONS}]
+    said = [[{"role": "user", "content": text}] for text in ("Hi.", INSTRUCTIONS + "?")]
+    first, second = (api.parse(messages([], system=blocks, messages=one), {}).conversation for one in said)
+    assert first.system[1] is second.system[1]
+    assert [first, second] == [
+        parse_messages(messages([], system=blocks, messages=one), {}).conversation for one in said
+    ]
+
+
+def test_instructions_that_are_messages_are_held_once_too() -> None:
+    api = Chat(Settings())
+
+    def ask(said: str) -> Conversation:
+        turns = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": said}]
+        return api.parse(chat([], messages=turns), {}).conversations[0]
+
+    first, second = ask("Hi."), ask("Bye.")
+    assert first.turns[0].parts[0] is second.turns[0].parts[0]
+    assert second.turns[1].parts == [Text("Bye.")]
+
+
+def test_texts_that_only_begin_and_end_alike_stay_what_they_are() -> None:
+    known: KnownParts[Any] = KnownParts()
+    for system in (INSTRUCTIONS, OTHER, INSTRUCTIONS, OTHER):
+        assert shared(known, system).system == [Text(system)]
+    assert known.size == len(INSTRUCTIONS) + len(OTHER)
+
+
+def test_short_texts_and_texts_too_large_are_left_alone() -> None:
+    known: KnownParts[Any] = KnownParts(4 * MIN_CHARS)
+    shared(known, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
+    assert known.size == 0
+    shared(known, "z" * MIN_CHARS)
+    assert known.size == MIN_CHARS
+
+
+def test_the_least_recently_used_texts_go_first() -> None:
+    known: KnownParts[Any] = KnownParts(4 * MIN_CHARS)
+    kept = shared(known, "0" * MIN_CHARS).system[0]
+    for name in "12345":
+        shared(known, name * MIN_CHARS)
+        assert shared(known, "0" * MIN_CHARS).system[0] is kept
+        assert known.size <= 4 * MIN_CHARS
+    assert shared(known, "5" * MIN_CHARS, said="1" * MIN_CHARS).turns[0].parts == [Text("1" * MIN_CHARS)]

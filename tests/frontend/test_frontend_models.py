@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 from anthropic.types import ModelInfo
-from frontend_fakes import MODEL, FakeGateway, serving
 from openai.types import Model
 
 from schemas.control import ModelCard
 from schemas.errors import Invalid
-from services.frontend.dialects.models import entry, listing, names
+from services.frontend.apis.models.documents import entry, listing, names
 from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
 CARDS = [
     ModelCard(

@@ -1,4 +1,4 @@
-"""What the fuzzer found, reduced: the laws hold, and the blocks are what was argued to be right."""
+"""Reduced inputs that the fuzzer found: the properties hold, and the blocks are the expected ones."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fuzz.cases import from_vector
-from fuzz.laws import Block, check
+from fuzz.properties import Block, check
 
 FINDINGS = [
     json.loads(line)
@@ -18,12 +18,12 @@ FINDINGS = [
 
 @pytest.mark.parametrize("finding", FINDINGS, ids=[f"{f['family']}-{f['case']}" for f in FINDINGS])
 def test_finding(finding: dict[str, Any]) -> None:
-    blocks = [told(block) for block in check(from_vector(finding))]
+    blocks = [as_vector(block) for block in check(from_vector(finding))]
     if "expected" in finding:
         assert blocks == finding["expected"], finding["why"]
 
 
-def told(block: Block) -> dict[str, Any]:
+def as_vector(block: Block) -> dict[str, Any]:
     """A block as vectors have it."""
     if block.kind != "tool_use":
         return {"type": block.kind, "text": block.text}

@@ -1,11 +1,11 @@
-"""The fuzzer's parser targets, from fixed seeds: a short run of what `python -m fuzz` does for hours."""
+"""The fuzzer's parser targets, for a short run from fixed seeds."""
 
 from random import Random
 
 import pytest
 
 from fuzz.cases import FAMILIES, decode
-from fuzz.laws import Broken
+from fuzz.properties import PropertyViolated
 from fuzz.targets import parser, stories
 
 _SEEDS: dict[str, list[bytes]] = {}
@@ -13,16 +13,16 @@ for _, _seed in parser.seeds():
     _SEEDS.setdefault(decode(_seed).family, []).append(_seed)
 
 
-def test_every_vector_keeps_every_law() -> None:
+def test_every_property_holds_for_every_vector() -> None:
     for name, data in parser.seeds():
         try:
             parser.one(data)
-        except Broken as broken:
-            pytest.fail(f"{name}: {broken}")
+        except PropertyViolated as violation:
+            pytest.fail(f"{name}: {violation}")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_mutations_keep_every_law(family: str) -> None:
+def test_every_property_holds_for_mutations(family: str) -> None:
     chance = Random(family)
     pool = list(_SEEDS.get(family) or [bytes([FAMILIES.index(family)]) + b"\0\1\0\0\0text"])
     for _ in range(40):
@@ -35,7 +35,7 @@ def test_mutations_keep_every_law(family: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(FAMILIES)))
-def test_blocks_are_what_was_written(number: int) -> None:
+def test_blocks_equal_the_generated_turn(number: int) -> None:
     chance = Random(number)
     for _ in range(15):
         data = bytes([number]) + chance.randbytes(chance.randrange(10, 120))

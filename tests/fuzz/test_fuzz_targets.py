@@ -36,7 +36,7 @@ def body(block: bytes) -> bytes:
         b'{"type":"web_search_tool_result","content":' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}",
     ],
 )
-def test_hosted_results_are_read_or_refused(block: bytes) -> None:
+def test_hosted_results_are_parsed_or_refused(block: bytes) -> None:
     messages.one(body(block))
 
 
@@ -48,7 +48,7 @@ def test_hosted_results_are_read_or_refused(block: bytes) -> None:
         (["</", "</done>"], "x</done>", "x", "</"),
     ],
 )
-def test_a_stop_string_inside_another_is_found_however_the_text_is_cut(
+def test_a_stop_string_inside_another_is_found_in_every_split(
     stops: list[str], text: str, shown: str, hit: str
 ) -> None:
     assert stop.reference(text, stops) == (shown, hit)

@@ -17,7 +17,7 @@ KNOWN = {
     "llama3_1": ("kept", "kept"),
     "deepseekv3": ("kept", "changed"),  # reads no reasoning: in its own tags
 }
-"""templates.md §4."""
+"""What becomes of turns by these templates."""
 
 
 @pytest.mark.parametrize("name", KNOWN)

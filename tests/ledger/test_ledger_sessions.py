@@ -1,6 +1,7 @@
 """Random agent sessions through published templates: what an engine has is what the next prompt begins with, wherever
 the template keeps the turn; where it does not, the prompt is the template's own text."""
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -12,20 +13,21 @@ from bench.ledger.clients import CLIENTS
 from bench.ledger.models import build, published
 from bench.ledger.sessions import WORD
 from bench.ledger.walk import Before, Step, Walk
-from fuzz.stories import Choices
-from services.cli import demo_model
+from fuzz.generated_turns import Choices
+from services.cli.demo import model as demo_model
 from services.preprocessor.model import ModelSetup
 
-DEMO = Path(demo_model.__file__).parent / "demo" / "chat_template.jinja"
+DEMO = Path(demo_model.__file__).parent / "chat_template.jinja"
 OWN = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
 """Forms that the published ones lack."""
 TEMPLATES = {**published(), **OWN, "demo": DEMO}
+QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in published()}.values(), *OWN, "demo"}
+"""One template of each kind; the others are its versions."""
 CHANCE = st.binary(min_size=150, max_size=400)
 UNENDED = ("late_end",)
 """Nothing shows where a turn ends that has text behind a call."""
 quick = settings(
     max_examples=6,
-    deadline=None,
     # A session is no simpler for being shorter in bytes, and each takes a while.
     phases=[phase for phase in Phase if phase is not Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -53,11 +55,11 @@ def check(step: Step, setup: ModelSetup) -> None:
     if kept is None:
         assert ids == step.plain
         return
-    assert ids[: len(kept.ids)] == kept.ids, (kept.output.text, text[len(kept.front) :])
+    assert ids[: len(kept.ids)] == kept.ids, (kept.output.text, text[len(kept.head) :])
     rest = ids[len(kept.ids) :]
     end = text[len(text) - len(setup.tokenizer.decode(rest)) :]
     assert rest == [*setup.encoder.encode(end)], "the text behind it has other tokens than its own"
-    assert WORD.findall(text)[: -len(WORD.findall(end)) or None] == WORD.findall(kept.front) + kept.output.words
+    assert WORD.findall(text)[: -len(WORD.findall(end)) or None] == WORD.findall(kept.head) + kept.output.words
 
 
 def _goes_on_after_calls(turn: Before) -> bool:
@@ -70,7 +72,9 @@ def test_there_are_templates() -> None:
     assert len(published()) >= 40
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TEMPLATES]
+)
 @quick
 @given(chance=CHANCE)
 def test_a_session_is_its_own_prefix(models: Models, name: str, chance: bytes) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from schemas.conversation import ToolSpec
 from schemas.frames import ParseContext
-from schemas.ledger import LedgerSeat
-from services.parser.contexts import KEPT, Contexts
+from schemas.ledger import LedgerContext
+from services.parser.shard import KEPT, ContextDecoder
 
 NESTED = {"type": "object", "properties": {"tools": {"type": "array"}, 'a"tools":[': {"enum": ['"tools":[]', "é"]}}}
 TOOLS = [ToolSpec(f"tool{n}", schema=NESTED) for n in range(20)]
@@ -26,27 +26,27 @@ def spelled(**fields: Any) -> msgspec.Raw:
         {"tools": []},
         {"prefix": '"tools":' * 300, "stop": ['"tools":[]']},
         {"tools": TOOLS[:1], "prefix": "x" * 2000, "allowed": ["tool0"]},
-        {"ledger": LedgerSeat(b"s", 1, b"f", "lead" * 400), "in_reasoning": True, "calls": "single"},
+        {"ledger": LedgerContext(b"s", 1, b"f", "lead" * 400), "in_reasoning": True, "calls": "single"},
     ],
 )
 def test_a_context_is_what_it_says(fields: dict[str, Any]) -> None:
-    raw, contexts = spelled(**fields), Contexts()
-    first, again = contexts.read(raw), contexts.read(raw)
+    raw, contexts = spelled(**fields), ContextDecoder()
+    first, again = contexts.decode(raw), contexts.decode(raw)
     assert first == again == msgspec.json.decode(raw, type=ParseContext)
 
 
 def test_spaced_json_is_read_too() -> None:
     spaced = msgspec.json.format(bytes(spelled()), indent=2)
-    assert Contexts().read(msgspec.Raw(spaced)) == msgspec.json.decode(spaced, type=ParseContext)
+    assert ContextDecoder().decode(msgspec.Raw(spaced)) == msgspec.json.decode(spaced, type=ParseContext)
 
 
 def test_turns_of_a_session_share_their_tools() -> None:
-    contexts = Contexts()
-    first = contexts.read(spelled(prompt_tokens=1))
-    assert contexts.read(spelled(prompt_tokens=2)).tools is first.tools
+    contexts = ContextDecoder()
+    first = contexts.decode(spelled(prompt_tokens=1))
+    assert contexts.decode(spelled(prompt_tokens=2)).tools is first.tools
     for number in range(KEPT):
-        contexts.read(spelled(tools=[*TOOLS, ToolSpec(f"other{number}")]))
-    assert contexts.read(spelled()).tools is not first.tools
+        contexts.decode(spelled(tools=[*TOOLS, ToolSpec(f"other{number}")]))
+    assert contexts.decode(spelled()).tools is not first.tools
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_turns_of_a_session_share_their_tools() -> None:
 )
 def test_what_is_none_is_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        Contexts().read(msgspec.Raw(raw))
+        ContextDecoder().decode(msgspec.Raw(raw))

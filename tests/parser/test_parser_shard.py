@@ -7,18 +7,28 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_parser_detokenizer import byte_level
 
-from schemas.control import Standing
+from schemas.control import StreamPosition
 from schemas.conversation import ToolSpec
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, TokenLogprob
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    FinishReason,
+    Interrupted,
+    TokenLogprob,
+)
 from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, unpack_ids
-from services.parser.detokenizer import Vocabulary
 from services.parser.shard import Shard
 from services.parser.turn_parse import UNREAD, TurnParse
 from services.runtime.seal import Sealer
-from services.runtime.turnlog import Cursor, Verdict
-from services.worker.stepper import GONE
+from services.runtime.streams.turn_log import Cursor, Verdict
+from services.tokenization.detokenizer import Vocabulary
+from services.worker.outbox import GONE
+from tests.tokenization.test_tokenization_detokenizer import byte_level
 
 TOKENIZER = byte_level()
 VOCABULARY = Vocabulary(TOKENIZER)
@@ -174,6 +184,28 @@ def test_a_call_of_a_tool_that_may_not_be_called_is_text() -> None:
     assert kinds == ["text", "tool_use", "tool_use"]
 
 
+def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
+    """All dispatches; each is right before the end of its block, and has its id, name and arguments."""
+    read = events(parse)
+    for at, event in enumerate(read):
+        if isinstance(event, Dispatch):
+            start, stop = parse.log.ends(event.block)
+            assert read[at + 1] is stop
+            assert (start.name, start.call_id) == (event.name, event.call_id)
+    return [(event.block, event.name, event.arguments) for event in read if isinstance(event, Dispatch)]
+
+
+@pytest.mark.parametrize("cuts", [0, 1])
+def test_a_complete_call_is_dispatched_once(cuts: int) -> None:
+    tools = [RUN, ToolSpec("wipe")]
+    run, wipe = (1, "run", '{"cmd": "ls"}'), (2, "wipe", '{"all": true}')
+    assert dispatched(parsed(CALLS, tools=tools, told=False, cuts=cuts)) == [run, wipe]
+    assert dispatched(parsed(CALLS, tools=tools, told=False, cuts=cuts, calls="single")) == [run]
+    assert dispatched(parsed(CALLS, tools=tools, told=False, cuts=cuts, allowed=["run"])) == [run]
+    cut_off = CALLS.removesuffix("}\n</tool_call>")
+    assert dispatched(parsed(cut_off, tools=tools, told=False, cuts=cuts, reason=FinishReason.LENGTH)) == [run]
+
+
 def test_a_barred_call_does_not_end_the_turn_nor_is_it_searched_for_stop_strings() -> None:
     tools = [RUN, ToolSpec("wipe")]
     parse = parsed(CALLS, tools=tools, allowed=["wipe"], calls="single", stop=["ls", "}"], told=False)
@@ -199,7 +231,7 @@ def test_a_raw_completion_of_nothing_has_no_block() -> None:
     assert [type(event) for event in events(shard.turns["t"])] == [Finish]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 7), st.integers(0, 40), st.integers(1, 400), st.booleans())
 def test_a_reader_that_stands_anywhere_gets_each_token_once(cuts: int, start: int, room: int, stops: bool) -> None:
     """Whatever was sent before, and however it is cut: a token comes with the character at its place, and only then."""
@@ -257,7 +289,7 @@ def test_a_stream_that_its_worker_has_lost_is_interrupted_where_it_stands() -> N
 def test_a_stream_that_is_gone_is_not_asked_for_again() -> None:
     shard = Shard(VOCABULARY, SEALER)
     assert shard.take(TokenEntry("unknown", 1, 0, finish=GONE), "w") is None
-    assert isinstance(shard.take(TokenEntry("unknown", 1, 0, [1]), "w"), Standing)
+    assert isinstance(shard.take(TokenEntry("unknown", 1, 0, [1]), "w"), StreamPosition)
     assert shard.turns == {}
 
 
@@ -285,7 +317,7 @@ class Reader:
             while not left:
                 more, left = parse.read(self.room)
                 events += more
-            parse.cruise()
+            parse.enter_fast_path()
         self.take(events)
 
     def take(self, events: list[Any]) -> None:
@@ -307,9 +339,9 @@ class Reader:
         return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
-def test_a_turn_that_cruises_says_what_it_would_have_said(data: st.DataObject) -> None:
+def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
     """Whenever it is read, asked to say something again or given its tokens: the same turn as token by token."""
     ids = ids_of(STREAM)
     stop = data.draw(st.sampled_from([[], [], ["Done"]]))
@@ -319,12 +351,12 @@ def test_a_turn_that_cruises_says_what_it_would_have_said(data: st.DataObject) -
     shard = Shard(VOCABULARY, SEALER)
     shard.take(entry(0, [], told=False, **context), "w")
     reader = Reader(shard.turns["t"], data.draw(st.sampled_from([3, 20, 10_000])))
-    parse, at, cruised = reader.parse, 0, 0
+    parse, at, fast = reader.parse, 0, 0
     while at < len(ids) and not parse.ended:
         step = data.draw(st.sampled_from([1, 1, 1, 2, 7]))
         piece = entry(at, ids[at : at + step], told=False, **context)
-        if parse.goes_on(piece):
-            cruised += 1
+        if parse.take_fast(piece):
+            fast += 1
         else:
             shard.take(piece, "w")
         at += step
@@ -334,27 +366,27 @@ def test_a_turn_that_cruises_says_what_it_would_have_said(data: st.DataObject) -
         if what != "wait":
             reader.read()
     last = entry(len(ids), [], told=False, finish=TokenFinish(FinishReason.STOP, STOP))
-    assert not parse.goes_on(last)
+    assert not parse.take_fast(last)
     shard.take(last, "w")
     reader.read()
     assert reader.blocks() == slow.blocks()
     assert told(parse) == told(slow.parse)
     assert finish(parse) == finish(slow.parse)
     assert parse.ids == slow.parse.ids
-    assert not (cruised and stop)
+    assert not (fast and stop)
 
 
-def cruising(text: str) -> tuple[Shard, TurnParse]:
+def on_fast_path(text: str) -> tuple[Shard, TurnParse]:
     shard = Shard(VOCABULARY, SEALER)
     shard.take(entry(0, ids_of(text), told=False), "w")
     parse = shard.turns["t"]
     parse.read(10_000)
-    parse.cruise()
+    parse.enter_fast_path()
     return shard, parse
 
 
-def test_a_turn_cruises_with_the_next_tokens_of_this_attempt() -> None:
-    shard, parse = cruising("Hello there")
+def test_the_fast_path_takes_only_the_next_tokens_of_this_attempt() -> None:
+    shard, parse = on_fast_path("Hello there")
     have = len(parse.ids)
     (token,) = ids_of("!")
     for other in (
@@ -368,48 +400,48 @@ def test_a_turn_cruises_with_the_next_tokens_of_this_attempt() -> None:
         TokenEntry("t", 1, have, ids_of("🌊")[:1]),
         TokenEntry("t", 1, have, [10**6]),
     ):
-        assert not parse.goes_on(other)
+        assert not parse.take_fast(other)
         assert len(parse.ids) == have
-    assert parse.goes_on(TokenEntry("t", 1, have, [token]))
+    assert parse.take_fast(TokenEntry("t", 1, have, [token]))
     assert parse.next_delta() == Delta(0, len("Hello there"), "!")
     assert parse.plain is not None
     shard.take(TokenEntry("t", 1, have + 1, finish=GONE), "w")
-    assert not parse.goes_on(TokenEntry("t", 1, have + 1, [token]))
+    assert not parse.take_fast(TokenEntry("t", 1, have + 1, [token]))
     assert [type(event) for event in parse.read(10_000)[0]] == [Interrupted]
-    parse.cruise()
+    parse.enter_fast_path()
     assert parse.plain is None
 
 
-def test_a_character_in_halves_is_not_cruised_over() -> None:
-    _, parse = cruising("Hello")
+def test_half_a_character_is_not_for_the_fast_path() -> None:
+    _, parse = on_fast_path("Hello")
     parse.feed(ids_of("🌊")[:1])
     parse.read(10_000)
-    parse.cruise()
+    parse.enter_fast_path()
     assert parse.plain is None
     parse.feed(ids_of("🌊")[1:])
     assert parse.read(10_000)[0] == [Delta(0, 5, "🌊")]
-    parse.cruise()
+    parse.enter_fast_path()
     assert parse.plain is not None
 
 
-def test_a_turn_that_nobody_reads_lands_again() -> None:
-    _, parse = cruising("Hello")
+def test_a_turn_that_is_not_read_leaves_the_fast_path() -> None:
+    _, parse = on_fast_path("Hello")
     (token,) = ids_of("!")
     count = 0
-    while parse.goes_on(TokenEntry("t", 1, len(parse.ids), [token])):
+    while parse.take_fast(TokenEntry("t", 1, len(parse.ids), [token])):
         count += 1
     assert UNREAD < count < 2 * UNREAD
     assert parse.read(10_000)[0] == [Delta(0, 5, "!" * count)]
 
 
-def test_tokens_are_counted_as_reasoning_while_a_turn_cruises() -> None:
+def test_tokens_are_counted_as_reasoning_on_the_fast_path() -> None:
     shard = Shard(VOCABULARY, SEALER)
     shard.take(entry(0, ids_of("Hm"), told=False, in_reasoning=True), "w")
     parse = shard.turns["t"]
     for _ in range(5):
         parse.read(10_000)
-        parse.cruise()
-        assert parse.goes_on(TokenEntry("t", 1, len(parse.ids), ids_of("!")))
+        parse.enter_fast_path()
+        assert parse.take_fast(TokenEntry("t", 1, len(parse.ids), ids_of("!")))
     thought = len(parse.ids)
     closed = ids_of("\n</think>\n\nYes")
     shard.take(TokenEntry("t", 1, thought, closed, finish=TokenFinish(FinishReason.LENGTH)), "w")

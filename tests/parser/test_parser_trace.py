@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 import pytest
-from parser_cases import CHUNKINGS, Block, fold, tools, vectors
 
 from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, FinishReason, TokenLogprob
-from services.parser import families, open_parser
-from services.parser.tape import escaped
+from services.families import families, open_parser
+from services.families.grammar.scanner import escaped
 from services.parser.trace import Trace
+from tests.families.parser_cases import CHUNKINGS, Block, fold, tools, vectors
 
 RUN = ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "number"}}})
 NAMED = ["qwen3_coder", "hermes", "kimi_k2", "deepseek_v32", "mistral", "pythonic", "gpt_oss", "glm45", "minimax_m3"]
@@ -42,7 +42,7 @@ def traced(
 
     def take(new: Iterable[BlockEvent]) -> None:
         new = list(new)
-        for event, tokens in zip(new, trace.spoken(new), strict=True):
+        for event, tokens in zip(new, trace.match(new), strict=True):
             events.append(event)
             told.setdefault(event.block, []).extend((round(t.logprob), t.at) for t in tokens)
 
@@ -159,7 +159,7 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
     trace.token(0, "", b"\xe8", [(0, -1.0), (1, -0.5)])
     trace.token(1, "", b"\xe8\x88", [(1, -2.0), (0, -0.5)])
     trace.token(2, "\u8239!", b"", [(2, -3.0)])
-    found: list[TokenLogprob] = [t for told in trace.spoken(parser.feed("\u8239!")) for t in told]
+    found: list[TokenLogprob] = [t for told in trace.match(parser.feed("\u8239!")) for t in told]
     assert [(t.token, t.data, t.at) for t in found] == [
         ("\ufffd", b"\xe8", 0),
         ("\ufffd", b"\x88", 0),

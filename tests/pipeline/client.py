@@ -1,5 +1,6 @@
-"""A Messages client for tests: raw event streams with their times, over plain aiohttp."""
+"""A Messages client for tests: raw event streams with arrival times, over plain aiohttp."""
 
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.conftest import LIMIT_S, until
 from tests.pipeline.stack import MODEL
 
 TOOLS = [
@@ -30,7 +32,7 @@ def call(cmd: str, **more: object) -> str:
 
 
 def say(*outputs: str) -> str:
-    """A user message whose answers, turn by turn, are these raw outputs (the prompt has opened the reasoning)."""
+    """A user message that makes the script engine output these texts, turn by turn (the prompt opens the reasoning)."""
     return "".join(f"[[say]]{output}[[/say]]" for output in outputs)
 
 
@@ -48,7 +50,7 @@ def body(user: str, **more: Any) -> dict[str, Any]:
 
 @dataclass
 class Event:
-    """One SSE event and when it came (seconds, monotonic)."""
+    """One SSE event and its arrival time (monotonic seconds)."""
 
     name: str
     data: dict[str, Any]
@@ -57,7 +59,7 @@ class Event:
 
 @dataclass
 class Answer:
-    """A whole stream, put together again, with every rule of the grammar checked on the way."""
+    """A stream, assembled; checks the order of its events."""
 
     events: list[Event]
     blocks: list[dict[str, Any]] = field(default_factory=list)
@@ -106,14 +108,14 @@ class Answer:
         return [block["type"] for block in self.blocks]
 
     @property
-    def said(self) -> list[tuple[str, Any]]:
+    def contents(self) -> list[tuple[str, Any]]:
         """(type, text or input) of each block."""
         values = {"thinking": "thinking", "text": "text", "tool_use": "input"}
         return [(block["type"], block[values[block["type"]]]) for block in self.blocks]
 
     @property
     def message(self) -> dict[str, Any]:
-        """The assistant message as an agent sends it back."""
+        """The assistant message as an agent sends it in the next request."""
         return {
             "role": "assistant",
             "content": [{k: v for k, v in b.items() if not k.startswith("_")} for b in self.blocks],
@@ -133,7 +135,7 @@ def _apply(block: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
-    """The events of a stream as they come."""
+    """Yields the events of a stream as they arrive."""
     name, buffer = "", b""
     async for chunk in response.content.iter_any():
         at = time.monotonic()
@@ -146,16 +148,27 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
 
 
 class Client:
-    """Talks to one frontend."""
+    """A client of one frontend."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60)
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=4 * LIMIT_S)
         )
 
+    async def ready(self) -> None:
+        """Waits until the frontend is ready to serve."""
+
+        async def is_ready() -> bool:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with self.http.get(f"{self.url}/ready") as response:
+                    return response.status == 200
+            return False
+
+        await until(is_ready)
+
     async def stream(self, request: dict[str, Any]) -> Answer:
-        """One turn, whole."""
+        """Streams one turn to its end."""
         async with self.http.post(f"{self.url}/v1/messages", json=request) as response:
             assert response.status == 200, await response.text()
             return Answer([event async for event in events(response)])

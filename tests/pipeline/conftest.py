@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from structlog.typing import FilteringBoundLogger
 
-from services.cli.demo_model import build_demo_model
+from services.cli.demo.model import build_demo_model
 from tests.conftest import NatsServer
 from tests.pipeline.client import Client
 from tests.pipeline.local import Local, Model
 from tests.pipeline.stack import Stack
 
 AGENT = "acme/agent"
-"""What the scripted agent is called in the tests of real clients."""
+"""Model name of the scripted agent in the tests of real clients."""
 WINDOW = 32768
 """Its context window: small enough for a client to fill."""
 
@@ -26,7 +26,7 @@ def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two of every inner stage and one frontend, for tests that harm nobody."""
+    """Two of every inner stage and one frontend, for tests that leave them intact."""
     running = Stack(nats, demo_model, tmp_path_factory.mktemp("stack"))
     counts = {"worker": 2, "parser": 2, "preprocessor": 2}
     frontend = {"ping_interval_s": 0.3, "slow_reader_timeout_s": 2, "max_body_bytes": 4 << 20}
@@ -38,7 +38,7 @@ def stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def make_nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], NatsServer]]:
-    """A server for each pipeline: whoever shares one with others hears of their models."""
+    """A server for each pipeline: processes on one server discover each other's models."""
     servers: list[NatsServer] = []
 
     def make() -> NatsServer:
@@ -69,27 +69,29 @@ def agent_stack(
         running.stop()
 
 
-MORTALS = {"worker": 2, "parser": 2, "preprocessor": 2}
+COUNTS = {"worker": 2, "parser": 2, "preprocessor": 2}
+SHARED = {"response_store": "shared", "drain_s": 20}
+"""Options of the frontends of `fragile_stack`."""
 
 
 @pytest.fixture(scope="session")
-def mortal_stack(
+def fragile_stack(
     make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    """Two of every inner stage, quick to notice a death."""
-    directory = tmp_path_factory.mktemp("mortal")
+    """Two of every inner stage, which detect a death quickly; frontends share stored Responses."""
+    directory = tmp_path_factory.mktemp("fragile")
     running = Stack(make_nats(), demo_model, directory, beat_interval_s=0.25, dead_after_s=1.5)
     try:
-        yield running.start_all(MORTALS)
+        yield running.start_all(COUNTS, frontend=SHARED)
     finally:
         running.stop()
 
 
 @pytest.fixture
-def own_stack(mortal_stack: Stack) -> Stack:
-    """The same, whole again after whatever the last test did to it."""
-    mortal_stack.restore(MORTALS)
-    return mortal_stack
+def own_stack(fragile_stack: Stack) -> Stack:
+    """The same, with every process replaced that the last test ended."""
+    fragile_stack.restore(COUNTS, frontend=SHARED)
+    return fragile_stack
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +106,7 @@ def local_nats(make_nats: Callable[[], NatsServer]) -> NatsServer:
 
 @pytest.fixture
 async def local(local_nats: NatsServer, counting_model: Model, quiet_log: FilteringBoundLogger) -> AsyncIterator[Local]:
-    """A pipeline in the test's own loop, with nothing started yet."""
+    """A pipeline in the event loop of the test, with no process started."""
     pipeline = Local(local_nats, counting_model, quiet_log)
     yield pipeline
     await pipeline.stop()
@@ -112,13 +114,13 @@ async def local(local_nats: NatsServer, counting_model: Model, quiet_log: Filter
 
 @pytest.fixture
 async def client(stack: Stack) -> AsyncIterator[Client]:
-    talker = Client(stack.url)
-    yield talker
-    await talker.http.close()
+    connected = Client(stack.url)
+    yield connected
+    await connected.http.close()
 
 
 @pytest.fixture
 async def own_client(own_stack: Stack) -> AsyncIterator[Client]:
-    talker = Client(own_stack.url)
-    yield talker
-    await talker.http.close()
+    connected = Client(own_stack.url)
+    yield connected
+    await connected.http.close()

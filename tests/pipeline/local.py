@@ -1,44 +1,56 @@
-"""All four services in one event loop over a real nats-server: every message can be lost, late or forged, and every
-object looked into. The engine is a counter whose words differ from worker to worker, as a sampled model's would: tokens
-of two decodings in one answer show."""
+"""Runs all four services in one event loop over a real nats-server, where a test can lose, change and forge messages.
+
+What a process does is observed from outside: its heartbeats, its messages on the bus, its engine. The engine counts, and
+its words differ from worker to worker, as those of a sampled model would: an answer that mixes the tokens of two
+decodings is detected.
+"""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 from tokenizers import Tokenizer
 
+from schemas import subjects
 from schemas.control import Load, Stage
 from schemas.conversation import Conversation, Sampling, Text, Turn
 from schemas.errors import EngineFailed
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
-from services.frontend.gateway import Gateway
-from services.parser.detokenizer import Vocabulary
+from schemas.frames import TokenFrame
+from services.frontend.pipeline.bus_gateway import BusGateway
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.service import Preprocessor
+from services.runtime.bus import Handler, Message, Subscription
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
-from services.runtime.nats_protocol import Delivered
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
+from services.tokenization.detokenizer import Vocabulary
 from services.worker import engine as contract
 from services.worker.service import Worker
 from tests.conftest import NatsServer, eventually
 
+INNER_STAGES: Final[tuple[Stage, ...]] = ("worker", "parser", "preprocessor")
+STAGES: Final[tuple[Stage, ...]] = (*INNER_STAGES, "frontend")
 STRIDE = 7
 WINDOW = 1_000_000
 QUEUE = 100
+LIMIT_S = 60.0
+"""How long a turn may take before its test fails."""
+
+_decode_tokens = msgspec.json.Decoder(TokenFrame).decode
 
 
 class Plan(Struct):
-    """What an engine does with one turn, whichever worker has it."""
+    """What an engine does with one turn, on any worker."""
 
     length: int = 40
     """Words until the model stops."""
@@ -47,7 +59,7 @@ class Plan(Struct):
     fail_at: int | None = None
     """The engine fails this turn after so many words."""
     hold_at: int | None = None
-    """The engine says nothing more after so many words until `go` is set."""
+    """The engine pauses after so many words until `go` is set."""
     go: asyncio.Event = asyncio.Event()
     cached: int | None = None
     burst: int = 1
@@ -77,12 +89,12 @@ class Model:
         return [*words[:2], *self.close, *words[2:]]
 
     def salts(self, text: str, first: int) -> list[int]:
-        """Which worker said each word of a text whose first word has index `first`."""
+        """Which worker wrote each word of a text whose first word has index `first`."""
         words = text.split()
         return [(self.place[word] - (first + i) * STRIDE) % len(self.words) for i, word in enumerate(words)]
 
 
-class Telling:
+class EngineTurn:
     """A turn of a `CountingEngine`."""
 
     def __init__(self, task: "asyncio.Task[None]") -> None:
@@ -93,32 +105,40 @@ class Telling:
 
 
 class CountingEngine:
-    """`Engine` that says numbered words."""
+    """An `Engine` that writes numbered words."""
 
     def __init__(self, model: Model, salt: int, plans: dict[str, Plan], slots: int = 1000) -> None:
         self.model = model
         self.salt = salt
         self.plans = plans
         self.running: dict[str, int] = {}
-        """Running requests: how many tokens each has said."""
+        """Running requests: how many tokens each has."""
         self.seen: list[contract.EngineRequest] = []
         self.alive = True
         self.slots = slots
         self.free = asyncio.Semaphore(slots)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def has(self, turn: str) -> bool:
+        """Whether an attempt at this turn runs."""
+        return any(request.startswith(f"{turn}.") for request in self.running)
 
     async def start(self) -> contract.EngineInfo:
         features = frozenset({"logprobs", "min_tokens", "seed"})
         return contract.EngineInfo("counting", "1", WINDOW, self.slots, None, None, [self.model.eos], features)
 
-    def open(self, request: contract.EngineRequest, sink: contract.Sink) -> "Telling":
+    def open(self, request: contract.EngineRequest, sink: contract.Sink) -> EngineTurn:
         self.seen.append(request)
-        return Telling(asyncio.create_task(self._tell(request, sink)))
+        task = asyncio.create_task(self._run(request, sink))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return EngineTurn(task)
 
-    async def _tell(self, request: contract.EngineRequest, sink: contract.Sink) -> None:
+    async def _run(self, request: contract.EngineRequest, sink: contract.Sink) -> None:
         async with self.free:
             self.running[request.id] = request.resumed
             try:
-                async for delta in self._say(request):
+                async for delta in self._decode(request):
                     self.running[request.id] += len(delta.ids)
                     sink.put(delta)
             except EngineFailed as error:
@@ -126,25 +146,25 @@ class CountingEngine:
             finally:
                 del self.running[request.id]
 
-    async def _say(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
+    async def _decode(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
         plan = self.plans.get(request.id.rpartition(".")[0], Plan())
         await asyncio.sleep(plan.prefill_s)
         ids = self.model.output(self.salt, plan.length)
         end = request.resumed + (request.sampling.max_tokens or 0)
-        said, cached = request.resumed, plan.cached
-        while said < min(len(ids), end):
-            if plan.hold_at is not None and said >= plan.hold_at:
+        done, cached = request.resumed, plan.cached
+        while done < min(len(ids), end):
+            if plan.hold_at is not None and done >= plan.hold_at:
                 await plan.go.wait()
-            if plan.fail_at is not None and said >= plan.fail_at:
+            if plan.fail_at is not None and done >= plan.fail_at:
                 raise EngineFailed("CUDA error")
             if not self.alive:
                 raise contract.EngineDied("the engine died")
             await asyncio.sleep(plan.pace_s)
-            step = ids[said : min(said + plan.burst, end)]
+            step = ids[done : min(done + plan.burst, end)]
             logprobs = None if request.sampling.logprobs is None else [[(token, -0.5)] for token in step]
             yield contract.Delta(step, logprobs=logprobs, cached=cached)
-            said, cached = said + len(step), None
-        if plan.hold_at is not None and said >= plan.hold_at:
+            done, cached = done + len(step), None
+        if plan.hold_at is not None and done >= plan.hold_at:
             await plan.go.wait()
         if len(ids) > end:
             yield contract.Delta(finish=FinishReason.LENGTH)
@@ -159,11 +179,13 @@ class CountingEngine:
 
     async def stop(self, grace_s: float) -> None:
         self.alive = False
+        for task in self._tasks:
+            task.cancel()
 
 
 @dataclass
 class Sink:
-    """A `TurnSink` that checks the grammar of what comes."""
+    """A `TurnSink` that checks the order of the events."""
 
     events: list[TurnEvent] = field(default_factory=list)
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -203,43 +225,87 @@ class Sink:
 
 
 class Service:
-    """One service in the loop, with its process."""
+    """One service in the loop, with its process, which is not connected yet."""
 
     def __init__(self, stage: Stage, process: Process, core: Any, engine: CountingEngine | None = None) -> None:
         self.stage = stage
         self.process = process
         self.core = core
-        self.engine = engine
         self.running: asyncio.Task[None] | None = None
         self.cut = False
-        """Hears nothing, and is not heard."""
+        """Messages are lost in both directions."""
         self.mute = False
-        """Is not heard, but hears everything: as one that is frozen, and thaws."""
-        connection = process.bus._connection
-        assert connection is not None
-        self._publish, self._delivered = connection.publish, connection.delivered
-
-        def publish(subject: str, data: bytes, *rest: Any) -> None:
-            self.largest = max(self.largest, len(data))
-            if not self.cut and not self.mute and not any(lose(subject) for lose in self.losing):
-                self._publish(subject, data, *rest)
-
-        def delivered(message: Delivered) -> None:
-            if not self.cut:
-                self._delivered(message)
-
-        connection.publish, connection.delivered = publish, delivered  # type: ignore[method-assign]
+        """Its own messages are lost; it receives all others, as a process that freezes and thaws."""
         self.largest = 0
         """Bytes of the largest message that was published."""
         self.losing: list[Callable[[str], bool]] = []
-        """What says yes to a subject makes the message get lost on its way out."""
+        """A message is lost on its way out where one of these returns True for its subject."""
+        self.watching: list[Callable[[str, bytes], None]] = []
+        """Called with subject and data of each message that is published, also where it is lost afterwards."""
+        self.changing: list[tuple[str, Callable[[bytes], bytes]]] = []
+        """(part of a subject, change): applied to messages on their way out and in."""
+        self.received: dict[str, int] = {}
+        """Of each turn, up to which output token the process has received its token stream."""
+        self._engine = engine
+        bus = process.bus
+        send, listen = bus.publish, bus.subscribe
+
+        def publish(subject: str, data: bytes, *, reply_to: str = "") -> bool:
+            data = self._changed(subject, data)
+            self.largest = max(self.largest, len(data))
+            for watch in self.watching:
+                watch(subject, data)
+            if self.cut or self.mute or any(lose(subject) for lose in self.losing):
+                return bus.connected
+            return send(subject, data, reply_to=reply_to)
+
+        async def subscribe(subject: str, handler: Handler) -> Subscription:
+            def handle(message: Message) -> None:
+                if not self.cut:
+                    data = self._changed(message.subject, message.data)
+                    handler(Message(bus, message.subject, data, message.reply_to))
+                    if subject == subjects.tokens(process.id):
+                        self._note(data)
+
+            return await listen(subject, handle)
+
+        bus.publish, bus.subscribe = publish, subscribe  # type: ignore[method-assign]
 
     @property
     def id(self) -> str:
         return self.process.id
 
+    @property
+    def engine(self) -> CountingEngine:
+        """The engine of a worker."""
+        assert self._engine is not None
+        return self._engine
+
+    @property
+    def turns(self) -> int:
+        """How many turns the process has, as its heartbeats report."""
+        return self.process.load().running
+
+    @property
+    def alive(self) -> bool:
+        return self.running is not None and not self.running.done()
+
+    def peer(self, other: "Service") -> bool:
+        """Whether this process counts the other one among the living."""
+        return self.process.registry.get(other.stage, other.id) is not None
+
+    def _changed(self, subject: str, data: bytes) -> bytes:
+        for part, change in self.changing:
+            if part in subject:
+                data = change(data)
+        return data
+
+    def _note(self, data: bytes) -> None:
+        for entry in _decode_tokens(data).entries:
+            self.received[entry.turn] = max(self.received.get(entry.turn, 0), entry.at + len(entry.ids))
+
     def lose(self, subject_part: str, count: int = 1) -> list[str]:
-        """Loses the next `count` messages on subjects that hold this text; returns the list of those that were."""
+        """Loses the next `count` messages on subjects with this text; returns the list of those that were lost."""
         lost: list[str] = []
 
         def matches(subject: str) -> bool:
@@ -252,20 +318,19 @@ class Service:
         return lost
 
     async def leave(self) -> None:
-        """Drains and goes."""
+        """Drains and ends."""
         assert self.running is not None
         self.process.stop()
         await self.running
 
     async def kill(self) -> None:
-        """Goes without a word."""
+        """Ends without a message to anyone."""
         self.cut = True
         assert self.running is not None
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
-        if isinstance(self.core, Worker):
-            for decoding in list(self.core._turns.values()):
-                decoding.cancel()
+        if self._engine is not None:
+            await self._engine.stop(0)
 
 
 class Local:
@@ -275,10 +340,12 @@ class Local:
         self.nats = nats
         self.model = model
         self.log = log
-        self.bus = BusConfig(nats_url=nats.url, **{"beat_interval_s": 0.1, "dead_after_s": 0.5, **bus})
+        self.bus = BusConfig(nats_url=nats.url, **{"beat_interval_s": 0.1, "dead_after_s": 1.0, **bus})
         self.services: list[Service] = []
         self.plans: dict[str, Plan] = {}
         self._turns = 0
+        self._parsers: dict[str, str] = {}
+        """The parser to which the token stream of each turn was sent last."""
 
     async def add(self, stage: Stage, *, model: Model | None = None, slots: int = 1000, **config: Any) -> Service:
         """Starts one process of a stage."""
@@ -288,7 +355,7 @@ class Local:
         if stage == "frontend":
             frontend = FrontendConfig(**common)
             process = Process(stage, frontend, self.log)
-            core: Any = Gateway(process, frontend)
+            core: Any = BusGateway(process, frontend)
             process.load = lambda: Load(running=core.running)
         else:
             process = Process(stage, ServiceConfig(**common), self.log)
@@ -300,39 +367,50 @@ class Local:
                 core = Worker(process, engine, await engine.start(), model.name, QUEUE)
             else:
                 core = Parser(process, Shard(model.vocabulary, model.sealer), model.name)
-        await process.connect()
         service = Service(stage, process, core, engine)
+        if stage == "worker":
+            service.watching.append(self._note_parser)
+        await process.connect()
         await core.start()
         service.running = asyncio.create_task(process.run(core.drain))
         self.services.append(service)
         return service
 
-    async def start(self, workers: int = 1, parsers: int = 1, preprocessors: int = 1) -> "Local":
-        for stage, count in (("worker", workers), ("parser", parsers), ("preprocessor", preprocessors)):
+    def _note_parser(self, subject: str, data: bytes) -> None:
+        head, _, parser = subject.rpartition(".")
+        if head == f"{subjects.PREFIX}.tok":
+            for entry in _decode_tokens(data).entries:
+                self._parsers[entry.turn] = parser
+
+    async def start(self, workers: int = 1, parsers: int = 1, preprocessors: int = 1, **config: Any) -> "Local":
+        for stage, count in zip(INNER_STAGES, (workers, parsers, preprocessors), strict=True):
             for _ in range(count):
-                await self.add(stage)  # type: ignore[arg-type]
-        await self.add("frontend")
-        await eventually(lambda: self.complete)
+                await self.add(stage, **config)
+        await self.add("frontend", **config)
+        await self.completed()
         return self
 
     @property
     def complete(self) -> bool:
-        """Everybody knows everybody, and nobody is still announcing itself."""
-        there = [s for s in self.services if s.running is not None and not s.running.done() and not s.cut]
+        """Every process counts every other among the living, and none is still announcing itself."""
+        there = [s for s in self.services if s.alive and not s.cut]
         return all(
-            (beat := one.process.registry.get(other.stage, other.id)) is not None and not beat.draining
+            (heartbeat := one.process.registry.get(other.stage, other.id)) is not None and not heartbeat.draining
             for one in there
             for other in there
             if one is not other
         )
 
+    async def completed(self) -> None:
+        await eventually(lambda: self.complete)
+
     def of(self, stage: str) -> list[Service]:
         return [s for s in self.services if s.stage == stage and not s.cut]
 
     @property
-    def gateway(self) -> Gateway:
+    def gateway(self) -> BusGateway:
         gateway = self.of("frontend")[-1].core
-        assert isinstance(gateway, Gateway)
+        assert isinstance(gateway, BusGateway)
         return gateway
 
     def turn(self, plan: Plan | None = None, *, model: str = "", **sampling: Any) -> "Running":
@@ -349,40 +427,37 @@ class Local:
 
     async def begun(self, turn: "Running") -> Service:
         """The worker that has a turn, as soon as its engine does."""
-        await eventually(lambda: any(r.startswith(f"{turn.id}.") for w in self.of("worker") for r in w.engine.running))
-        return self.server_of(turn.id, "worker")
+        await eventually(lambda: any(worker.engine.has(turn.id) for worker in self.of("worker")))
+        return self.worker_of(turn)
 
-    def server_of(self, turn: str, stage: str) -> Service:
-        """The worker or parser that has a turn now."""
-        for service in self.of(stage):
-            if stage == "worker" and turn in service.core._turns:
-                return service
-            if stage == "parser" and turn in service.core._shard.turns:
-                return service
-        raise LookupError(f"no {stage} has {turn}")
+    def worker_of(self, turn: "Running") -> Service:
+        """The worker that decodes a turn now."""
+        return next(worker for worker in self.of("worker") if worker.engine.has(turn.id))
+
+    def parser_of(self, turn: "Running") -> Service:
+        """The parser that receives a turn's tokens now."""
+        return next(parser for parser in self.of("parser") if parser.id == self._parsers[turn.id])
+
+    async def idle(self) -> None:
+        """Waits until no process has a turn."""
+        await eventually(lambda: not any(service.turns for service in self.services if not service.cut))
 
     async def stop(self) -> None:
-        for service in self.services:
-            if service.running is not None and not service.running.done():
-                service.cut = True
-                service.running.cancel()
-                if isinstance(service.core, Worker):
-                    for decoding in list(service.core._turns.values()):
-                        decoding.cancel()
+        await asyncio.gather(*(service.kill() for service in self.services if service.alive))
         await asyncio.gather(*(s.running for s in self.services if s.running is not None), return_exceptions=True)
 
 
 class Running:
     """One turn of a client."""
 
-    def __init__(self, local: Local, gateway: Gateway, turn_id: str, conversation: Conversation) -> None:
+    def __init__(self, local: Local, gateway: BusGateway, turn_id: str, conversation: Conversation) -> None:
         self.local = local
         self.id = turn_id
         self.conversation = conversation
         self.sink = Sink()
         self.task = asyncio.create_task(gateway.open(conversation, self.sink, turn_id=turn_id))
 
-    async def finished(self, timeout_s: float = 15.0) -> Finish | Failed:
+    async def finished(self, timeout_s: float = LIMIT_S) -> Finish | Failed:
         """The turn's end."""
         async with asyncio.timeout(timeout_s):
             await self.task
@@ -390,8 +465,8 @@ class Running:
         assert self.sink.end is not None
         return self.sink.end
 
-    async def whole(self, words: int, *, switches: int = 0, timeout_s: float = 15.0) -> Finish:
-        """Ends well, with each word once and in its place, said by at most `switches` + 1 workers in turn."""
+    async def whole(self, words: int, *, switches: int = 0, timeout_s: float = LIMIT_S) -> Finish:
+        """Ends well, with each word once and in its place, written by at most `switches` + 1 workers in turn."""
         end = await self.finished(timeout_s)
         assert isinstance(end, Finish), end
         model, texts = self.local.model, self.sink.texts
@@ -403,7 +478,8 @@ class Running:
 
 
 def containers(root: object, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, int]]:
-    """Every container inside an object of this project, by path, with its size."""
+    """Every container inside an object of this project, by path, with its size. An `OrderedDict` is a memory with a limit
+    of its own, from which the oldest entry goes, and is left out."""
     seen = set() if seen is None else seen
     if id(root) in seen:
         return
@@ -412,6 +488,8 @@ def containers(root: object, name: str = "", seen: set[int] | None = None) -> It
     for attribute in [*getattr(root, "__dict__", {}), *slots]:
         value = getattr(root, attribute, None)
         path = f"{name}.{attribute}"
+        if isinstance(value, OrderedDict):
+            continue
         if isinstance(value, dict | list | set | deque):
             yield path, len(value)
             if isinstance(value, dict):

@@ -72,6 +72,6 @@ def ask(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str,
         data=None if body is None else json.dumps(body).encode(),
         headers={"content-type": "application/json", "authorization": "Bearer any"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         document: dict[str, Any] = json.load(answer)
         return document

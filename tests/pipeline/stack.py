@@ -1,4 +1,4 @@
-"""Turnwire as its users run it, for tests: real processes on a real nats-server, each of which may be killed."""
+"""Runs Turnwire for tests: real processes on a real nats-server, each of which may be killed."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import NatsServer, free_port
+from tests.conftest import LIMIT_S, NatsServer, free_port
 
 MODEL = "turnwire-demo"
 
@@ -28,15 +28,15 @@ class Child:
         self.url = f"http://127.0.0.1:{port}" if port else ""
 
     def kill(self) -> None:
-        """Dies at once, without a word."""
+        """Ends at once, without a drain."""
         self.process.kill()
         self.process.wait()
 
     def terminate(self) -> None:
-        """Is asked to drain; goes on until it has."""
+        """Starts the drain."""
         self.process.send_signal(signal.SIGTERM)
 
-    def wait(self, timeout_s: float = 20) -> int:
+    def wait(self, timeout_s: float = LIMIT_S) -> int:
         return self.process.wait(timeout_s)
 
     def pause(self) -> None:
@@ -57,15 +57,17 @@ class Stack:
         self.nats = nats
         self.common = common
         self.names: set[str] = set()
-        """Models that it serves."""
+        """The models that it serves."""
         self.model = model
         self.directory = directory
         self.children: list[Child] = []
         self.url = ""
+        self._started = 0
 
     def start(self, stage: str, **options: Any) -> Child:
         """Starts one process; does not wait for it."""
-        name = f"{stage}{len(self.children)}"
+        name = f"{stage}{self._started}"
+        self._started += 1
         port = free_port() if stage == "frontend" else 0
         options = {"nats_url": self.nats.url, "id": name, "log_format": "json", **self.common, **options}
         if stage == "frontend":
@@ -97,8 +99,8 @@ class Stack:
         self.wait_ready(counts or {})
         return self
 
-    def wait_ready(self, counts: dict[str, int] | None = None, timeout_s: float = 60) -> None:
-        """Until the frontend can serve a turn and sees as many processes of each stage as there should be."""
+    def wait_ready(self, counts: dict[str, int] | None = None, timeout_s: float = 2 * LIMIT_S) -> None:
+        """Waits until the frontend is ready and has a heartbeat of each expected process."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             health = self.health()
@@ -115,18 +117,18 @@ class Stack:
             time.sleep(0.05)
         raise RuntimeError(f"not ready: {self.health()}\n" + "\n".join(c.text()[-1500:] for c in self.children))
 
-    def restore(self, counts: dict[str, int], timeout_s: float = 60) -> None:
-        """Until there are so many of each stage again, one frontend among them, and nobody thinks of others."""
+    def restore(self, counts: dict[str, int], **options: dict[str, Any]) -> None:
+        """Waits until there are so many of each stage again, and the one frontend counts no others among the living."""
+        self.children = [child for child in self.children if child.process.poll() is None]
         for child in self.children:
-            if child.process.poll() is None:
-                child.resume()
+            child.resume()
         for stage, count in {**counts, "frontend": 1}.items():
             for extra in self.of(stage)[count:]:
                 extra.kill()
             for _ in range(count - len(self.of(stage))):
-                self.start(stage)
+                self.start(stage, **options.get(stage, {}))
         self.url = self.of("frontend")[0].url
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + 2 * LIMIT_S
         while time.monotonic() < deadline:
             health = self.health()
             stages = health.get("stages", {})
@@ -138,7 +140,7 @@ class Stack:
 
     def health(self) -> dict[str, Any]:
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=LIMIT_S) as answer:
                 found: dict[str, Any] = json.loads(answer.read())
         except urllib.error.HTTPError as error:
             found = json.loads(error.read())
@@ -156,4 +158,4 @@ class Stack:
                 child.process.kill()
         for child in self.children:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(10)
+                child.process.wait(LIMIT_S)

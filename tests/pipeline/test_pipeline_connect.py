@@ -1,4 +1,4 @@
-"""Real clients, set up by nothing but `turnwire connect --write`, do their work; Codex has the intended profile.
+"""Real clients that only `turnwire connect --write` has configured do a task; Codex uses the intended profile.
 
 They run where they are installed (`AGENT_CLIENTS_DIR`); Codex is installed from npm where that can be reached.
 """
@@ -31,7 +31,7 @@ PROOF = (
     "After it succeeded, answer with the single word DONE."
 )
 
-pytestmark = pytest.mark.timeout(INSTALL_S + RUN_S)
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(INSTALL_S + RUN_S)]
 
 
 class Home:
@@ -171,7 +171,7 @@ def test_codex_applies_a_patch_that_the_model_writes(codex: Path, stack: Stack, 
 
 
 def test_codex_has_its_own_profile_under_another_name(codex: Path, agent_stack: Stack, home: Home) -> None:
-    """`catalog --from` gives a served name the entry of a model that Codex knows, and keeps the window."""
+    """`catalog --from` gives a served name the entry of one of Codex's own models, and keeps the window."""
     home.connect("codex", agent_stack.url)
     file = home.directory / "models.json"
     command = [sys.executable, "-m", "services.cli.main", "catalog", "codex", "--url", agent_stack.url]

@@ -1,4 +1,4 @@
-"""Real processes that die, are told to go, or freeze and thaw: the turn goes on, or ends once and clearly."""
+"""Real processes that die, drain, or freeze and resume: the turn goes on, or ends with one clear error."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.conftest import LIMIT_S, eventually, until
 from tests.pipeline.client import Answer, Client, body, call, events, say
 from tests.pipeline.stack import Child, Stack
 
@@ -24,7 +25,7 @@ def check_whole(answer: Answer) -> None:
 
 
 async def after_first_call(client: Client, request: dict[str, Any]) -> tuple[asyncio.Task[Answer], asyncio.Event]:
-    """Starts a turn; the event is set when its first call was closed."""
+    """Starts a turn; the event is set when its first call is complete."""
     reached = asyncio.Event()
 
     async def run() -> Answer:
@@ -41,18 +42,18 @@ async def after_first_call(client: Client, request: dict[str, Any]) -> tuple[asy
 
 
 async def reference(client: Client) -> list[tuple[str, Any]]:
-    return (await client.stream(body(say(LONG.replace("[[delay 15]]", ""))))).said
+    return (await client.stream(body(say(LONG.replace("[[delay 15]]", ""))))).contents
 
 
 async def turns_at(stack: Stack, stage: str) -> dict[str, int]:
-    """Running turns by child name, as the processes' beats tell."""
+    """Running turns by child name, from the heartbeats of the processes."""
     stages = (await asyncio.to_thread(stack.health))["stages"]
     return {p["id"].rpartition("-")[0]: p["running"] for p in stages[stage]}
 
 
 async def busy(stack: Stack, stage: str) -> str:
-    """The child of a stage that has turns."""
-    async with asyncio.timeout(10):
+    """Waits for a child of a stage that has turns."""
+    async with asyncio.timeout(LIMIT_S):
         while True:
             for name, running in (await turns_at(stack, stage)).items():
                 if running:
@@ -61,7 +62,7 @@ async def busy(stack: Stack, stage: str) -> str:
 
 
 @pytest.mark.parametrize("stage", ["parser", "worker"])
-async def test_a_process_that_dies_in_mid_turn_is_replaced(own_stack: Stack, own_client: Client, stage: str) -> None:
+async def test_a_process_that_dies_during_a_turn_is_replaced(own_stack: Stack, own_client: Client, stage: str) -> None:
     expected = await reference(own_client)
     tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(6)]
     for _, reached in tasks:
@@ -69,13 +70,13 @@ async def test_a_process_that_dies_in_mid_turn_is_replaced(own_stack: Stack, own
     name = await busy(own_stack, stage)
     next(child for child in own_stack.children if child.name == name).kill()
     for task, _ in tasks:
-        answer = await asyncio.wait_for(task, 30)
+        answer = await asyncio.wait_for(task, LIMIT_S)
         check_whole(answer)
-        assert answer.said == expected
+        assert answer.contents == expected
 
 
 @pytest.mark.parametrize("stage", ["parser", "worker", "preprocessor"])
-async def test_a_process_that_is_told_to_stop_loses_nothing(own_stack: Stack, own_client: Client, stage: str) -> None:
+async def test_a_draining_process_loses_nothing(own_stack: Stack, own_client: Client, stage: str) -> None:
     expected = await reference(own_client)
     tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
     for _, reached in tasks:
@@ -84,14 +85,14 @@ async def test_a_process_that_is_told_to_stop_loses_nothing(own_stack: Stack, ow
     leaving.terminate()
     late = asyncio.create_task(own_client.stream(body(say(LONG))))
     for task, _ in tasks:
-        answer = await asyncio.wait_for(task, 30)
+        answer = await asyncio.wait_for(task, LIMIT_S)
         check_whole(answer)
-        assert answer.said == expected
+        assert answer.contents == expected
     check_whole(await late)
     assert await asyncio.to_thread(leaving.wait) == 0
 
 
-async def test_the_bus_may_go_away_and_come_back(own_stack: Stack, own_client: Client) -> None:
+async def test_turns_survive_a_restart_of_the_bus(own_stack: Stack, own_client: Client) -> None:
     expected = await reference(own_client)
     tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
     for _, reached in tasks:
@@ -100,15 +101,14 @@ async def test_the_bus_may_go_away_and_come_back(own_stack: Stack, own_client: C
     beginning = asyncio.create_task(own_client.stream(body(say("Hm.\n</think>\n\nYes."))))
     await asyncio.sleep(0.5)
     own_stack.nats.start()
-    async with asyncio.timeout(30):
-        while (await own_client.get("/ready"))[0] != 200:
-            await asyncio.sleep(0.01)
+
+    await own_client.ready()
     new = await own_client.stream(body(say("Hm.\n</think>\n\nYes.")))
-    assert new.said[-1] == ("text", "Yes.")
+    assert new.contents[-1] == ("text", "Yes.")
     for task, _ in tasks:
-        answer = await asyncio.wait_for(task, 30)
-        assert answer.said == expected
-    with contextlib.suppress(AssertionError):  # it came while there was no bus: refused, or served
+        answer = await asyncio.wait_for(task, LIMIT_S)
+        assert answer.contents == expected
+    with contextlib.suppress(AssertionError):  # sent while there was no bus: refused, or served
         await beginning
 
 
@@ -116,6 +116,7 @@ GRACE_S = 30
 """The default of `drain_s`."""
 
 
+@pytest.mark.slow
 async def test_a_process_can_be_stopped_while_there_is_no_bus(own_stack: Stack) -> None:
     leaving = [own_stack.of(stage)[0] for stage in ("worker", "parser", "preprocessor")]
     own_stack.nats.kill()
@@ -123,64 +124,63 @@ async def test_a_process_can_be_stopped_while_there_is_no_bus(own_stack: Stack) 
         for child in leaving:
             child.terminate()
         for child in leaving:
-            # A worker with the end of a turn still to deliver waits for the bus as long as its grace allows.
+            # A worker that has not delivered the end of a turn waits for the bus until its grace period ends.
             assert await asyncio.to_thread(child.wait, GRACE_S + 15) == 0, child.text()[-2000:]
     finally:
         own_stack.nats.start()
 
 
-async def test_frozen_preprocessors_are_passed_over(own_stack: Stack, own_client: Client) -> None:
+async def test_frozen_preprocessors_are_skipped(own_stack: Stack, own_client: Client) -> None:
     frozen = own_stack.of("preprocessor")[0]
     frozen.pause()
     try:
         answers = await asyncio.gather(*(own_client.stream(body(say("Hm.\n</think>\n\nYes."))) for _ in range(6)))
-        assert all(answer.said[-1] == ("text", "Yes.") for answer in answers)
+        assert all(answer.contents[-1] == ("text", "Yes.") for answer in answers)
     finally:
         frozen.resume()
 
 
-async def test_engine_death_is_made_good_by_another_worker_and_else_one_clear_error(
-    own_stack: Stack, own_client: Client
-) -> None:
+async def test_a_turn_survives_its_engine_if_there_is_another_worker(own_stack: Stack, own_client: Client) -> None:
     output = "Hm.\n</think>\n\nOne two [[pause 50]][[die out of memory]]three"
     answer = await own_client.stream(body(say(output)))
-    assert answer.said[-1] == ("text", "One two three"), "the other worker went on behind the tokens"
-    async with asyncio.timeout(20):
-        while len(own_stack.of("worker")) == 2:
-            await asyncio.sleep(0.05)
+    assert answer.contents[-1] == ("text", "One two three"), "the other worker continued after the tokens"
+    await eventually(lambda: len(own_stack.of("worker")) == 1)
     async with own_client.http.post(f"{own_client.url}/v1/messages", json=body(say(output))) as response:
         assert response.status == 200
         got = [event async for event in events(response)]
     assert [e.name for e in got].count("error") == 1
     assert got[-1].name == "error"
     assert got[-1].data["error"]["type"] == "api_error"
-    async with asyncio.timeout(20):
-        while own_stack.of("worker"):
-            await asyncio.sleep(0.05)
+    await eventually(lambda: not own_stack.of("worker"))
     status, error = await own_client.post("/v1/messages", body(say("x"), stream=False))
     assert (status, error["error"]["type"]) == (503, "overloaded_error")
 
 
 async def frozen_until_given_up(stack: Stack, child: Child) -> None:
-    """Freezes a process until nobody counts on it, and thaws it."""
+    """Freezes a process until it is counted among the dead, and resumes it."""
+
+    async def given_up() -> bool:
+        return child.name not in await turns_at(stack, child.stage)
+
     child.pause()
     try:
-        async with asyncio.timeout(20):
-            while child.name in await turns_at(stack, child.stage):
-                await asyncio.sleep(0.05)
+        await until(given_up)
     finally:
         child.resume()
 
 
 async def idle(stack: Stack, child: Child) -> None:
-    """Until a process is back, and has no turn."""
-    async with asyncio.timeout(20):
-        while (await turns_at(stack, child.stage)).get(child.name) != 0:
-            await asyncio.sleep(0.05)
+    """Waits until a process is among the living and has no turn."""
+
+    async def has_none() -> bool:
+        return (await turns_at(stack, child.stage)).get(child.name) == 0
+
+    await until(has_none)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["worker", "parser"])
-async def test_a_process_that_freezes_and_thaws_does_not_go_on_with_what_others_have(
+async def test_a_process_that_freezes_and_resumes_drops_the_turns_that_others_have(
     own_stack: Stack, own_client: Client, stage: str
 ) -> None:
     expected = await reference(own_client)
@@ -193,28 +193,23 @@ async def test_a_process_that_freezes_and_thaws_does_not_go_on_with_what_others_
     await frozen_until_given_up(own_stack, frozen)
     await idle(own_stack, frozen)
     for task, _ in tasks:
-        answer = await asyncio.wait_for(task, 30)
-        assert answer.said == expected
+        answer = await asyncio.wait_for(task, LIMIT_S)
+        assert answer.contents == expected
     for other in own_stack.of(stage):
         if other is not frozen:
             other.kill()
     answer = await own_client.stream(body(say(LONG)))
-    assert answer.said == expected, "it serves again"
+    assert answer.contents == expected, "it serves again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_nobody_decodes_for_a_frontend_that_is_gone(own_stack: Stack, own_client: Client, how: str) -> None:
-    """A frozen one thaws, and serves again. Its turn has one end: an error, or, where the worker gave it up before the
-    parser did, another worker goes on with it."""
+async def test_turns_of_a_frontend_that_is_gone_are_cancelled(own_stack: Stack, own_client: Client, how: str) -> None:
+    """A frozen frontend resumes and serves again. Its turn has one end: an error, or, where the worker gave the turn up
+    before the parser did, the end of the turn on another worker."""
     lost = own_stack.start("frontend")
-    async with asyncio.timeout(20), aiohttp.ClientSession() as http:
-        while True:
-            with contextlib.suppress(aiohttp.ClientError):
-                async with http.get(f"{lost.url}/ready") as response:
-                    if response.status == 200:
-                        break
-            await asyncio.sleep(0.05)
     client = Client(lost.url)
+    await client.ready()
     request = body(say("Hm.\n</think>\n\n[[delay 20]]" + call("ls") + "[[fill 1500]]"))
     request["messages"][0]["content"] = request["messages"][0]["content"].replace("</think>", "</think>\n\nA\n\n")
     task, reached = await after_first_call(client, request)
@@ -234,15 +229,16 @@ async def test_nobody_decodes_for_a_frontend_that_is_gone(own_stack: Stack, own_
         with pytest.raises(aiohttp.ClientError):
             await task
     else:
-        answer = await asyncio.wait_for(task, 60)
+        answer = await asyncio.wait_for(task, LIMIT_S)
         assert [event.name in ("error", "message_stop") for event in answer.events].count(True) == 1
         assert answer.error is not None or answer.usage["output_tokens"] > 1500
-        assert (await client.stream(body(say("Hm.\n</think>\n\nYes.")))).said[-1] == ("text", "Yes.")
+        assert (await client.stream(body(say("Hm.\n</think>\n\nYes.")))).contents[-1] == ("text", "Yes.")
     await client.http.close()
 
 
-async def test_everything_may_freeze_for_a_while(own_stack: Stack, own_client: Client) -> None:
-    """As a machine that sleeps: nobody has heard anybody, and nobody is dead."""
+@pytest.mark.slow
+async def test_turns_survive_when_every_process_freezes(own_stack: Stack, own_client: Client) -> None:
+    """Like a machine that sleeps: no process received a heartbeat, and none is dead."""
     expected = await reference(own_client)
     tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
     for _, reached in tasks:
@@ -255,6 +251,6 @@ async def test_everything_may_freeze_for_a_while(own_stack: Stack, own_client: C
         if child.process.poll() is None:
             child.resume()
     for task, _ in tasks:
-        answer = await asyncio.wait_for(task, 30)
+        answer = await asyncio.wait_for(task, LIMIT_S)
         assert answer.error is None
-        assert answer.said == expected
+        assert answer.contents == expected

@@ -1,4 +1,4 @@
-"""A frontend in a process of its own, as an operator runs it: HTTPS, keys with limits, both changed while it serves."""
+"""A frontend with HTTPS and keys with limits, both of which are replaced while it serves."""
 
 import ssl
 import time
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx2
 import pytest
 
 from services.cli.make_key import main as make_key
 from tests.certificates import Authority, pem
+from tests.conftest import LIMIT_S
 from tests.pipeline.client import say
 from tests.pipeline.stack import MODEL, Child, Stack
 
@@ -31,7 +33,7 @@ def guarded(stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 class Guarded:
-    """A guarded frontend, and what its operator has."""
+    """A frontend with TLS and keys, and the files of its operator."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -47,7 +49,8 @@ class Guarded:
 
     def client(self, key: str, authority: Authority | None = None) -> anthropic.Anthropic:
         context = ssl.create_default_context(cadata=pem((authority or self.authority).certificate).decode())
-        http = anthropic.DefaultHttpxClient(verify=context)
+        kept = httpx2.Limits(keepalive_expiry=None)  # connections stay open however long a wait takes
+        http = anthropic.DefaultHttpxClient(verify=context, limits=kept)
         return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0, http_client=http)
 
     def until_served(self, child: Child) -> None:
@@ -56,19 +59,19 @@ class Guarded:
             with self.client(self.key) as client:
                 return client.get("/ready", cast_to=object) is not None
 
-        within(30, served)
+        wait_until(served)
 
 
-def within(seconds: float, done: Callable[[], bool]) -> None:
-    """Waits until it is so; what the SDK raises meanwhile is a no."""
-    deadline = time.monotonic() + seconds
+def wait_until(done: Callable[[], bool]) -> None:
+    """Waits until `done` returns True; errors of the SDK count as False."""
+    deadline = time.monotonic() + LIMIT_S
     while True:
         try:
             if done():
                 return
         except anthropic.APIError:
             pass
-        assert time.monotonic() < deadline, "it never came to be so"
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.05)
 
 
@@ -90,18 +93,20 @@ def test_https_with_keys_and_limits(guarded: Guarded, capsys: pytest.CaptureFixt
         assert raw.headers["request-id"].startswith("req_")
 
 
-def test_keys_and_certificates_change_while_it_serves(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_and_certificates_are_replaced_while_it_serves(
+    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = guarded.make(capsys, "team")
     second = Authority("second")
     with guarded.client(guarded.key) as before, guarded.client(other) as team:
-        within(10, lambda: ask(team) == "hello")
+        wait_until(lambda: ask(team) == "hello")
         lines = guarded.keys.read_text().splitlines()
         guarded.keys.write_text("\n".join(line for line in lines if not line.startswith("ops:")))
-        within(10, lambda: _refused(before))
+        wait_until(lambda: _refused(before))
         assert ask(team) == "hello"
         second.write(guarded.directory, "server")
-        # A new connection for each try: those that are open keep the certificate that they began with.
-        within(10, lambda: _answers(guarded, other, second))
+        # A new connection for each try: open connections keep their certificate.
+        wait_until(lambda: _answers(guarded, other, second))
         assert ask(team) == "hello"
 
 

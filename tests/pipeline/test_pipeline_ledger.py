@@ -1,4 +1,4 @@
-"""The ledger through real processes: what the engine has cached is what the next prompt begins with."""
+"""The ledger through real processes: the next prompt begins with the tokens that the engine has cached."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,14 +15,14 @@ ROOM = {"ledger_store_mb": 64}
 """Less than the test servers' limit."""
 BLOCK = 16
 """Tokens of a block of the script engine's prefix cache."""
-CROOKED = (
+NONCANONICAL = (
     "  I look first,  \nthen I act. \n</think>\n\n Looking  \n\n\n"
     + call("ls  -l", timeout_s="2.50")
     + "\n"
     + call("date")
     + "\n"
 )
-"""No template writes it so: blanks at the ends, blank lines, 2.50."""
+"""An output that no template renders: blanks at the ends, blank lines, 2.50."""
 REST = ["\n</think>\n\nOne more.\n" + call("pwd"), "So that is it.\n</think>\n\nDone. "]
 
 
@@ -38,10 +38,10 @@ def two_of_each(
 
 
 @pytest.fixture
-async def talker(two_of_each: Stack) -> AsyncIterator[Client]:
-    client = Client(two_of_each.url)
-    yield client
-    await client.http.close()
+async def client(two_of_each: Stack) -> AsyncIterator[Client]:
+    connected = Client(two_of_each.url)
+    yield connected
+    await connected.http.close()
 
 
 def prompt_of(usage: dict[str, Any]) -> int:
@@ -49,7 +49,7 @@ def prompt_of(usage: dict[str, Any]) -> int:
 
 
 class Agent:
-    """A Messages client's history, and what its turns cost."""
+    """A Messages client with its history and token counts."""
 
     def __init__(self, client: Client, *outputs: str, thinking: bool = True) -> None:
         self.client = client
@@ -69,10 +69,10 @@ class Agent:
         assert usage["cache_read_input_tokens"] >= self.known - self.known % BLOCK
         # The end token is sampled and never computed.
         self.known = prompt_of(usage) + usage["output_tokens"] - 1
-        self._hear(answer)
+        self._append(answer)
         return answer
 
-    def _hear(self, answer: Answer) -> None:
+    def _append(self, answer: Answer) -> None:
         content = [
             {k: v for k, v in block.items() if not k.startswith("_")}
             for block in answer.blocks
@@ -88,8 +88,8 @@ class Agent:
 
 
 @pytest.mark.parametrize("thinking", [True, False], ids=["reasoning sent back", "reasoning dropped"])
-async def test_a_turn_comes_back_as_its_own_tokens(talker: Client, thinking: bool) -> None:
-    agent = Agent(talker, CROOKED, *REST, thinking=thinking)
+async def test_a_turn_comes_back_as_its_own_tokens(client: Client, thinking: bool) -> None:
+    agent = Agent(client, NONCANONICAL, *REST, thinking=thinking)
     first = await agent.turn()
     assert first.kinds == ["thinking", "text", "tool_use", "tool_use"]
     await agent.turn()
@@ -98,8 +98,8 @@ async def test_a_turn_comes_back_as_its_own_tokens(talker: Client, thinking: boo
     assert last.usage["cache_read_input_tokens"] > 250
 
 
-async def test_a_session_outlives_every_process_that_knew_it(two_of_each: Stack, talker: Client) -> None:
-    agent = Agent(talker, "\n" + CROOKED, *REST)
+async def test_a_session_survives_the_replacement_of_every_process(two_of_each: Stack, client: Client) -> None:
+    agent = Agent(client, "\n" + NONCANONICAL, *REST)
     await agent.turn()
     for stage in ("preprocessor", "parser"):
         old = two_of_each.of(stage)
@@ -114,23 +114,23 @@ async def test_a_session_outlives_every_process_that_knew_it(two_of_each: Stack,
     await agent.turn()
 
 
-async def test_nonsense_on_the_ledgers_subjects_is_not_believed(two_of_each: Stack, talker: Client) -> None:
+async def test_malformed_ledger_entries_are_ignored(two_of_each: Stack, client: Client) -> None:
     import nats
 
     bus = await nats.connect(two_of_each.nats.url)
-    agent = Agent(talker, "\n\n" + CROOKED, *REST)
-    heard: list[bytes] = []
+    agent = Agent(client, "\n\n" + NONCANONICAL, *REST)
+    entries: list[bytes] = []
 
     async def listen(message: Any) -> None:
-        heard.append(message.data)
+        entries.append(message.data)
 
     await bus.subscribe("tw.v1.ledger.*", cb=listen)
     await bus.flush()
     await agent.turn()
-    while not heard:
+    while not entries:
         await bus.flush()
-    changed = heard[0].replace(b'"closed"', b'"close"').replace(b'"ids":"', b'"ids":"AAAA')
-    for data in (b"", b"{}", b"null", b'{"model":"turnwire-demo"}', changed, changed[:-20], heard[0], heard[0] * 2):
+    changed = entries[0].replace(b'"closed"', b'"close"').replace(b'"ids":"', b'"ids":"AAAA')
+    for data in (b"", b"{}", b"null", b'{"model":"turnwire-demo"}', changed, changed[:-20], entries[0], entries[0] * 2):
         await bus.publish("tw.v1.ledger.turnwire-demo", data)
     await bus.flush()
     await agent.turn()

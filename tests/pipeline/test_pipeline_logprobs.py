@@ -1,4 +1,4 @@
-"""Log probabilities and raw prompts through all four services, whatever happens on the way."""
+"""Log probabilities and raw prompts through all four services, also where messages are lost."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from schemas.frames import CountRequest, TextReply, TokenizeRequest, pack_ids, u
 from tests.pipeline.local import Local, Plan, Running
 
 
-def told(turn: Running) -> list[list[TokenLogprob]]:
+def logprobs_of(turn: Running) -> list[list[TokenLogprob]]:
     """The tokens of each block, as the client saw them."""
     blocks: list[list[TokenLogprob]] = [[] for _ in turn.sink.texts]
     for event in turn.sink.events:
@@ -26,8 +26,8 @@ def told(turn: Running) -> list[list[TokenLogprob]]:
 
 
 def check(turn: Running) -> None:
-    """Each character is told once, by the token that wrote it."""
-    for text, tokens in zip(turn.sink.texts, told(turn), strict=True):
+    """Each character belongs to exactly one token, the one that wrote it."""
+    for text, tokens in zip(turn.sink.texts, logprobs_of(turn), strict=True):
         ends = [token.at for token in tokens[1:]] + [len(text)]
         assert tokens[0].at == 0
         for token, end in zip(tokens, ends, strict=True):
@@ -36,12 +36,12 @@ def check(turn: Running) -> None:
 
 
 @pytest.mark.parametrize("what", ["nothing", "parser", "frames", "events"])
-async def test_each_character_is_told_once(local: Local, what: str) -> None:
+async def test_each_character_has_one_token(local: Local, what: str) -> None:
     await local.start(1, 2)
     plan = Plan(length=80, hold_at=40, go=asyncio.Event())
     turn = local.turn(plan, logprobs=0)
     await turn.sink.words_at_least(30)
-    parser = local.server_of(turn.id, "parser")
+    parser = local.parser_of(turn)
     if what == "parser":
         await parser.kill()
     elif what == "frames":
@@ -53,21 +53,21 @@ async def test_each_character_is_told_once(local: Local, what: str) -> None:
     check(turn)
 
 
-async def test_a_worker_that_goes_on_tells_what_it_writes(local: Local) -> None:
-    """What was decoded before the death and not shown yet has none: the new worker did not choose it."""
+async def test_a_worker_that_resumes_a_turn_reports_its_own_tokens(local: Local) -> None:
+    """Tokens that were decoded before the death and not shown yet have none: the new worker did not choose them."""
     await local.start(2, 1)
     plan = Plan(length=80, hold_at=40, go=asyncio.Event())
     turn = local.turn(plan, logprobs=0)
     await turn.sink.words_at_least(30)
-    await local.server_of(turn.id, "worker").kill()
+    await local.worker_of(turn).kill()
     plan.go.set()
     await turn.whole(80, switches=1)
-    places = [token.at for token in told(turn)[-1]]
+    places = [token.at for token in logprobs_of(turn)[-1]]
     assert places == sorted(set(places))
     assert len(places) > 60
 
 
-async def test_who_does_not_ask_is_not_told(local: Local) -> None:
+async def test_logprobs_are_off_by_default(local: Local) -> None:
     await local.start()
     turn = local.turn(Plan(length=20))
     await turn.whole(20)
@@ -83,17 +83,16 @@ def play(local: Local, conversation: Conversation, plan: Plan) -> Running:
     return Running(local, local.gateway, "raw1", conversation)
 
 
-async def test_a_raw_prompt_reaches_the_engine_and_all_that_it_says_is_text(local: Local) -> None:
+async def test_a_raw_prompt_reaches_the_engine_and_its_output_is_text(local: Local) -> None:
     await local.start()
     ids = [7, 0, 11]
     turn = play(local, raw(local, RawPrompt(token_ids=pack_ids(ids)), logprobs=0), Plan(length=10))
     end = await turn.finished()
     assert isinstance(end, Finish)
     (worker,) = local.of("worker")
-    assert worker.engine is not None
     assert list(worker.engine.seen[-1].token_ids) == ids
     assert turn.sink.kinds == ["text"]
-    spelled = b"".join(token.data for token in told(turn)[0])
+    spelled = b"".join(token.data for token in logprobs_of(turn)[0])
     assert spelled == turn.sink.texts[0].encode()
     assert turn.sink.texts[0].startswith(" "), "no blank is taken off"
     assert len(turn.sink.texts[0].split()) == 12
@@ -103,13 +102,12 @@ async def test_a_raw_prompt_reaches_the_engine_and_all_that_it_says_is_text(loca
 async def test_a_stop_token_of_the_client_ends_the_turn(local: Local) -> None:
     await local.start()
     (worker,) = local.of("worker")
-    assert worker.engine is not None
     turn = local.turn(Plan(length=5), stop_token_ids=[9, 10], logit_bias={})
     await turn.whole(5)
     assert {9, 10} <= set(worker.engine.seen[-1].stop_ids)
 
 
-async def test_what_the_engine_cannot_do_is_refused_before_anything_is_said(local: Local) -> None:
+async def test_an_unsupported_field_is_refused_before_the_stream(local: Local) -> None:
     await local.start()
     turn = local.turn(logit_bias={3: 1.0})
     with pytest.raises(Invalid, match="logit_bias is not supported"):
@@ -123,7 +121,7 @@ async def test_raw_prompts_are_counted_and_tokenized(local: Local) -> None:
     ids = local.model.setup.tokenizer.encode("Once upon a time", True)
 
     async def ask(subject: str, question: msgspec.Struct) -> TextReply:
-        answer = await frontend.process.bus.request(subject, msgspec.json.encode(question), 5)
+        answer = await frontend.process.bus.request(subject, msgspec.json.encode(question), 60)
         return msgspec.json.decode(answer, type=TextReply)
 
     name = local.model.name

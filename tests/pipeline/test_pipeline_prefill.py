@@ -1,4 +1,4 @@
-"""`nvext.agent_hints.speculative_prefill`: the next turn's certain prefix is computed before it is asked for."""
+"""`nvext.agent_hints.speculative_prefill`: the known prefix of the next turn is computed before its request."""
 
 import asyncio
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import NatsServer, eventually, free_port
+from tests.conftest import LIMIT_S, NatsServer, eventually, free_port
 from tests.pipeline.client import Answer, Client, body, say
 from tests.pipeline.stack import Stack
 
@@ -30,14 +30,14 @@ BLOCK = 32
 
 
 class Forgetful:
-    """A stack whose template changes what is history."""
+    """A stack whose template changes earlier turns."""
 
     def __init__(self, stack: Stack, metrics: str) -> None:
         self.stack = stack
         self._metrics = metrics
 
     def count(self, outcome: str) -> int:
-        with urllib.request.urlopen(self._metrics, timeout=5) as answer:
+        with urllib.request.urlopen(self._metrics, timeout=LIMIT_S) as answer:
             text = answer.read().decode()
         found = re.search(rf'turnwire_speculative_prefills_total{{outcome="{outcome}"}} ([0-9.]+)', text)
         return int(float(found[1])) if found else 0
@@ -61,10 +61,10 @@ def forgetful(
 
 
 @pytest.fixture
-async def talker(forgetful: Forgetful) -> AsyncIterator[Client]:
-    client = Client(forgetful.stack.url)
-    yield client
-    await client.http.close()
+async def client(forgetful: Forgetful) -> AsyncIterator[Client]:
+    connected = Client(forgetful.stack.url)
+    yield connected
+    await connected.http.close()
 
 
 def request(*messages: object, **more: object) -> dict[str, object]:
@@ -74,40 +74,41 @@ def request(*messages: object, **more: object) -> dict[str, object]:
 
 
 def missed(answer: Answer) -> int:
-    """Prompt tokens that had to be computed."""
+    """Prompt tokens that were computed."""
     return int(answer.usage["input_tokens"])
 
 
 async def two_turns(client: Client, name: str, between: Callable[[], bool] | None, **hint: object) -> Answer:
     thought = " ".join(f"{name} considers {i}" for i in range(200))
-    told = " ".join(f"{name} says {i}" for i in range(200))
-    first = {"role": "user", "content": say(f"{thought}\n</think>\n\n{told}", "\n</think>\n\nbye")}
+    text = " ".join(f"{name} says {i}" for i in range(200))
+    first = {"role": "user", "content": say(f"{thought}\n</think>\n\n{text}", "\n</think>\n\nbye")}
     answer = await client.stream(request(first, **hint))
     if between is not None:
         await eventually(between)
     return await client.stream(request(first, answer.message, {"role": "user", "content": "and now?"}, **hint))
 
 
-async def test_a_template_that_changes_history_costs_nothing_when_it_was_foreseen(
-    forgetful: Forgetful, talker: Client
+async def test_a_prefill_hides_the_cost_of_a_template_that_changes_history(
+    forgetful: Forgetful, client: Client
 ) -> None:
-    plain = await two_turns(talker, "plain", None)
-    assert missed(plain) > 600, "without the hint the whole answer is prefilled anew"
+    plain = await two_turns(client, "plain", None)
+    assert missed(plain) > 600, "without the hint the whole answer is prefilled again"
     before = forgetful.count("done")
-    foreseen = await two_turns(talker, "foreseen", lambda: forgetful.count("done") > before, **HINT)
-    assert missed(foreseen) < 2 * BLOCK
+    prefilled = await two_turns(client, "prefilled", lambda: forgetful.count("done") > before, **HINT)
+    assert missed(prefilled) < 2 * BLOCK
 
 
-async def test_what_the_engine_has_just_decoded_is_not_computed_again(forgetful: Forgetful, talker: Client) -> None:
+async def test_tokens_in_the_cache_are_not_computed_again(forgetful: Forgetful, client: Client) -> None:
     before = forgetful.count("known")
     first = {"role": "user", "content": say("\n</think>\n\nshort")}
-    await talker.stream(request(first, **HINT))
+    await client.stream(request(first, **HINT))
     await eventually(lambda: forgetful.count("known") > before)
 
 
-async def test_a_busy_worker_has_better_things_to_do(forgetful: Forgetful, talker: Client) -> None:
-    held = asyncio.create_task(talker.stream(request({"role": "user", "content": say("[[delay 50]][[fill 100]]")})))
+@pytest.mark.slow
+async def test_a_busy_worker_refuses_a_prefill(forgetful: Forgetful, client: Client) -> None:
+    held = asyncio.create_task(client.stream(request({"role": "user", "content": say("[[delay 50]][[fill 100]]")})))
     await eventually(lambda: forgetful.stack.health()["stages"]["worker"][0]["running"] > 0)
     before = forgetful.count("busy")
-    await two_turns(talker, "late", lambda: forgetful.count("busy") > before, **HINT)
+    await two_turns(client, "late", lambda: forgetful.count("busy") > before, **HINT)
     assert (await held).stop_reason == "end_turn"

@@ -1,5 +1,5 @@
-"""Written turns over real processes: what the in-memory player shows is what the pipeline does; and what a tap records
-of the pipeline plays like the turn that it was."""
+"""Replay files over real processes: the pipeline gives the same turns as the in-memory player, and a recording of a tap
+plays like the original turn."""
 
 import asyncio
 import signal
@@ -40,13 +40,13 @@ def session(replay: Replay, api: Api, http: aiohttp.ClientSession, url: str) -> 
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("replay", REPLAYS, ids=label)
-async def test_the_pipeline_says_what_was_written(stack: Stack, replay: Replay, api: Api) -> None:
+async def test_the_pipeline_plays_the_file(stack: Stack, replay: Replay, api: Api) -> None:
     async with aiohttp.ClientSession() as http:
         for played in await session(replay, api, http, stack.url).play():
             assert (played.line, played.problems) == (played.line, [])
 
 
-async def test_a_tap_records_what_can_be_played(stack: Stack, nats: NatsServer, tmp_path: Path) -> None:
+async def test_a_recording_can_be_played(stack: Stack, nats: NatsServer, tmp_path: Path) -> None:
     file = tmp_path / "turns.jsonl"
     command = ["-m", "services.cli.main", "tap", "--nats-url", nats.url, "--record", str(file), "--json"]
     tap = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)

@@ -1,7 +1,9 @@
-"""Turns go where their prefix lies: two workers, two preprocessors, real processes."""
+"""Turns are routed to the worker that has their prefix: two workers, two preprocessors, real processes."""
 
 import asyncio
 import itertools
+
+import pytest
 
 from tests.pipeline.client import Answer, Client, body, say
 from tests.pipeline.stack import Stack
@@ -32,12 +34,13 @@ async def session(client: Client, name: str, turns: int) -> list[Answer]:
 async def test_a_session_finds_its_prefix_again(client: Client) -> None:
     sessions = await asyncio.gather(*(session(client, f"s{i}", 4) for i in range(6)))
     for answers in sessions:
-        assert tokens(answers[0])[1] < 1000, "no session knows another's system prompt"
+        assert tokens(answers[0])[1] < 1000, "sessions have different system prompts"
         for before, answer in itertools.pairwise(answers):
             known = tokens(before)[0]
             assert tokens(answer)[1] > known - 2 * BLOCK, "the turn went to a worker that does not hold its prefix"
 
 
+@pytest.mark.slow
 async def test_sessions_are_spread_all_the_same(stack: Stack) -> None:
     clients = [Client(stack.url) for _ in range(24)]
     try:

@@ -1,5 +1,6 @@
-"""A real model, tiny and random, decodes through the whole path: HTTP, four processes, continuous batching, parser."""
+"""A tiny random model decodes through the whole path: HTTP, four processes, continuous batching, parser."""
 
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from schemas import subjects
 from schemas.frames import TokenFrame
-from services.cli.demo_model import build_demo_model
+from services.cli.demo.model import build_demo_model
 from tests.conftest import NatsServer
 from tests.pipeline.client import Client
 from tests.pipeline.stack import Stack
@@ -19,13 +20,18 @@ from tests.pipeline.stack import Stack
 MODEL = "tiny/random"
 OUTPUT = 24
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's tokenizer and template with two layers of random weights."""
+    import torch
+    import transformers
+
     path = build_demo_model(tmp_path_factory.mktemp("tiny") / "model")
     size = len(transformers.AutoTokenizer.from_pretrained(path))
     torch.manual_seed(0)
@@ -58,13 +64,13 @@ def real(make_nats: Callable[[], NatsServer], tiny: Path, tmp_path_factory: pyte
         running.stop()
 
 
-class Heard:
+class OutputIds:
     """The output ids of every turn."""
 
     def __init__(self) -> None:
         self.ids: dict[str, list[int]] = {}
 
-    async def open(self, url: str) -> "Heard":
+    async def open(self, url: str) -> "OutputIds":
         self._nats = await nats_library.connect(url)
 
         async def frame(message: Any) -> None:
@@ -88,9 +94,12 @@ def ask(text: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_greedy_output_is_that_of_generate_and_a_second_turn_is_cached(real: Stack, tiny: Path) -> None:
-    client, heard = Client(real.url), await Heard().open(real.nats.url)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tiny)
+async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(real: Stack, tiny: Path) -> None:
+    import torch
+    import transformers
+
+    client, outputs = Client(real.url), await OutputIds().open(real.nats.url)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(tiny)
     request = ask("Count the boats in the harbour. " * 20)
     answer = await client.stream({**request, "stream": True})
     turn = answer.events[0].data["message"]["id"].removeprefix("msg_")
@@ -100,7 +109,7 @@ async def test_greedy_output_is_that_of_generate_and_a_second_turn_is_cached(rea
         expected = model.generate(
             torch.tensor([prompt["tokens"]]), max_new_tokens=OUTPUT, do_sample=False, eos_token_id=None
         )[0, len(prompt["tokens"]) :].tolist()
-    assert heard.ids[turn] == expected
+    assert outputs.ids[turn] == expected
     assert answer.stop_reason == "max_tokens"
     assert answer.usage["output_tokens"] == OUTPUT
     assert answer.usage["cache_read_input_tokens"] == 0
@@ -115,7 +124,7 @@ async def test_greedy_output_is_that_of_generate_and_a_second_turn_is_cached(rea
     await client.http.close()
 
 
-async def test_what_the_engine_lacks_is_refused_with_a_status(real: Stack) -> None:
+async def test_a_field_that_the_engine_does_not_support_is_refused(real: Stack) -> None:
     client = Client(real.url)
     status, error = await client.post("/v1/messages", ask("hi", cache_salt="mine"))
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
@@ -125,8 +134,8 @@ async def test_what_the_engine_lacks_is_refused_with_a_status(real: Stack) -> No
     await client.http.close()
 
 
-async def test_an_answer_in_a_form(real: Stack) -> None:
-    """Random weights, held to a schema: whatever they would have written, they write this."""
+async def test_structured_output(real: Stack) -> None:
+    """Guided decoding makes even random weights write what the schema allows."""
     pytest.importorskip("llguidance")
     mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
     form = {"format": {"type": "json_schema", "schema": {**mood, "additionalProperties": False}}}

@@ -1,4 +1,4 @@
-"""Turns through four processes and a real bus, read as bytes."""
+"""Turns through four processes and a real bus."""
 
 import asyncio
 import json
@@ -27,25 +27,25 @@ EXPECTED = [
 ]
 
 
-def trimmed(said: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    return [(kind, value.strip() if isinstance(value, str) else value) for kind, value in said]
+def trimmed(contents: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return [(kind, value.strip() if isinstance(value, str) else value) for kind, value in contents]
 
 
-async def test_reasoning_text_and_calls_come_in_the_order_in_which_they_were_written(client: Client) -> None:
+async def test_reasoning_text_and_calls_keep_their_order(client: Client) -> None:
     answer = await client.stream(body(say(INTERLEAVED)))
-    assert trimmed(answer.said) == EXPECTED
+    assert trimmed(answer.contents) == EXPECTED
     assert answer.stop_reason == "tool_use"
     ids = [block["id"] for block in answer.blocks if block["type"] == "tool_use"]
     assert len(set(ids)) == 2
     assert all(block["signature"] for block in answer.blocks if block["type"] == "thinking")
 
 
-async def test_the_document_says_what_the_stream_says(client: Client) -> None:
+async def test_the_document_equals_the_stream(client: Client) -> None:
     answer = await client.stream(body(say(INTERLEAVED)))
     status, message = await client.post("/v1/messages", body(say(INTERLEAVED), stream=False))
     assert status == 200
     values = {"thinking": "thinking", "text": "text", "tool_use": "input"}
-    assert [(b["type"], b[values[b["type"]]]) for b in message["content"]] == answer.said
+    assert [(b["type"], b[values[b["type"]]]) for b in message["content"]] == answer.contents
     assert message["stop_reason"] == answer.stop_reason
     for key in ("output_tokens", "input_tokens"):
         total = message["usage"]["input_tokens"] + message["usage"]["cache_read_input_tokens"]
@@ -53,13 +53,13 @@ async def test_the_document_says_what_the_stream_says(client: Client) -> None:
         assert message["usage"]["output_tokens"] == answer.usage["output_tokens"], key
 
 
-async def test_a_call_is_closed_while_the_model_goes_on(client: Client) -> None:
+async def test_a_call_is_complete_before_the_end_of_the_turn(client: Client) -> None:
     output = "Now.\n</think>\n\n[[delay 10]]" + call("ls") + "\n\n[[fill 60]]"
     answer = await client.stream(body(say(output)))
     kinds = answer.kinds
     stopped = answer.blocks[kinds.index("tool_use")]["_stopped_at"]
-    end = answer.events[-1].at
-    assert end - stopped > 0.4, "sixty tokens at 10 ms come after the call"
+    later = {event.at for event in answer.events if event.at > stopped}
+    assert len(later) > 5, "text arrives in many reads after the call"
 
 
 async def test_counts_agree_with_each_other(client: Client) -> None:
@@ -92,9 +92,9 @@ async def test_a_second_turn_finds_the_first_in_the_cache(client: Client) -> Non
     ]
     prompt = first.usage["input_tokens"] + first.usage["cache_read_input_tokens"]
     cached = []
-    for _ in range(3):  # there are two workers: the third time, one of them has seen it
+    for _ in range(3):  # with two workers, one of them has seen it by the third time
         second = await client.stream(body(user, messages=messages))
-        assert trimmed(second.said) == [("thinking", "Seen."), ("text", "One file.")]
+        assert trimmed(second.contents) == [("thinking", "Seen."), ("text", "One file.")]
         assert second.stop_reason == "end_turn"
         cached.append(second.usage["cache_read_input_tokens"])
     assert max(cached) > 0.9 * prompt
@@ -103,7 +103,7 @@ async def test_a_second_turn_finds_the_first_in_the_cache(client: Client) -> Non
 async def test_stop_sequences_are_cut_and_named(client: Client) -> None:
     request = body(say("Hm.\n</think>\n\nOne two STOP three"), stop_sequences=["ST", "STOP"], tools=[])
     answer = await client.stream(request)
-    assert answer.said[-1] == ("text", "One two ")
+    assert answer.contents[-1] == ("text", "One two ")
     assert answer.stop_reason == "stop_sequence"
     assert answer.stop_sequence in ("ST", "STOP")
 
@@ -115,10 +115,10 @@ async def test_a_stop_sequence_leaves_no_text_of_blanks(client: Client) -> None:
     assert answer.kinds == ["thinking"]
     assert answer.stop_sequence == "STOP"
     kept = await client.stream({**request, "stop_sequences": ["three"]})
-    assert kept.said[-1] == ("text", "  STOP ")
+    assert kept.contents[-1] == ("text", "  STOP ")
 
 
-async def test_max_tokens_ends_a_turn_and_a_cut_call_is_not_whole(client: Client) -> None:
+async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_dropped(client: Client) -> None:
     request = body(say("Hm.\n</think>\n\n" + call("a very long command indeed " * 20)), max_tokens=30)
     answer = await client.stream(request)
     assert answer.stop_reason == "max_tokens"
@@ -139,27 +139,27 @@ async def test_prefill_only(client: Client) -> None:
 async def test_text_that_names_a_marker_is_text(client: Client) -> None:
     text = "Use `<tool_call>` and </function> like that. Done."
     answer = await client.stream(body(say("Hm.\n</think>\n\n" + text)))
-    assert answer.said[-1] == ("text", text)
+    assert answer.contents[-1] == ("text", text)
 
 
-async def test_a_structured_output_is_text_whatever_it_holds(client: Client) -> None:
+async def test_a_structured_output_is_text(client: Client) -> None:
     form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     output = '{"cmd": "<tool_call>\\n<function=run_shell>\\n</function>\\n</tool_call>"}'
     answer = await client.stream(body(say(output), output_config=form, tools=[]))
-    assert answer.said == [("text", output)]
+    assert answer.contents == [("text", output)]
     assert answer.stop_reason == "end_turn"
 
 
-async def test_with_tools_a_form_is_told_and_calls_are_calls(client: Client) -> None:
+async def test_structured_output_with_tools_allows_calls(client: Client) -> None:
     form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     answer = await client.stream(body(say(f"Hm.\n</think>\n\n{call('ls')}"), output_config=form))
-    assert trimmed(answer.said) == [("thinking", "Hm."), ("tool_use", {"cmd": "ls"})]
+    assert trimmed(answer.contents) == [("thinking", "Hm."), ("tool_use", {"cmd": "ls"})]
 
 
 async def test_characters_that_span_tokens_come_whole(client: Client) -> None:
     text = "船 arrives 🌊👩‍🚀 — “naïve” Ω≈3½"
     answer = await client.stream(body(say("Hm.\n</think>\n\n[[delay 1]]" + text)))
-    assert answer.said[-1] == ("text", text)
+    assert answer.contents[-1] == ("text", text)
     assert all("�" not in json.dumps(event.data, ensure_ascii=False) for event in answer.events)
 
 
@@ -169,7 +169,7 @@ async def test_forced_and_forbidden_and_single_calls(client: Client) -> None:
         tool_choice={"type": "tool", "name": "run_shell"},
     )
     answer = await client.stream(forced)
-    assert answer.said == [("tool_use", {"cmd": "ls"})]
+    assert answer.contents == [("tool_use", {"cmd": "ls"})]
     assert answer.stop_reason == "tool_use"
     forbidden = body(say("No.\n</think>\n\n" + call("ls")), tool_choice={"type": "none"})
     assert "tool_use" not in (await client.stream(forbidden)).kinds
@@ -178,15 +178,15 @@ async def test_forced_and_forbidden_and_single_calls(client: Client) -> None:
         tool_choice={"type": "auto", "disable_parallel_tool_use": True},
     )
     answer = await client.stream(single)
-    assert answer.said[1:] == [("tool_use", {"cmd": "ls"})]
+    assert answer.contents[1:] == [("tool_use", {"cmd": "ls"})]
     assert answer.stop_reason == "tool_use"
 
 
-async def test_a_silent_model_is_pinged_for(client: Client) -> None:
+async def test_pings_during_a_pause_of_the_model(client: Client) -> None:
     answer = await client.stream(body(say("Hm.[[pause 1200]]\n</think>\n\nYes.")))
     names = [event.name for event in answer.events]
     assert names.count("ping") >= 3
-    assert answer.said[-1] == ("text", "Yes.")
+    assert answer.contents[-1] == ("text", "Yes.")
 
 
 async def test_dispatch_is_opt_in_and_whole(client: Client) -> None:
@@ -206,7 +206,7 @@ async def test_two_hundred_streams_at_once(client: Client) -> None:
     async def turn(n: int) -> None:
         output = f"Number {n}.\n</think>\n\n[[delay 5]]{'word ' * 20}{n}\n\n" + call(f"echo {n}")
         answer = await client.stream(body(say(output)))
-        assert trimmed(answer.said) == [
+        assert trimmed(answer.contents) == [
             ("thinking", f"Number {n}."),
             ("text", ("word " * 20) + str(n)),
             ("tool_use", {"cmd": f"echo {n}"}),

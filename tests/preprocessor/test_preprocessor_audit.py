@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from schemas.conversation import Conversation, Text, Turn
-from services.preprocessor.audit import Audit
-from services.preprocessor.encoding import Encoder
-from services.preprocessor.history import History
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation_metrics import preparation_counts
-from services.preprocessor.prompt import assemble
-from services.preprocessor.segments import Cuts, TokenIds
+from services.preprocessor.preparation import preparation_counts
+from services.preprocessor.prompt.assembly import assemble
+from services.preprocessor.prompt.audit import Audit
+from services.preprocessor.prompt.history import History
+from services.tokenization.encoder import Encoder
+from services.tokenization.segments import Cuts, TokenIds
 
 
 @pytest.fixture
@@ -21,9 +21,14 @@ def history(setup: ModelSetup) -> History:
 
 def test_one_prompt_in_so_many_is_compared(setup: ModelSetup, history: History) -> None:
     audit = Audit(history, setup.encoder, every=3)
-    made = []
+    made: list[int] = []
     for number in range(10):
-        audit.offer(f"text {number}", None, lambda number=number: made.append(number) or f"text {number}")  # type: ignore[misc]
+
+        def render(number: int = number) -> str:
+            made.append(number)
+            return f"text {number}"
+
+        audit.offer(f"text {number}", None, render)
         if (check := audit.take()) is not None:
             assert check() is None
     assert made == [2, 5, 8]

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from schemas.conversation import Conversation
-from services.frontend.dialects.messages.request import parse
-from services.preprocessor.messages import adapt
+from services.frontend.apis.messages.request import parse
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preamble import strip_preamble
-from services.preprocessor.probe import probe
-from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.template import ChatTemplate
-from services.preprocessor.thinking import decide, template_variables
+from services.preprocessor.prompt.assembly import Prompt, assemble
+from services.preprocessor.prompt.preamble import strip_preamble
+from services.templates.chat_template import ChatTemplate
+from services.templates.messages import adapt
+from services.templates.probe import probe
+from services.templates.thinking import decide, template_variables
+from tests.captures import CAPTURES, REASON
 
-CAPTURES = Path(__file__).parents[3] / "shared" / "captures"
 CLAUDE = CAPTURES / "claude-code-2.1.328"
 
-pytestmark = pytest.mark.skipif(not CLAUDE.is_dir(), reason="../shared/captures is not here")
+pytestmark = pytest.mark.skipif(not CLAUDE.is_dir(), reason=REASON)
 
 
 def requests(scenario: Path) -> list[Conversation]:

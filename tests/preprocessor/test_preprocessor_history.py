@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from schemas.conversation import Call, Client, Conversation, Reasoning, Result, Text, Thinking, ToolSpec, Turn
-from services.preprocessor.history import BRANCHES, TAIL, History
-from services.preprocessor.locality import difference, open_history, session
-from services.preprocessor.messages import adapt
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.probe import probe
-from services.preprocessor.prompt import assemble
-from services.preprocessor.template import ChatTemplate, Message
-from services.preprocessor.thinking import decide, template_variables
-from services.preprocessor.traits import TemplateTraits
-from tests.preprocessor.adapting import call, result, said, user
+from services.preprocessor.prompt.assembly import assemble
+from services.preprocessor.prompt.branches import BRANCHES
+from services.preprocessor.prompt.history import TAIL, History
+from services.preprocessor.prompt.locality import difference, open_history, session
+from services.templates.chat_template import ChatTemplate, Message
+from services.templates.messages import adapt
+from services.templates.probe import probe
+from services.templates.thinking import decide, template_variables
+from services.templates.traits import TemplateTraits
+from tests.templates.adapting import call, result, said, user
 
 ROOM = 64 << 20
 CHATML = """
@@ -92,7 +93,7 @@ def traits(chatml: ChatTemplate) -> TemplateTraits:
 def in_parts(history: History, template: Any, traits: TemplateTraits, conversation: Conversation) -> str:
     variables = template_variables(decide(conversation), traits, defaults={}, own=conversation.template_kwargs)
     known = history.find(conversation, variables)
-    adapted = adapt(conversation, traits, template, begun=known.begun if known is not None else None)
+    adapted = adapt(conversation, traits, template, prefix=known.adapted if known is not None else None)
     assert adapted.messages == adapt(conversation, traits, template).messages
     text, stable = history.render(conversation, adapted, variables, known)
     assert stable is None or text.startswith(stable.text)
@@ -229,7 +230,7 @@ def turn_pairs(draw: st.DrawFn, number: int) -> list[Turn]:
     return [said(*parts), *results, *([user(draw(words))] if draw(st.integers(0, 5)) == 0 else [])]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data(), room=st.sampled_from([0, 60_000, ROOM]), tail=st.sampled_from([2, 5, TAIL]))
 def test_requests_in_any_order(
     data: st.DataObject, room: int, tail: int, chatml: ChatTemplate, traits: TemplateTraits
@@ -259,7 +260,7 @@ def test_requests_in_any_order(
         assert history.size <= room
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_ids_are_those_of_the_whole_text(data: st.DataObject, setup: ModelSetup) -> None:
     turns = [user("hello <|im_start|> there")]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.preprocessor.kv_index import KvIndex
+from services.preprocessor.routing.kv_index import KvIndex
 
 workers = st.sampled_from(["a", "b", "c"])
 some_keys = st.lists(st.integers(0, 12), max_size=8)

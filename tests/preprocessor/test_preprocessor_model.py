@@ -7,13 +7,13 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from schemas.conversation import Sampling
-from services.parser import UnknownFamily
-from services.preprocessor.detection import detect_family
+from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.probe import probe
-from services.preprocessor.template import ChatTemplate
 from services.runtime.config import PreprocessorConfig
-from tests.preprocessor.real_templates import REAL_TEMPLATES
+from services.templates.chat_template import ChatTemplate
+from services.templates.detection import detect_family
+from services.templates.probe import probe
+from tests.templates.real_templates import REAL_TEMPLATES
 
 
 @pytest.fixture

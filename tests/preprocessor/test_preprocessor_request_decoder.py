@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Sampling, Text, ToolSpec, Turn
 from schemas.frames import CountRequest, TurnRequest
-from services.preprocessor.request_decoder import BRANCHES, STEP, RequestDecoder
+from services.preprocessor.prompt.branches import BRANCHES
+from services.preprocessor.request_decoder import STEP, RequestDecoder
 
 encode = msgspec.json.encode
 
@@ -111,7 +112,7 @@ def test_memory_is_bounded() -> None:
         assert decoder.size <= 40_000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30), st.text(max_size=5)), min_size=1, max_size=12),
     st.integers(0, 20_000),

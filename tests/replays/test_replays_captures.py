@@ -1,8 +1,7 @@
-"""Requests of real agents become conversations, and conversations become requests again, over every API, without loss.
+"""Requests of agents become conversations, and conversations become requests of every API, without loss.
 
-Three programs that know nothing of each other agree here: the dialects (request → Conversation), the replay's clients
-(Conversation → request), and this file, which flattens a request's own JSON. The captures lie beside the repository;
-the written requests in `requests/` have the same shapes.
+Two implementations that share no code agree here: the frontend (request → Conversation) and the clients of `replay`
+(Conversation → request).
 """
 
 import json
@@ -17,29 +16,31 @@ from schemas.conversation import Call, Conversation, Reasoning, Result, Text, To
 from schemas.errors import Invalid
 from services.cli.replay import chat, messages, responses
 from services.cli.replay.script import APIS, Api
-from services.frontend.dialects.chat.request import parse as parse_chat
-from services.frontend.dialects.chat.shape import Settings
-from services.frontend.dialects.messages.request import parse as parse_messages
-from services.frontend.dialects.responses.ask import understand
-from services.frontend.dialects.responses.request import decode
+from services.frontend.apis.chat.request import parse as parse_chat
+from services.frontend.apis.chat.shape import Settings
+from services.frontend.apis.messages.request import parse as parse_messages
+from services.frontend.apis.responses.dialect import understand
+from services.frontend.apis.responses.request.body import decode
+from services.templates.tools import tool_name
+from tests.captures import CAPTURES, REASON
 
 HERE = Path(__file__).parent
-CAPTURES = HERE.parents[2] / "shared" / "captures"
+"""A folder of recorded requests of agents, as `CLIENT/CASE/NN-POST-PATH.json`; none: only the written ones are tested."""
 _PATHS: Mapping[str, Api] = {"v1-messages": "messages", "v1-responses": "responses", "v1-chat-completions": "chat"}
 Story: TypeAlias = list[tuple[Any, ...]]
 
 
-def found(folder: Path, pattern: str) -> list[tuple[Api, Path]]:
+def find_requests(folder: Path, pattern: str) -> list[tuple[Api, Path]]:
     requests = []
-    for word, api in _PATHS.items():
-        for path in sorted(folder.glob(pattern.format(word))):
+    for name, api in _PATHS.items():
+        for path in sorted(folder.glob(pattern.format(name))):
             if ".response." not in path.name and "compact" not in path.name:
                 requests.append((api, path))
     return requests
 
 
-WRITTEN = found(HERE / "requests", "*-POST-{}*.json")
-CAPTURED = found(CAPTURES, "*/*/*-POST-{}*.json")
+WRITTEN = find_requests(HERE / "requests", "*-POST-{}*.json")
+CAPTURED = find_requests(CAPTURES, "*/*/*-POST-{}*.json")
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
     "responses": lambda body, counting: understand(decode(body, counting=True), {}, counting=True).conversation,
@@ -58,8 +59,8 @@ def load(path: Path, api: Api) -> Conversation:
     return PARSERS[api](json.dumps(body, ensure_ascii=False).encode(), "count_tokens" in path.name)
 
 
-def told(conversation: Conversation) -> Story:
-    """All that is said, in order, and by whom; turns that follow each other are one."""
+def story_of(conversation: Conversation) -> Story:
+    """The parts in order, with their roles; consecutive turns of a role are one."""
     story: Story = [("system", text.text) for text in conversation.system]
     for turn in conversation.turns:
         for part in turn.parts:
@@ -69,7 +70,7 @@ def told(conversation: Conversation) -> Story:
                 case Reasoning():
                     story.append(("reasoning", part.text, part.seal))
                 case Call():
-                    name = messages.told(part.name, part.namespace)
+                    name = tool_name(part.name, part.namespace)
                     story.append(("call", part.call_id, name, _arguments(part.arguments)))
                 case Result():
                     story.append(("result", part.call_id, part.is_error, [_inner(inner) for inner in part.parts]))
@@ -93,18 +94,18 @@ def _inner(part: Any) -> Any:
 
 def tools(conversation: Conversation) -> Story:
     return [
-        (messages.told(tool.name, tool.namespace), tool.description, tool.schema, tool.kind, tool.deferred)
+        (tool_name(tool.name, tool.namespace), tool.description, tool.schema, tool.kind, tool.deferred)
         for tool in conversation.tools
     ]
 
 
-def without(story: Story, api: Api) -> Story:
-    """A story as far as the API can say it (apis.md F.3)."""
+def reduced(story: Story, api: Api) -> Story:
+    """A story without what the API has no field for."""
     done: Story = []
     for block in story:
         kind = block[0]
         if kind == "result" and api != "messages":
-            # Only Messages knows errors and references.
+            # Only Messages has errors of tools and tool references.
             inner = [f"Tool {part[1]} was loaded." if isinstance(part, tuple) else part for part in block[3]]
             done.append((*block[:2], None, inner))
         elif kind == "call" and isinstance(block[3], str) and api == "messages":
@@ -122,7 +123,7 @@ def test_written_requests(api: Api, path: Path, over: Api) -> None:
     check(load(path, api), over)
 
 
-@pytest.mark.skipif(not CAPTURED, reason="../shared/captures is not there")
+@pytest.mark.skipif(not CAPTURED, reason=REASON)
 @pytest.mark.parametrize(
     ("api", "path"), CAPTURED, ids=lambda value: "/".join(value.parts[-3:]) if isinstance(value, Path) else value
 )
@@ -139,10 +140,10 @@ def test_captured_requests(api: Api, path: Path) -> None:
 
 def check(conversation: Conversation, over: Api) -> None:
     again = PARSERS[over](REQUESTS[over](conversation), True)
-    assert told(again) == without(told(conversation), over)
+    assert story_of(again) == reduced(story_of(conversation), over)
     if over == "responses":
         assert [tool[:3] for tool in tools(again)] == [tool[:3] for tool in tools(conversation)]
-    # Responses has one word for both: an effort of none.
+    # In Responses, thinking is disabled by an effort of none.
     off = over == "responses" and conversation.thinking.mode == "disabled"
     assert again.thinking.effort == ("none" if off else conversation.thinking.effort)
     for name in ("temperature", "top_p", "stop"):
@@ -150,13 +151,13 @@ def check(conversation: Conversation, over: Api) -> None:
 
 
 @pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
-def test_the_conversation_says_all_that_the_json_says(api: Api, path: Path) -> None:
+def test_the_conversation_has_every_text_of_the_json(api: Api, path: Path) -> None:
     """Every longer string of the written requests is in the conversation, byte for byte."""
     body = json.loads(path.read_text())
     text = msgspec.json.encode(load(path, api)).decode()
-    said = [word for key in ("messages", "input", "system") for word in words(body.get(key))]
-    assert len(said) > 10
-    for word in said:
+    texts = [word for key in ("messages", "input", "system") for word in words(body.get(key))]
+    assert len(texts) > 10
+    for word in texts:
         once = _quoted(word)
         assert once in text or _quoted(once) in text, word
 

@@ -1,4 +1,4 @@
-"""Written turns, through the whole HTTP stack over each API: the client sees what was written, in order, in time."""
+"""Written turns are played through the whole HTTP stack, over each API: the client receives them in order, in time."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,9 @@ import pytest
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
 from services.cli.replay.gateway import ReplayGateway
 from services.cli.replay.player import Played, Session
-from services.cli.replay.script import Api, Replay, read
+from services.cli.replay.script import Api, Replay, Story, read
 from services.cli.replay.server import serving
+from services.templates.tools import tool_name
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.jsonl"))
 REPLAYS = [read(path.name, path.read_text()) for path in FILES]
@@ -26,7 +27,7 @@ async def play(replay: Replay, api: Api, *, stream: bool = True) -> tuple[list[P
     gateway = ReplayGateway(replay)
     async with serving(gateway) as url, aiohttp.ClientSession() as http:
         played = await Session(replay, api, http, url, gateway=gateway, stream=stream).play()
-    return played, gateway.asked
+    return played, gateway.conversations
 
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
@@ -34,7 +35,7 @@ async def test_streams(replay: Replay, api: Api) -> None:
     played, _ = await play(replay, api)
     assert [(turn.line, turn.problems) for turn in played] == [(turn.line, []) for turn in replay.turns]
     for turn, seen in zip(replay.turns, played, strict=True):
-        assert turn.expect is not None, "a written turn says what is expected"
+        assert turn.expect is not None, "a written turn has an expected answer"
         whole = [text for kind, text in turn.expect if kind == "call"]
         legacy = turn.request is not None and "functions" in turn.request
         assert legacy or seen.answer.dispatched == whole, "every complete call, once"
@@ -42,14 +43,14 @@ async def test_streams(replay: Replay, api: Api) -> None:
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
 async def test_documents(replay: Replay, api: Api) -> None:
-    """The answer in one piece says the same. Chat has no order in it, and no place for two thoughts."""
+    """The answer in one piece has the same blocks. In Chat it has no order, and one reasoning text."""
     played, _ = await play(replay, api, stream=False)
     for turn, seen in zip(replay.turns, played, strict=True):
         wanted = turn.expect or []
         if turn.end == "error":
             assert seen.answer.end == "refused"
         elif api == "messages" and turn.end == "length":
-            # Its `input` is an object: there is no way to say half a call.
+            # `input` is an object, so that a call that was cut off is left out.
             assert seen.answer.story == [block for block in wanted if block[0] != "cut call"]
         elif api == "chat":
             assert seen.answer.end == turn.end
@@ -58,37 +59,34 @@ async def test_documents(replay: Replay, api: Api) -> None:
             assert seen.problems == []
 
 
-def together(story: list[tuple[str, str]]) -> dict[str, list[str]]:
-    said = {kind: [text for k, text in story if k == kind] for kind in ("reasoning", "text", "call", "cut call")}
-    return {
-        kind: ["".join("".join(texts).split())] if kind in ("reasoning", "text") else texts
-        for kind, texts in said.items()
-    }
+def together(story: Story) -> dict[str, list[str]]:
+    """The texts by kind, reasoning and text without their blanks."""
+    texts = {kind: [text for k, text in story if k == kind] for kind in ("reasoning", "text", "call", "cut call")}
+    return {kind: ["".join("".join(of).split())] if kind in ("reasoning", "text") else of for kind, of in texts.items()}
 
 
-def asked_story(conversation: Conversation) -> list[tuple[str, ...]]:
-    """What the model is told, without the ids that differ from play to play."""
+def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
+    """The texts of a request, without the ids that differ from play to play."""
     story: list[tuple[str, ...]] = [("system", text.text) for text in conversation.system]
-    for turn in conversation.turns:
-        for part in turn.parts:
-            match part:
-                case Text(text):
-                    story.append((turn.role, text))
-                case Reasoning():
-                    story.append(("reasoning", part.text or "sealed"))
-                case Call():
-                    told = f"{part.namespace}__{part.name}" if part.namespace else part.name
-                    story.append(("call", told, json.dumps(json.loads(part.arguments))))
-                case Result():
-                    story.append(("result", *(inner.text for inner in part.parts if isinstance(inner, Text))))
+    for part, role in ((part, turn.role) for turn in conversation.turns for part in turn.parts):
+        match part:
+            case Text(text):
+                story.append((role, text))
+            case Reasoning():
+                story.append(("reasoning", part.text or "sealed"))
+            case Call():
+                name = tool_name(part.name, part.namespace)
+                story.append(("call", name, json.dumps(json.loads(part.arguments))))
+            case Result():
+                story.append(("result", *(inner.text for inner in part.parts if isinstance(inner, Text))))
     return story
 
 
 @pytest.mark.parametrize("replay", [r for r in REPLAYS if len(r.apis) == 3], ids=label)
-async def test_the_model_is_told_the_same_over_every_api(replay: Replay) -> None:
-    told = {}
+async def test_the_conversations_are_the_same_over_every_api(replay: Replay) -> None:
+    stories = {}
     for api in replay.apis:
-        _, asked = await play(replay, api)
-        told[api] = [asked_story(conversation) for conversation in asked]
-    assert told["messages"] == told["responses"] == told["chat"]
-    assert len(told["messages"]) == len(replay.turns)
+        _, conversations = await play(replay, api)
+        stories[api] = [story_of(conversation) for conversation in conversations]
+    assert stories["messages"] == stories["responses"] == stories["chat"]
+    assert len(stories["messages"]) == len(replay.turns)

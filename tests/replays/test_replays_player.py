@@ -1,19 +1,20 @@
-"""The harness notices what it is there to notice: late ends, lost blocks, wrong order, silence."""
+"""The player detects late ends of blocks, lost text, unexpected errors and malformed files."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
 
 from schemas.conversation import Conversation
-from schemas.events import BlockStop, Delta, Finish, TurnEvent
-from services.cli.replay.answer import Events
-from services.cli.replay.gateway import Gates, ReplayGateway, ReplayTurn
-from services.cli.replay.player import Played, Session
-from services.cli.replay.script import APIS, Api, BadReplay, Gate, Say, differences, read
+from schemas.events import BlockStop, Delta, Finish, Prepared, TurnEvent
+from services.cli.replay.client import SseParser
+from services.cli.replay.gateway import ClientProgress, ReplayGateway, ReplayTurn
+from services.cli.replay.player import Played, Session, differences
+from services.cli.replay.script import APIS, Api, BadReplay, Gate, Output, RecordedEvents, read
 from services.cli.replay.server import serving
-from services.frontend.turns import TurnSink
+from services.frontend.pipeline.interfaces import TurnSink
 
 GATED = """
 {"replay": 1, "tools": ["Bash"]}
@@ -25,26 +26,32 @@ GATED = """
 """
 
 
-class Meddling(ReplayGateway):
-    """Changes what comes, as a pipeline with a fault would."""
+Delay = Callable[[list[TurnEvent]], list[TurnEvent]]
+"""Takes the events that are held back, and returns those to deliver now."""
 
-    def __init__(self, text: str, meddle: Any) -> None:
+
+class FaultyGateway(ReplayGateway):
+    """Delays events, as a faulty pipeline would."""
+
+    def __init__(self, text: str, delay: Delay) -> None:
         super().__init__(read("x", text))
-        self._meddle = meddle
+        self._delay = delay
 
-    async def open(
-        self, conversation: Conversation, sink: TurnSink, *, turn_id: str, traceparent: str | None = None
-    ) -> ReplayTurn:
-        meddle, held = self._meddle, []
+    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
+        delay = self._delay
+        held: list[TurnEvent] = []
 
-        class Between:
+        class DelayingSink:
+            def opened(self, prepared: Prepared) -> None:
+                sink.opened(prepared)
+
             def push(self, events: list[TurnEvent]) -> None:
                 held.extend(events)
-                now = meddle(held)
+                now = delay(held)
                 if now:
                     sink.push(now)
 
-        return await super().open(conversation, Between(), turn_id=turn_id, traceparent=traceparent)
+        return await super().open(conversation, DelayingSink(), turn_id=turn_id)
 
 
 async def play(gateway: ReplayGateway, text: str, api: Api = "messages", **options: Any) -> Played:
@@ -53,13 +60,13 @@ async def play(gateway: ReplayGateway, text: str, api: Api = "messages", **optio
     return played
 
 
-def to_the_end(held: list[TurnEvent]) -> list[TurnEvent]:
-    """All events at the end of the turn, as Dynamo has them."""
+def all_at_the_end(held: list[TurnEvent]) -> list[TurnEvent]:
+    """All events at the end of the turn."""
     return list(held) if isinstance(held[-1], Finish) else []
 
 
-def only_stops_late(held: list[TurnEvent]) -> list[TurnEvent]:
-    """Each block's end only with the next event."""
+def stops_with_the_next_event(held: list[TurnEvent]) -> list[TurnEvent]:
+    """The end of each block with the next event."""
     now = list(held)
     held.clear()
     if isinstance(now[-1], BlockStop):
@@ -68,32 +75,32 @@ def only_stops_late(held: list[TurnEvent]) -> list[TurnEvent]:
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("meddle", [to_the_end, only_stops_late])
-async def test_a_call_that_is_told_late_is_noticed(api: Api, meddle: Any) -> None:
-    played = await play(Meddling(GATED, meddle), GATED, api, gate_timeout_s=0.2)
+@pytest.mark.parametrize("delay", [all_at_the_end, stops_with_the_next_event])
+async def test_a_late_end_of_a_call_is_a_problem(api: Api, delay: Delay) -> None:
+    played = await play(FaultyGateway(GATED, delay), GATED, api, gate_timeout_s=0.2)
     assert any("the gate `call Bash` did not open" in problem for problem in played.problems)
     assert played.answer.story == [("call", 'Bash {"command": "ls"}')]
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_call_that_is_told_in_time_is_fine(api: Api) -> None:
+async def test_an_end_of_a_call_in_time_is_no_problem(api: Api) -> None:
     played = await play(ReplayGateway(read("x", GATED)), GATED, api)
     assert played.problems == []
 
 
-async def test_lost_text_is_noticed() -> None:
+async def test_lost_text_is_a_problem() -> None:
     text = '{"user": "x"}\n["one ", "two"]\n{"expect": [["text", "one two!"]], "end": "length"}'
 
     played = await play(ReplayGateway(read("x", text)), text)
     assert played.problems == ["block 0: want text 'one two!', got text 'one two'", "want the end length, got stop"]
 
 
-async def test_an_error_that_nobody_expects_is_a_problem() -> None:
+async def test_an_unexpected_error_is_a_problem() -> None:
     text = '{"user": "x"}\n"one"\n{"fail": "no memory"}'
     assert (await play(ReplayGateway(read("x", text)), text)).problems == ["error: no memory"]
 
 
-async def test_recorded_events_are_played_as_they_were() -> None:
+async def test_recorded_events_are_played_unchanged() -> None:
     text = "\n".join(
         [
             '{"user": "x"}',
@@ -109,31 +116,31 @@ async def test_recorded_events_are_played_as_they_were() -> None:
 
 
 async def test_a_gate_waits_for_one_more_of_its_kind() -> None:
-    gates, gate = Gates(), Gate("call")
-    reader = (await play(ReplayGateway(read("x", GATED)), GATED)).answer
-    first = asyncio.ensure_future(gates.wait(gate))
+    progress, gate = ClientProgress(timeout_s=60), Gate("call")
+    answer = (await play(ReplayGateway(read("x", GATED)), GATED)).answer
+    first = asyncio.ensure_future(progress.wait_for(gate))
     await asyncio.sleep(0)
     assert not first.done()
-    gates.look(reader)
+    progress.update(answer)
     await first
-    second = asyncio.ensure_future(gates.wait(gate))
+    second = asyncio.ensure_future(progress.wait_for(gate))
     await asyncio.sleep(0)
-    assert not second.done(), "the one call that there is has opened the first gate"
+    assert not second.done(), "the only call has opened the first gate"
     second.cancel()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_events_are_split_whatever_the_chunks(size: int) -> None:
+def test_a_stream_is_split_into_events_whatever_the_chunks(size: int) -> None:
     stream = 'event: a\ndata: {"x": "ü"}\n\n: comment\n\ndata: {"y":\ndata: 1}\r\n\r\ndata: [DONE]\n\n'.encode()
-    events = Events()
-    found = [event for at in range(0, len(stream), size) for event in events.feed(stream[at : at + size])]
-    assert found == [("a", {"x": "ü"}), ("", {"y": 1}), ("", None)]
+    parser = SseParser()
+    events = [event for at in range(0, len(stream), size) for event in parser.feed(stream[at : at + size])]
+    assert events == [("a", {"x": "ü"}), ("", {"y": 1}), ("", None)]
 
 
 def test_lines_of_a_file() -> None:
     replay = read("x", '# a comment\n\n{"user": "u"}\n"a"\n["b", "c"]\n{"finish": "length"}\n{"results": ["r"]}\n')
     assert [turn.line for turn in replay.turns] == [3, 7]
-    assert replay.turns[0].steps == [Say(["a"]), Say(["b", "c"])]
+    assert replay.turns[0].steps == [Output(["a"]), Output(["b", "c"])]
     assert replay.apis == list(APIS)
 
 
@@ -145,26 +152,26 @@ def test_lines_of_a_file() -> None:
         ('{"user": "a"}\n{', "x:2: Expecting property name"),
         ('{"user": "a", "results": []}', "x:1: a turn has one of"),
         ('{"request": {}}', "x:1: request and api go together"),
-        ('{"user": "a"}\n{"gate": "cal"}', "x:2: a gate waits for"),
-        ('{"user": "a"}\n{"expect": [["say", "x"]]}', "x:2: 'say' is none of"),
+        ('{"user": "a"}\n{"gate": "cal"}', "x:2: a gate is reasoning, text, call or call NAME, not 'cal'"),
+        ('{"user": "a"}\n{"expect": [["say", "x"]]}', "x:2: Invalid enum value 'say'"),
         ('{"user": "a"}\n{"end": "over"}', "x:2: Invalid enum value 'over'"),
-        ('{"user": "a"}\n{"what": 1}', "x:2: what is unknown"),
+        ('{"user": "a"}\n{"what": 1}', "x:2: Object contains unknown field `what`"),
         ('{"user": "a", "api": "soap"}', "x:1: Invalid enum value 'soap'"),
-        ('{"replay": 2}', "x:1: version 2 is not known"),
-        ('{"replay": 1, "colour": 2}', "x:1: colour is unknown in the head"),
+        ('{"replay": 2}', "x:1: version 2 is unknown"),
+        ('{"replay": 1, "colour": 2}', "x:1: Object contains unknown field `colour`"),
         ('{"user": "a"}\n{"at": 1}', "x:2: at belongs to"),
         ('{"user": "a"}\n[1]', "x:2: Expected `str`, got `int`"),
         ('{"user": "a"}\n{"events": [{"type": "nonsense"}]}', "x:2: Invalid value 'nonsense'"),
     ],
 )
-def test_what_is_no_replay(text: str, why: str) -> None:
+def test_errors_of_a_file(text: str, why: str) -> None:
     with pytest.raises(BadReplay, match="^" + why.replace("[", r"\[")):
         read("x", text)
 
 
 def test_only_line_ends_end_a_line() -> None:
     replay = read("x", '{"user": "a"}\n"\u2028\u0085"\r\n')
-    assert replay.turns[0].steps == [Say(["\u2028\u0085"])]
+    assert replay.turns[0].steps == [Output(["\u2028\u0085"])]
 
 
 def test_differences() -> None:
@@ -175,7 +182,7 @@ def test_differences() -> None:
     ]
 
 
-def test_the_offsets_of_recorded_deltas_hold() -> None:
+def test_recorded_deltas_keep_their_offsets() -> None:
     replay = read("x", '{"user": "a"}\n{"events": [{"type": "delta", "block": 1, "offset": 2, "text": "t"}]}')
     [step] = replay.turns[0].steps
-    assert step.events == [Delta(1, 2, "t")]  # type: ignore[union-attr]
+    assert step == RecordedEvents([Delta(1, 2, "t")], 0.0)

@@ -1,4 +1,4 @@
-"""A turn on the bus becomes a file that plays like the turn: whatever its way, with its words or without them."""
+"""A turn on the bus becomes a file that plays like the turn, with its texts or masked."""
 
 from typing import Any
 
@@ -7,15 +7,25 @@ import pytest
 from msgspec import Raw, json, structs
 
 from schemas.control import Cancel
-from schemas.conversation import Call, Client, Conversation, Hints, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, Client, Conversation, Hints, Reasoning, Result, Sampling, Text, ToolSpec, Turn
 from schemas.errors import EngineFailed
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
 from schemas.frames import (
     EventEntry,
     EventFrame,
     GenerateRequest,
     ParseContext,
-    Sampling,
     TokenEntry,
     TokenFrame,
     TurnRequest,
@@ -23,8 +33,8 @@ from schemas.frames import (
 from services.cli.replay.gateway import ReplayGateway
 from services.cli.replay.player import Session
 from services.cli.replay.recorder import Recorder
-from services.cli.replay.redaction import JsonText, masked
-from services.cli.replay.script import APIS, Api, Events, Replay, Tokens, read
+from services.cli.replay.redaction import mask, mask_json
+from services.cli.replay.script import APIS, Api, RecordedEvents, RecordedTokens, Replay, read
 from services.cli.replay.server import serving
 
 ARGUMENTS = '{"command": "cat \\u00e9\\n\\"x9\\"", "count": 42, "deep": {"a": ["b1", true], "c": null}}'
@@ -49,9 +59,11 @@ EVENTS: list[TurnEvent] = [
     BlockStop(0, length=16, seal="c2VhbGVk"),
     BlockStart(1, "tool_use", "Bash", "toolu_1"),
     *[Delta(1, at, ARGUMENTS[at : at + 5]) for at in range(0, len(ARGUMENTS), 5)],
+    Dispatch(1, "toolu_1", "Bash", ARGUMENTS),
     BlockStop(1, length=len(ARGUMENTS)),
     Finish(FinishReason.STOP, 2, Usage(prompt=50, cached=16, output=9, reasoning=3)),
 ]
+KEPT = [event for event in EVENTS if not isinstance(event, Dispatch)]
 
 
 def asked(turn: str = "t1", attempt: int = 1) -> TurnRequest:
@@ -83,7 +95,7 @@ async def play(recording: Replay, api: Api) -> list[list[str]]:
 
 @pytest.mark.parametrize("redact", [False, True])
 @pytest.mark.parametrize("api", APIS)
-async def test_a_recording_plays_as_it_was(api: Api, redact: bool) -> None:
+async def test_a_recording_plays_like_the_turn(api: Api, redact: bool) -> None:
     recording = replay(
         recorded(asked(), frame(Prepared(50, 10)), frame(*EVENTS[:3]), frame(*EVENTS[3:]), redact=redact)
     )
@@ -92,7 +104,7 @@ async def test_a_recording_plays_as_it_was(api: Api, redact: bool) -> None:
     assert await play(recording, api) == [[]]
 
 
-def test_what_is_kept_and_what_is_not() -> None:
+def test_the_contents_of_a_recording() -> None:
     context = ParseContext("m", "hermes", "f", 50, tools=ASKED.tools)
     request = GenerateRequest("t1", 1, "m", b"", "p", "f", Sampling(), [], Raw(json.encode(context)))
     [text] = recorded(asked(), request, tokens(0, 1, 2), tokens(1, 2, 3), frame(*EVENTS))
@@ -104,12 +116,12 @@ def test_what_is_kept_and_what_is_not() -> None:
     assert turn.context is not None
     assert (turn.context.family, turn.context.tools, turn.context.frontend) == ("hermes", ASKED.tools, "")
     assert (turn.usage.prompt, turn.usage.cached) == (50, 16)
-    assert [step.ids for step in turn.steps if isinstance(step, Tokens)] == [[1, 2], [3]]
-    [step] = [step for step in turn.steps if isinstance(step, Events)]
-    assert (step.events, step.at) == (EVENTS, 4.0)
+    assert [step.ids for step in turn.steps if isinstance(step, RecordedTokens)] == [[1, 2], [3]]
+    [step] = [step for step in turn.steps if isinstance(step, RecordedEvents)]
+    assert (step.events, step.at) == (KEPT, 4.0)
 
 
-def test_what_an_attempt_says_again_is_left_out() -> None:
+def test_what_an_attempt_repeats_is_left_out() -> None:
     [text] = recorded(
         asked(),
         frame(*EVENTS[:3]),
@@ -120,7 +132,7 @@ def test_what_an_attempt_says_again_is_left_out() -> None:
         frame(*EVENTS[4:], attempt=2),
     )
     steps = replay([text]).turns[0].steps
-    assert [event for step in steps if isinstance(step, Events) for event in step.events] == EVENTS
+    assert [event for step in steps if isinstance(step, RecordedEvents) for event in step.events] == KEPT
 
 
 def test_failures_and_turns_without_an_end() -> None:
@@ -139,7 +151,7 @@ def test_failures_and_turns_without_an_end() -> None:
     assert recorder.unfinished == 1
 
 
-def test_no_word_is_left_after_redaction() -> None:
+def test_redaction_leaves_no_texts() -> None:
     [text] = recorded(asked(), tokens(0, 1, 2), frame(*EVENTS), redact=True)
     for word in (b"jane", b"Jane", b"secret", b"list", b"cat", b"agent", b'"tokens"', b"c2Vh", b"x9", b"b1", b"Runs"):
         assert word not in text, word
@@ -147,14 +159,29 @@ def test_no_word_is_left_after_redaction() -> None:
         assert kept in text, kept
 
 
+JSON = '{"a\\"b": "x\\u00e9\\n\\\\", "n": [1.5e3, "y", {"k1": true}], "": "\\ud83c\\udf0a"}'
+MASKED = {'a"b': "xx\n\\", "n": [1500.0, "x", {"k1": True}], "": "xx"}
+
+
+def test_masked_json_keeps_its_keys_and_its_length() -> None:
+    assert len(mask_json(JSON)) == len(JSON)
+    assert json.decode(mask_json(JSON)) == MASKED
+    for size in range(len(JSON)):
+        assert len(mask_json(JSON[:size])) == size
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
-def test_masked_json_is_json_of_the_same_form(size: int) -> None:
-    text = '{"a\\"b": "x\\u00e9\\n\\\\", "n": [1.5e3, "y", {"k1": true}], "": "\\ud83c\\udf0a"}'
-    mask = JsonText()
-    done = "".join(mask.mask(text[at : at + size]) for at in range(0, len(text), size))
-    assert len(done) == len(text)
-    assert json.decode(done) == {'a"b': "xx\n\\", "n": [1500.0, "x", {"k1": True}], "": "xx"}
+def test_arguments_are_masked_whatever_the_pieces(size: int) -> None:
+    deltas: list[TurnEvent] = [Delta(0, at, JSON[at : at + size]) for at in range(0, len(JSON), size)]
+    end = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
+    stop = BlockStop(0, length=len(JSON))
+    events = [BlockStart(0, "tool_use", "Bash", "c1"), *deltas, Dispatch(0, "c1", "Bash", JSON), stop, end]
+    [turn] = replay(recorded(asked(), frame(*events), redact=True)).turns
+    [step] = [step for step in turn.steps if isinstance(step, RecordedEvents)]
+    texts = [event.text for event in step.events if isinstance(event, Delta)]
+    assert [len(text) for text in texts] == [len(delta.text) for delta in deltas if isinstance(delta, Delta)]
+    assert json.decode("".join(texts)) == MASKED
 
 
 def test_masked_text_keeps_its_form() -> None:
-    assert masked("Jane, 42: ü\n<b>") == "xxxx, 00: x\n<x>"
+    assert mask("Jane, 42: ü\n<b>") == "xxxx, 00: x\n<x>"

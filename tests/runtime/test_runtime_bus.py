@@ -1,7 +1,6 @@
-"""One connection to a real server: what goes wrong in it is told, and goes no further."""
+"""Messages over one connection to a real server: handlers, requests, subscriptions, limits."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from structlog.typing import FilteringBoundLogger
@@ -9,7 +8,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Message
 from services.runtime.config import BusConfig
-from tests.conftest import NatsServer, eventually, free_port
+from tests.conftest import NatsServer, eventually
 
 
 def make(url: str, log: FilteringBoundLogger, reconnected: list[bool] | None = None, **config: object) -> Bus:
@@ -23,13 +22,16 @@ def make(url: str, log: FilteringBoundLogger, reconnected: list[bool] | None = N
     )
 
 
-async def test_a_handler_that_fails_hears_the_next_message(nats: NatsServer, quiet_log: FilteringBoundLogger) -> None:
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+async def test_a_handler_that_raises_receives_the_next_message(
+    error: type[BaseException], nats: NatsServer, quiet_log: FilteringBoundLogger
+) -> None:
     bus, heard = make(nats.url, quiet_log), list[bytes]()
     await bus.connect()
 
     def handle(message: Message) -> None:
         heard.append(message.data)
-        raise ValueError(message.data)
+        raise error(message.data)
 
     await bus.subscribe("t.a", handle)
     for data in (b"1", b"2", b"3"):
@@ -38,7 +40,7 @@ async def test_a_handler_that_fails_hears_the_next_message(nats: NatsServer, qui
     await bus.close()
 
 
-async def test_requests_are_answered_or_end_in_a_word(nats: NatsServer, quiet_log: FilteringBoundLogger) -> None:
+async def test_requests_end_with_an_answer_or_an_error(nats: NatsServer, quiet_log: FilteringBoundLogger) -> None:
     bus = make(nats.url, quiet_log)
     await bus.connect()
     await bus.subscribe("t.echo", lambda message: message.reply(message.data * 2))
@@ -52,11 +54,11 @@ async def test_requests_are_answered_or_end_in_a_word(nats: NatsServer, quiet_lo
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
-    await eventually(lambda: bus._connection is not None and not bus._connection._waiting)
+    assert not bus.waiting
     await bus.close()
 
 
-async def test_a_question_without_a_task_is_sent_at_once_and_ends_in_one_word(
+async def test_a_request_without_a_task_is_sent_at_once_and_ends_with_one_call(
     nats: NatsServer, quiet_log: FilteringBoundLogger
 ) -> None:
     bus = make(nats.url, quiet_log)
@@ -100,7 +102,7 @@ async def test_too_much_is_refused_here_and_the_connection_lives(
     await bus.close()
 
 
-async def test_nothing_is_sent_later_than_it_was_said(own_nats: NatsServer, quiet_log: FilteringBoundLogger) -> None:
+async def test_nothing_is_published_while_disconnected(own_nats: NatsServer, quiet_log: FilteringBoundLogger) -> None:
     back: list[bool] = []
     bus, other = make(own_nats.url, quiet_log, back), make(own_nats.url, quiet_log)
     await bus.connect()
@@ -123,21 +125,55 @@ async def test_nothing_is_sent_later_than_it_was_said(own_nats: NatsServer, quie
     await asyncio.wait_for(asyncio.gather(bus.close(), other.close()), 5)
 
 
-async def test_a_server_that_is_not_there_is_waited_for_and_then_named(quiet_log: FilteringBoundLogger) -> None:
-    url = f"nats://127.0.0.1:{free_port()}"
-    bus = make(url, quiet_log, connect_timeout_s=0.3)
-    with pytest.raises(Unavailable, match=url):
-        await bus.connect()
-
-
-async def test_a_server_may_come_after_its_clients(
-    nats_binary: str, tmp_path: Path, quiet_log: FilteringBoundLogger
+async def test_messages_of_all_sizes_arrive_whole_and_in_order(
+    nats: NatsServer, quiet_log: FilteringBoundLogger
 ) -> None:
-    server = NatsServer(nats_binary, str(tmp_path))
-    bus = make(server.url, quiet_log)
-    connecting = asyncio.create_task(bus.connect())
-    await asyncio.sleep(0.05)
-    server.start()
-    await asyncio.wait_for(connecting, 10)
+    one, two = make(nats.url, quiet_log), make(nats.url, quiet_log)
+    await one.connect()
+    await two.connect()
+    heard: list[tuple[str, bytes, str]] = []
+    await two.subscribe("t.sizes", lambda message: heard.append((message.subject, message.data, message.reply_to)))
+    await two.flush()
+    sent = [bytes([n]) * (n * 150_000) for n in range(12)]
+    for data in sent:
+        assert one.publish("t.sizes", data, reply_to="answer.here")
+    await eventually(lambda: len(heard) == len(sent), 60)
+    assert heard == [("t.sizes", data, "answer.here") for data in sent]
+    assert (one.published, two.received) == (12, 12)
+    await one.close()
+    await two.close()
+
+
+async def test_a_subscription_that_ends_still_handles_what_was_sent_before(
+    nats: NatsServer, quiet_log: FilteringBoundLogger
+) -> None:
+    one, two = make(nats.url, quiet_log), make(nats.url, quiet_log)
+    await one.connect()
+    await two.connect()
+    heard: list[bytes] = []
+    subscription = await two.subscribe("t.ends", lambda message: heard.append(message.data))
+    await two.flush()
+    one.publish("t.ends", b"before")
+    await one.flush()
+    await subscription.stop()
+    await subscription.stop()
+    assert heard == [b"before"]
+    one.publish("t.ends", b"after")
+    await one.flush()
+    await two.flush()
+    assert heard == [b"before"]
+    await one.close()
+    await two.close()
+
+
+@pytest.mark.parametrize("subject", ["", "two words", "a\r\nPUB b 0\r\n", "a\tb"])
+async def test_a_subject_that_is_not_one_word_is_not_sent(
+    subject: str, nats: NatsServer, quiet_log: FilteringBoundLogger
+) -> None:
+    bus = make(nats.url, quiet_log)
+    await bus.connect()
+    assert not bus.publish(subject, b"x")
+    with pytest.raises(Unavailable):
+        await bus.request(subject, b"x", 5)
+    assert not bus.waiting
     await bus.close()
-    server.kill()

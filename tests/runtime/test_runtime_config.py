@@ -1,26 +1,38 @@
-"""Where a value comes from, what wins, and what is said when it is wrong."""
+"""The sources of a value, their precedence, and the errors of wrong values."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from msgspec import Struct
+from cyclopts import Token
 
 from services.runtime.config import (
     TABLES,
     BusConfig,
+    Config,
     FrontendConfig,
     PreprocessorConfig,
     UpConfig,
     WorkerConfig,
     read_secret,
 )
-from services.runtime.config_flags import from_command_line, typed
-from services.runtime.config_options import options
-from services.runtime.config_sources import ConfigError, Given, Loaded, load
+from services.runtime.config.command_line import forwarded, run_command
+from services.runtime.config.loader import ConfigError, LoadedConfig, Sources, options
 
 
-def command_line(config: type[Struct], *argv: str, env: dict[str, str] | None = None) -> Loaded[Struct]:
-    return from_command_line(config, "turnwire", argv, env or {})
+def load(config: type[Config], env: dict[str, str] | None = None, file: str | None = None) -> LoadedConfig[Any]:
+    return Sources(env=env or {}, file=file).load(config)
+
+
+def command_line(config: type[Config], *argv: str, env: dict[str, str] | None = None) -> LoadedConfig[Any]:
+    loaded: list[LoadedConfig[Any]] = []
+
+    def command(sources: Sources) -> int:
+        loaded.append(sources.load(config))
+        return 0
+
+    assert run_command(command, "turnwire", argv, config, env=env or {}) == 0
+    return loaded[0]
 
 
 def toml(tmp_path: Path, text: str) -> str:
@@ -29,16 +41,17 @@ def toml(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-def problems(config: type[Struct], env: dict[str, str] | None = None, file: str | None = None) -> list[str]:
+def problems(config: type[Config], env: dict[str, str] | None = None, file: str | None = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load(config, {}, env or {}, file)
+        load(config, env, file)
     return caught.value.problems
 
 
 @pytest.mark.parametrize("config", TABLES.values(), ids=TABLES)
-def test_every_option_has_a_help_text(config: type[Struct]) -> None:
-    assert options(config)
-    assert [name for name, option in options(config).items() if len(option.help) < 10] == []
+def test_every_option_has_a_help_text(config: type[Config]) -> None:
+    texts = {option.name: option.parameter.help or "" for option in options(config, help_texts=True)}
+    assert texts
+    assert [name for name, text in texts.items() if len(text) < 10] == []
 
 
 def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_default(tmp_path: Path) -> None:
@@ -55,9 +68,9 @@ def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_d
     assert (config.log_level, origins["log_level"]) == ("debug", f"{file} log_level")
     assert (config.bus.beat_interval_s, origins["beat_interval_s"]) == (1.5, f"{file} [bus] beat_interval_s")
     assert (config.attempts, origins["attempts"]) == (3, "default")
-    assert load(FrontendConfig, {}, {**env}, file).config.port == 3
-    assert load(FrontendConfig, {}, {"TURNWIRE_PORT": "2"}, file).config.port == 2
-    assert load(FrontendConfig, {}, {}, file).config.port == 1
+    assert load(FrontendConfig, env, file).config.port == 3
+    assert load(FrontendConfig, {"TURNWIRE_PORT": "2"}, file).config.port == 2
+    assert load(FrontendConfig, {}, file).config.port == 1
 
 
 def test_a_file_named_on_the_command_line_goes_before_the_variable(tmp_path: Path) -> None:
@@ -82,7 +95,10 @@ def test_one_file_serves_every_stage(tmp_path: Path) -> None:
         (["--max_model_len", "32K"], "max_model_len", 32_768),
         (["--max-model-len=1.5M"], "max_model_len", 1_572_864),
         (["--context-length", "200_000"], "max_model_len", 200_000),
+        (["--max-model-len", "1", "--max-model-len", "2"], "max_model_len", 2),
         (["--alias", "a", "--alias", "b,c"], "aliases", ["a", "b", "c"]),
+        (["--aliases", '["a", "b"]'], "aliases", ["a", "b"]),
+        (["--strip-anthropic-preamble=false"], "strip_anthropic_preamble", False),
         (["--no-strip-anthropic-preamble"], "strip_anthropic_preamble", False),
         (["--no-strip-anthropic-preamble", "--strip-anthropic-preamble"], "strip_anthropic_preamble", True),
         (["--dyn-tool-call-parser", "qwen3_coder"], "tool_call_parser", "qwen3_coder"),
@@ -91,6 +107,8 @@ def test_one_file_serves_every_stage(tmp_path: Path) -> None:
         (["--served-model-name", "acme/x"], "served_model_name", "acme/x"),
         (["--template-kwargs", '{"enable_thinking": false}'], "template_kwargs", {"enable_thinking": False}),
         (["--chat-template", ""], "chat_template", None),
+        (["--window-bytes", "64K"], "bus", BusConfig(window_bytes=65_536)),
+        (["--nats-url", "nats://a"], "bus", BusConfig(nats_url="nats://a")),
     ],
 )
 def test_flags_of_the_field(argv: list[str], field: str, value: object) -> None:
@@ -106,29 +124,42 @@ def test_engine_arguments_from_a_file(tmp_path: Path, suffix: str, text: str) ->
     assert loaded.config.engine_args == {"a": [1]}
 
 
-@pytest.mark.parametrize(("text", "value"), [("1", True), ("yes", True), ("OFF", False), ("false", False)])
+def test_lists_and_tables_of_a_file(tmp_path: Path) -> None:
+    file = toml(
+        tmp_path,
+        "model = 'm'\naliases = ['a', 'b']\nstrip_anthropic_preamble = false\n"
+        "[preprocessor]\naliases = []\n[preprocessor.template_kwargs]\nenable_thinking = false\n",
+    )
+    config = load(PreprocessorConfig, file=file).config
+    assert (config.aliases, config.strip_anthropic_preamble) == ([], False)
+    assert config.template_kwargs == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("yes", True), ("on", True), ("OFF", False), ("false", False)]
+)
 def test_switches_in_the_environment(text: str, value: bool) -> None:
-    loaded = load(FrontendConfig, {}, {"TURNWIRE_ACCEPT_ANY_MODEL": text})
+    loaded = load(FrontendConfig, {"TURNWIRE_ACCEPT_ANY_MODEL": text})
     assert loaded.config.accept_any_model is value
 
 
 def test_empty_variable_is_no_value() -> None:
-    loaded = load(FrontendConfig, {}, {"TURNWIRE_PORT": ""})
+    loaded = load(FrontendConfig, {"TURNWIRE_PORT": ""})
     assert (loaded.config.port, loaded.origins["port"]) == (8000, "default")
 
 
 def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
     file = toml(tmp_path, "[worker]\nslots = 'many'\nslotz = 1\n[wroker]\n[frontend]\nprot = 1\n")
-    env = {"TURNWIRE_ENGINE": "vlm", "TURNWIRE_WATCHDOG_S": "0", "TURNWIRE_MODLE": "x"}
+    env = {"TURNWIRE_SCRIPT_MODE": "vlm", "TURNWIRE_WATCHDOG_S": "0", "TURNWIRE_MODLE": "x"}
     assert problems(WorkerConfig, env, file) == [
         f'{file} [worker]: unknown name "slotz"; did you mean "slots"?',
         f'{file}: unknown name "wroker"; did you mean "worker"?',
         f'{file} [frontend]: unknown name "prot"; did you mean "port"?',
         'unknown variable "TURNWIRE_MODLE"; did you mean "TURNWIRE_MODEL"?',
         "model is required: --model, TURNWIRE_MODEL, or model = … in the configuration file",
-        "TURNWIRE_ENGINE: 'vlm' is not one of script, transformers, trtllm",
-        f"{file} [worker] slots: 'many' is not a whole number from 1",
-        "TURNWIRE_WATCHDOG_S: '0' is not a number above 0",
+        f'Invalid value for {file} [worker] slots: "many" is not a whole number',
+        'Invalid value "vlm" for TURNWIRE_SCRIPT_MODE. Choose from: "agent", "request".',
+        'Invalid value "0.0" for TURNWIRE_WATCHDOG_S. Must be > 0.',
     ]
 
 
@@ -137,7 +168,13 @@ def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
     [
         ("worker = 3\n", "worker is a table: write [worker]"),
         ("[worker\n", "is not valid TOML"),
-        ("model = true\n", "model: True is not text"),
+        ("model = true\n", "model: Expected `str`, got `bool`"),
+        ("model = ['m']\n", "model: Expected `str`, got `array`"),
+        ("served_model_name = true\n", "served_model_name: Expected `str`, got `bool`"),
+        ("slots = true\n", "slots: Expected `int`, got `bool`"),
+        ("slots = 0\n", 'Invalid value "0" for'),
+        ("engine_args = [1]\n", "engine_args: Expected `object`, got `array`"),
+        ("[worker]\nengine_args = '{'\nmodel = 'm'\n", "engine_args: Input data was truncated"),
         ("[worker]\nengine_args = 'gone.yaml'\nmodel = 'm'\n", "No such file"),
         ("[worker]\nengine_args = 'gone.ini'\nmodel = 'm'\n", "is not a JSON object, or a .json, .yaml or .toml file"),
         ("[bus]\ndead_after_s = 1\n[worker]\nmodel = 'm'\n", "dead_after_s must be at least twice beat_interval_s"),
@@ -145,7 +182,16 @@ def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    assert any(problem in p for p in problems(WorkerConfig, {}, toml(tmp_path, text)))
+    found = problems(WorkerConfig, {}, toml(tmp_path, text))
+    assert any(problem in line for line in found)
+    assert all("\n" not in line for line in found)
+
+
+def test_an_unreadable_table_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "args.yaml").write_text("a: [")
+    (line,) = problems(WorkerConfig, {"TURNWIRE_MODEL": "m", "TURNWIRE_ENGINE_ARGS": str(tmp_path / "args.yaml")})
+    assert line.startswith("Invalid value for TURNWIRE_ENGINE_ARGS: while parsing a flow node")
+    assert "\n" not in line
 
 
 def test_a_missing_file_is_refused() -> None:
@@ -159,37 +205,49 @@ def test_kubernetes_service_variables_are_no_configuration() -> None:
         "TURNWIRE_FRONTEND_SERVICE_PORT": "8000",
         "TURNWIRE_FRONTEND_PORT_8000_TCP_ADDR": "10.0.0.7",
     }
-    assert load(FrontendConfig, {}, env).config == FrontendConfig()
+    assert load(FrontendConfig, env).config == FrontendConfig()
 
 
 def test_wrong_command_lines_end_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     for argv, said in (
-        (["--slotz", "3"], 'unknown argument --slotz; did you mean "--slots"?'),
-        (["--slots"], "expected one argument"),
-        (["--slots", "some"], "--slots: 'some' is not a whole number from 1"),
-        (["--mod", "x"], 'unknown argument --mod; did you mean "--model"?'),
+        (["--slotz", "3"], "Unknown option: --slotz. Did you mean --slots?"),
+        (["--slots"], "--slots requires an argument"),
+        (["--slots", "some"], 'Invalid value for --slots: "some" is not a whole number'),
+        (["--slots", "0"], 'Invalid value "0" for --slots. Must be >= 1.'),
+        (["--mod", "x"], "Unknown option: --mod. Did you mean --model?"),
+        (["stray"], "stray"),
     ):
         with pytest.raises(SystemExit) as caught:
             command_line(WorkerConfig, "--model", "m", *argv)
         assert caught.value.code == 2
-        assert said in capsys.readouterr().err
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
 
 
 def test_values_are_shown_without_passwords() -> None:
-    loaded = load(FrontendConfig, {"nats_url": Given("nats://a:secret@h:1,nats://b:geheim@i:2", "flag", "--nats-url")})
+    loaded = command_line(FrontendConfig, "--nats-url", "nats://a:secret@h:1,nats://b:geheim@i:2")
     row = next(row for row in loaded.rows() if row[0] == "bus.nats_url")
     assert row == ("bus.nats_url", "nats://***@h:1,nats://***@i:2", "--nats-url")
     assert len(loaded.rows()) == len(options(FrontendConfig))
 
 
-def test_typed_flags_can_be_handed_on() -> None:
-    given = {
-        "aliases": Given(["a", "-b"], "flag", "--alias"),
-        "strip_anthropic_preamble": Given(False, "flag", "--no-strip-anthropic-preamble"),
-        "model": Given("m", "flag", "--model"),
-        "port": Given("1", "flag", "--port"),
+def test_values_keep_their_types_in_rows(tmp_path: Path) -> None:
+    (tmp_path / "args.json").write_text('{"url": "http://me:secret@h", "n": [1]}')
+    argv = ["--model=m", f"--engine-args={tmp_path / 'args.json'}", "--slots=2", "--trust-remote-code"]
+    rows = {name: value for name, value, _ in command_line(WorkerConfig, *argv).rows()}
+    assert (rows["slots"], rows["trust_remote_code"], rows["max_model_len"]) == (2, True, None)
+    assert rows["engine_args"] == {"url": "http://***@h", "n": [1]}
+
+
+def test_flags_can_be_passed_to_another_process() -> None:
+    flags = {
+        "aliases": [Token(keyword="--alias", value="a"), Token(keyword="--alias", value="-b")],
+        "strip_anthropic_preamble": [Token(keyword="--no-strip-anthropic-preamble", implicit_value=False)],
+        "chat_template": [Token(keyword="--chat-template", value="")],
+        "model": [Token(keyword="--model", value="m")],
+        "port": [Token(keyword="--port", value="1")],
     }
-    argv = typed(given, PreprocessorConfig)
+    argv = forwarded(flags, PreprocessorConfig)
     loaded = command_line(PreprocessorConfig, *argv)
     assert loaded.config == PreprocessorConfig(model="m", aliases=["a", "-b"], strip_anthropic_preamble=False)
     assert not [a for a in argv if "port" in a]

@@ -7,7 +7,8 @@ import pytest
 from schemas.errors import Unavailable
 from services.runtime import entry
 from services.runtime.config import ParserConfig
-from services.runtime.config_sources import ConfigError
+from services.runtime.config.command_line import CLEAN, FAILURE, USAGE
+from services.runtime.config.loader import ConfigError
 
 
 def test_a_service_that_ends_by_itself_is_clean() -> None:
@@ -17,7 +18,7 @@ def test_a_service_that_ends_by_itself_is_clean() -> None:
         await asyncio.sleep(0)
         seen.append(config)
 
-    assert entry.main("parser", ParserConfig, run, ["--model", "m"]) == entry.CLEAN
+    assert entry.main("parser", ParserConfig, run, ["--model", "m"]) == CLEAN
     assert seen == [ParserConfig(model="m")]
 
 
@@ -26,7 +27,7 @@ def test_a_failure_is_one_line(error: Exception, capsys: pytest.CaptureFixture[s
     async def run(_config: ParserConfig) -> None:
         raise error
 
-    assert entry.main("parser", ParserConfig, run, ["--model", "m"]) == entry.FAILURE
+    assert entry.main("parser", ParserConfig, run, ["--model", "m"]) == FAILURE
     assert capsys.readouterr().err == f"turnwire serve parser: {error}\n"
 
 
@@ -44,7 +45,7 @@ def test_configuration_errors_of_the_service_itself_have_status_2(capsys: pytest
 
     with pytest.raises(SystemExit) as caught:
         entry.main("parser", ParserConfig, run, ["--model", "m"])
-    assert caught.value.code == entry.USAGE
+    assert caught.value.code == USAGE
     assert capsys.readouterr().err.splitlines()[1] == "turnwire serve parser: --seal-key-file: empty"
 
 
@@ -54,4 +55,4 @@ def test_wrong_flags_have_status_2() -> None:
 
     with pytest.raises(SystemExit) as caught:
         entry.main("parser", ParserConfig, run, [])
-    assert caught.value.code == entry.USAGE
+    assert caught.value.code == USAGE

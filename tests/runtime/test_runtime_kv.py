@@ -82,10 +82,11 @@ async def test_a_watcher_hears_every_write(
     nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
 ) -> None:
     one = await opened(await make_bus(nats.url), "watched", quiet_log)
-    other = await opened(await make_bus(nats.url), "watched", quiet_log)
+    bus = await make_bus(nats.url)
+    other = await opened(bus, "watched", quiet_log)
     heard = list[tuple[str, bytes | None]]()
     watching = await other.watch(lambda key, value: heard.append((key, value)))
-    await other._bus.flush()
+    await bus.flush()
     await one.put("k 1", b"a")
     assert one.offer("k 2", b"b")
     await one.delete("k 1")
@@ -189,10 +190,10 @@ async def test_a_bucket_for_which_there_is_no_room_is_none(
     bus = await make_bus(nats.url)
     assert await open_bucket(bus, config("huge", max_bytes=1 << 40), quiet_log) is None
     with pytest.raises(EngineFailed, match="replicas"):
-        await Bucket(bus, config("copies", replicas=3), quiet_log).put("k", b"v")
+        await Bucket(bus, config("copies", replicas=3)).put("k", b"v")
     await bus.close()
     with pytest.raises(Unavailable):
-        await Bucket(bus, config("closed"), quiet_log).put("k", b"v")
+        await Bucket(bus, config("closed")).put("k", b"v")
 
 
 def test_digest_keys_tell_lists_apart() -> None:

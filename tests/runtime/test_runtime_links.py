@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.runtime.links import ReceiveLink, SendLink, generation
+from services.runtime.streams.links import ReceiveLink, SendLink, generation
 
 
 def test_a_sender_stops_at_its_window_and_goes_on_with_credit() -> None:
@@ -77,7 +77,7 @@ def test_whatever_is_lost_the_link_opens_again(sizes: list[int], data: st.DataOb
             receiver.announced(sender.seq)
             receiver.announced(sender.seq)
             while not sender.open:
-                receiver.owed(sender.credited if sender.owed else None)
+                receiver.acknowledged(sender.acknowledged if sender.unacknowledged else None)
                 seq = receiver.take_credit()
                 assert seq is not None
                 if data.draw(st.booleans()):  # else the credit is lost, and the next beat says so
@@ -101,12 +101,12 @@ def test_credit_that_was_lost_is_granted_again() -> None:
         receiver.arrived(seq, 10)
     assert receiver.take_credit() == 2, "lost"
     assert receiver.take_credit() is None
-    assert (sender.owed, sender.credited) == (True, 0)
-    receiver.owed(sender.credited)
+    assert (sender.unacknowledged, sender.acknowledged) == (True, 0)
+    receiver.acknowledged(sender.acknowledged)
     assert receiver.take_credit() == 2
     sender.credit(2, 1000, 0)
-    assert not sender.owed
-    receiver.owed(None)
+    assert not sender.unacknowledged
+    receiver.acknowledged(None)
     assert receiver.take_credit() is None
 
 
@@ -117,23 +117,23 @@ def test_what_was_given_up_is_not_delivered_before_its_replay() -> None:
         sender.sent(10)
     receiver.arrived(1, 10)
     assert receiver.arrived(3, 10), "the second is missing"
-    first = receiver.ask()
-    sender.credit(3, 1000, receiver.asked)
+    first = receiver.request_replay()
+    sender.credit(3, 1000, receiver.replays_requested)
     assert sender.under_way == 0, "there is room for the replay …"
     assert sender.delivered == 0, "… but nothing is let go"
-    assert not receiver.heeded(sender.heeded), "it may still be on its way"
-    assert receiver.heeded(sender.heeded), "a beat later it is lost"
-    second = receiver.ask()
-    assert sender.heed(second), "one before it was lost: everything is sent again"
+    assert not receiver.replay_handled(sender.last_replay), "it may still be on its way"
+    assert receiver.replay_handled(sender.last_replay), "a beat later it is lost"
+    second = receiver.request_replay()
+    assert sender.replay(second), "one before it was lost: everything is sent again"
     assert sender.delivered == 3
-    assert not receiver.heeded(sender.heeded)
-    assert not receiver.heeded(sender.heeded)
+    assert not receiver.replay_handled(sender.last_replay)
+    assert not receiver.replay_handled(sender.last_replay)
     assert (first, second) == (1, 2)
 
 
 def test_requests_that_come_one_after_the_other_are_not_widened() -> None:
     sender = SendLink(1000)
-    assert [sender.heed(n) for n in (1, 2, 3, 5)] == [False, False, False, True]
+    assert [sender.replay(n) for n in (1, 2, 3, 5)] == [False, False, False, True]
 
 
 def test_a_new_generation_has_numbers_of_its_own() -> None:
@@ -151,12 +151,12 @@ def test_a_new_generation_has_numbers_of_its_own() -> None:
 def test_a_receiver_is_given_up_when_beats_stop_to_name_it() -> None:
     link = ReceiveLink(1000)
     link.arrived(1, 10)
-    assert not link.unnamed(), "this beat may have been overtaken by the frame"
+    assert not link.absent(), "this beat may have been overtaken by the frame"
     link.arrived(2, 10)
-    assert not link.unnamed()
+    assert not link.absent()
     link.announced(2)
-    assert not link.unnamed()
-    assert link.unnamed()
+    assert not link.absent()
+    assert link.absent()
 
 
 def test_a_window_of_nothing_is_one_of_a_frame_at_a_time() -> None:

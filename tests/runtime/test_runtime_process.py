@@ -1,11 +1,11 @@
-"""What every process does: announces itself, beats, hears of others, drains, leaves."""
+"""What every process does: announces itself, sends and receives heartbeats, drains, leaves."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from schemas.control import Beat
+from schemas.control import Heartbeat
 from schemas.errors import EngineFailed
 from services.runtime.process import Process
 from tests.conftest import MakeProcess, NatsServer, eventually
@@ -17,9 +17,15 @@ async def at_once() -> None:
     """There is nothing to drain."""
 
 
-def keep(beats: list[Beat], process: Process) -> None:
-    process.registry.on_beat(beats.append)
-    process.registry.on_leave(beats.append)
+def keep(heartbeats: list[Heartbeat], process: Process) -> None:
+    process.registry.on_heartbeat(heartbeats.append)
+    process.registry.on_leave(heartbeats.append)
+
+
+async def ready(process: Process) -> None:
+    """Waits until a process has announced itself: its first heartbeats are those of a draining process."""
+    await eventually(lambda: process.draining)
+    await eventually(lambda: not process.draining)
 
 
 async def test_a_process_takes_work_only_after_it_knows_the_others(
@@ -27,46 +33,47 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
 ) -> None:
     watcher = await make_process("frontend", "f", url=own_nats.url)
     newcomer = await make_process("worker", "w", url=own_nats.url)
-    beats: list[Beat] = []
-    keep(beats, watcher)
+    heartbeats: list[Heartbeat] = []
+    keep(heartbeats, watcher)
     knew: list[bool] = []
-    watcher.registry.on_beat(lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None))
+    watcher.registry.on_heartbeat(lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None))
     running = asyncio.create_task(newcomer.run(at_once))
-    await eventually(lambda: any(not beat.draining for beat in beats))
-    assert beats[0].draining
+    await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
+    assert heartbeats[0].draining
     assert knew[-1]
     newcomer.stop()
     await running
-    await eventually(lambda: beats[-1].leaving)
-    assert beats[-2].draining
+    await eventually(lambda: heartbeats[-1].leaving)
+    assert heartbeats[-2].draining
     assert watcher.registry.get("worker", newcomer.id) is None
 
 
-async def test_a_change_is_told_soon_and_many_at_once(make_process: MakeProcess, own_nats: NatsServer) -> None:
+async def test_changes_are_sent_soon_and_in_one_heartbeat(make_process: MakeProcess, own_nats: NatsServer) -> None:
     watcher = await make_process("frontend", "f", url=own_nats.url)
     process = await make_process("worker", "w", url=own_nats.url, beat_interval_s=30.0, dead_after_s=60.0)
     running = asyncio.create_task(process.run(at_once))
-    beats: list[Beat] = []
+    heartbeats: list[Heartbeat] = []
     await eventually(lambda: watcher.registry.get("worker", process.id) is not None)
-    keep(beats, watcher)
-    await eventually(lambda: any(not beat.draining for beat in beats))
-    beats.clear()
+    keep(heartbeats, watcher)
+    await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
+    heartbeats.clear()
     for _ in range(100):
-        process.poke()
-    await eventually(lambda: bool(beats))
-    assert len(beats) == 1
+        process.heartbeat_soon()
+    await eventually(lambda: bool(heartbeats))
+    assert len(heartbeats) == 1
     process.stop()
     await running
 
 
 @pytest.mark.parametrize("how", ["done", "grace", "signal"])
-async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_when_told_again(
+async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_at_a_second_signal(
     make_process: MakeProcess, how: str
 ) -> None:
     process = await make_process("worker", "w", drain_s=0.2 if how == "grace" else 30.0)
-    last_turn, cut = asyncio.Event(), asyncio.Event()
+    last_turn, draining, cut = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def drain() -> None:
+        draining.set()
         try:
             await last_turn.wait()
         except asyncio.CancelledError:
@@ -74,25 +81,24 @@ async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_when_told_
             raise
 
     running = asyncio.create_task(process.run(drain))
-    await asyncio.sleep(0.2)
+    await ready(process)
     process.stop()
-    await eventually(lambda: process.draining)
+    await draining.wait()
     if how == "done":
         last_turn.set()
     elif how == "signal":
-        await asyncio.sleep(0.05)
         process.stop()
-    await asyncio.wait_for(running, 5)
-    assert cut.is_set() == (how != "done"), "whoever drains has a chance to tell"
+    await asyncio.wait_for(running, 60)
+    assert cut.is_set() == (how != "done"), "what drains can still end its turns"
 
 
 async def test_a_failure_ends_the_process_without_a_drain(make_process: MakeProcess) -> None:
     process = await make_process("worker", "w")
     running = asyncio.create_task(process.run(lambda: asyncio.sleep(60)))
-    await asyncio.sleep(0.05)
+    await ready(process)
     process.stop("the engine died")
     with pytest.raises(EngineFailed, match="the engine died"):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
 
 
 async def test_work_that_fails_or_never_begins_harms_nobody(make_process: MakeProcess) -> None:
@@ -106,15 +112,18 @@ async def test_work_that_fails_or_never_begins_harms_nobody(make_process: MakePr
     await asyncio.gather(failed, never, return_exceptions=True)
     assert failed.exception() is None
     assert never.cancelled()
-    await eventually(lambda: not process._tasks)
 
 
-async def test_a_heart_goes_on_beating_when_a_listener_fails(make_process: MakeProcess) -> None:
+async def test_heartbeats_continue_when_a_listener_fails(make_process: MakeProcess) -> None:
     watcher, process = await make_process("frontend", "f"), await make_process("worker", "w", beat_interval_s=0.05)
-    process.on_tick.append(lambda _now: 1 / 0)  # type: ignore[arg-type, return-value]
-    beats: list[Beat] = []
-    keep(beats, watcher)
+
+    def fail(_now: float) -> None:
+        raise ZeroDivisionError
+
+    process.on_tick.append(fail)
+    heartbeats: list[Heartbeat] = []
+    keep(heartbeats, watcher)
     running = asyncio.create_task(process.run(at_once))
-    await eventually(lambda: len(beats) > 5)
+    await eventually(lambda: len(heartbeats) > 5)
     process.stop()
     await running

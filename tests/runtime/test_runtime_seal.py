@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.parser.callids import call_id
+from services.parser.event_builder import call_id
 from services.runtime.seal import Sealer
 
 SEALER = Sealer(b"secret")

@@ -109,29 +109,29 @@ async def test_a_blocked_loop_shows() -> None:
     assert (registry.get_sample_value("turnwire_event_loop_lag_seconds_sum") or 0) >= LAG_SAMPLE_S
 
 
-class Standing:
-    """What the server is told."""
+class Readiness:
+    """Why the process is not ready."""
 
     reason: str | None = "loading the model"
 
 
 @pytest.fixture
-async def standing_and_url() -> AsyncIterator[tuple[Standing, str]]:
-    standing = Standing()
-    server = HealthServer(new_registry(), lambda: standing.reason)
+async def readiness_and_url() -> AsyncIterator[tuple[Readiness, str]]:
+    readiness = Readiness()
+    server = HealthServer(new_registry(), lambda: readiness.reason)
     port = await server.start("127.0.0.1", 0)
-    yield standing, f"http://127.0.0.1:{port}"
+    yield readiness, f"http://127.0.0.1:{port}"
     await server.stop()
 
 
-async def test_health(standing_and_url: tuple[Standing, str]) -> None:
-    standing, url = standing_and_url
+async def test_health(readiness_and_url: tuple[Readiness, str]) -> None:
+    readiness, url = readiness_and_url
     async with aiohttp.ClientSession(url) as session:
         async with session.get("/live") as live:
             assert live.status == 200
         async with session.get("/ready") as ready:
             assert (ready.status, await ready.json()) == (503, {"status": "not ready", "reason": "loading the model"})
-        standing.reason = None
+        readiness.reason = None
         async with session.get("/ready") as ready:
             assert (ready.status, await ready.json()) == (200, {"status": "ready"})
         async with session.get("/metrics") as metrics:
@@ -143,8 +143,8 @@ async def test_health(standing_and_url: tuple[Standing, str]) -> None:
             assert (await metrics.text()).endswith("# EOF\n")
 
 
-async def test_a_taken_port_is_an_error(standing_and_url: tuple[Standing, str]) -> None:
+async def test_a_taken_port_is_an_error(readiness_and_url: tuple[Readiness, str]) -> None:
     second = HealthServer(new_registry(), lambda: None)
     with pytest.raises(OSError, match="address already in use"):
-        await second.start("127.0.0.1", int(standing_and_url[1].rpartition(":")[2]))
+        await second.start("127.0.0.1", int(readiness_and_url[1].rpartition(":")[2]))
     await second.stop()

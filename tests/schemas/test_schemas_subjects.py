@@ -30,8 +30,8 @@ def test_different_names_have_different_tokens(a: str, b: str) -> None:
     [
         (subjects.turn("acme/m 1", "p-1"), "tw.v1.turn.acme=2Fm=201.p-1"),
         (subjects.generate("m", "w.1"), "tw.v1.gen.m.w=2E1"),
-        (subjects.beat("worker", "w*"), "tw.v1.beat.worker.w=2A"),
-        (subjects.beats(), "tw.v1.beat.*.*"),
+        (subjects.heartbeat("worker", "w*"), "tw.v1.beat.worker.w=2A"),
+        (subjects.heartbeats(), "tw.v1.beat.*.*"),
     ],
 )
 def test_forms(subject: str, expected: str) -> None:

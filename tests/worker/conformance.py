@@ -4,8 +4,9 @@ A subclass gives a `bench` fixture: a started engine and how to make it do thing
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, Engine
 from tests.conftest import eventually
 from tests.worker.listening import Listener, listen
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @dataclass
@@ -36,17 +37,27 @@ class Bench:
     slots: int = 4
     requests: int = field(default=0)
 
-    def request(self, token_ids: list[int] | None = None, *, turn: str = "", **sampling: object) -> EngineRequest:
+    def request(
+        self,
+        token_ids: Sequence[int] | None = None,
+        *,
+        turn: str = "",
+        stop_ids: Sequence[int] = (),
+        priority: int = 0,
+        cache_salt: str | None = None,
+        guided: OutputFormat | None = None,
+        **sampling: Any,
+    ) -> EngineRequest:
         self.requests += 1
-        stop_ids = sampling.pop("stop_ids", [])
-        more = {name: sampling.pop(name) for name in ("cache_salt", "guided", "priority") if name in sampling}
-        options = {"max_tokens": 24, "temperature": 0.0, **sampling}
+        options: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0, **sampling}
         made = EngineRequest(
             turn or f"turn-{self.requests}",
             list(self.endless if token_ids is None else token_ids),
             Sampling(**options),
             list(stop_ids),
-            **more,
+            priority=priority,
+            cache_salt=cache_salt,
+            guided=guided,
         )
         check(made, self.info)
         return made
@@ -60,7 +71,7 @@ class Bench:
 
     async def idle(self) -> None:
         """Returns when nothing is open."""
-        await eventually(lambda: not self.engine.load().running and not self.engine.load().waiting)
+        await eventually(lambda: not self.engine.load().running and not self.engine.load().waiting, WAIT_S)
 
 
 def output(deltas: list[Delta]) -> list[int]:
@@ -206,7 +217,7 @@ class Conformance:
         bench.hold()
         task = asyncio.create_task(bench.run(bench.request()))
         await asyncio.sleep(0)
-        await eventually(lambda: bench.engine.load().running == 1)
+        await eventually(lambda: bench.engine.load().running == 1, WAIT_S)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -219,7 +230,7 @@ class Conformance:
         async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*(anext(deltas) for deltas in busy))
         queued = asyncio.create_task(bench.run(bench.request(max_tokens=4)))
-        await eventually(lambda: bench.engine.load().waiting == 1)
+        await eventually(lambda: bench.engine.load().waiting == 1, WAIT_S)
         queued.cancel()
         with pytest.raises(asyncio.CancelledError):
             await queued
@@ -257,7 +268,7 @@ class Conformance:
         assert len(await bench.ids(bench.request(max_tokens=4))) == 4
 
     async def test_every_declared_feature_is_taken(self, bench: Bench) -> None:
-        asked: dict[str, dict[str, object]] = {
+        asked: dict[str, dict[str, Any]] = {
             "sampling": {"temperature": 0.7, "top_p": 0.9, "top_k": 20},
             "seed": {"temperature": 1.0, "seed": 7},
             "min_p": {"temperature": 1.0, "min_p": 0.1},
@@ -318,7 +329,7 @@ class Conformance:
         assert (bench.engine.load().running, bench.engine.load().waiting) == (0, 0)
         open_turns = [listen(bench.engine, bench.request(max_tokens=1500)) for _ in range(bench.slots + 2)]
         readers = [asyncio.create_task(anext(deltas)) for deltas in open_turns]
-        await eventually(lambda: bench.engine.load().waiting == 2)
+        await eventually(lambda: bench.engine.load().waiting == 2, WAIT_S)
         load = bench.engine.load()
         assert (load.running, load.waiting, load.slots) == (bench.slots, 2, bench.slots)
         for reader in readers:

@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from services.cli.demo_model import build_demo_model
+from services.cli.demo.model import build_demo_model
 
 pytest.register_assert_rewrite("tests.worker.conformance")
 
@@ -41,15 +42,31 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fake_trtllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def fake_trtllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The package `tensorrt_llm` in the variant of `request.param`; no LLM is left running."""
     from tests.worker.fake_tensorrt_llm import modules
 
     fake = modules(request.param)
     for name, module in fake.items():
         monkeypatch.setitem(sys.modules, name, module)
-    root = fake["tensorrt_llm"]
+    root: Any = fake["tensorrt_llm"]
     yield root
     if root.LLM.last is not None:
         root.LLM.last.runtime.shutdown()
         root.LLM.last = None
+
+
+@pytest.fixture
+def managers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The library's managers of the transformers engines that a test starts."""
+    from services.worker.engines.transformers.loader import Loaded, load_model
+
+    made: list[Any] = []
+
+    def loading(*args: Any) -> Loaded:
+        loaded = load_model(*args)
+        made.append(loaded.manager)
+        return loaded
+
+    monkeypatch.setattr("services.worker.engines.transformers.engine.load_model", loading)
+    return made

@@ -10,23 +10,10 @@ from hypothesis import strategies as st
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ContextOverflow, Invalid
 from services.worker.admission import check
-from services.worker.engine import EngineInfo, EngineRequest
+from services.worker.engine import SAMPLING_FIELDS, EngineInfo, EngineRequest
 
 ALL = frozenset(
-    [
-        "sampling",
-        "seed",
-        "min_p",
-        "penalties",
-        "min_tokens",
-        "logit_bias",
-        "logprobs",
-        "top_logprobs",
-        "guided",
-        "prefix_cache",
-        "priority",
-        "salt",
-    ]
+    {field.feature for field in SAMPLING_FIELDS.values()} | {"top_logprobs", "guided", "prefix_cache", "salt"}
 )
 
 
@@ -165,7 +152,7 @@ def test_a_missing_feature_is_refused_by_name(feature: str, field: str, options:
 
 
 def test_neutral_values_need_no_feature() -> None:
-    neutral = {
+    neutral: dict[str, Any] = {
         "temperature": 0.0,
         "top_p": 1.0,
         "top_k": 0,
@@ -180,3 +167,9 @@ def test_neutral_values_need_no_feature() -> None:
 
 def test_salts_matter_only_where_a_cache_is_shared() -> None:
     check(request(salt="tenant"), info(features=frozenset(), block_tokens=None))
+
+
+def test_every_sampling_field_has_its_place() -> None:
+    """One that is in neither would be ignored by engines without it, instead of refused."""
+    elsewhere = {"max_tokens", "stop", "include_stop", "ignore_eos", "stop_token_ids"}
+    assert {*SAMPLING_FIELDS, *elsewhere} == set(Sampling.__struct_fields__)

@@ -8,9 +8,9 @@ import pytest
 
 from schemas.conversation import OutputFormat, ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
-from services.parser import Family, family, open_parser
-from services.worker.engines.agent import act
-from services.worker.engines.agent_prompt import read_prompt
+from services.families import Family, family, open_parser
+from services.worker.engines.script.agent import act
+from services.worker.engines.script.agent_prompt import read_prompt
 
 LOOP = (
     "Use your shell tool to run exactly this command and nothing else: `echo ok-1 > proof.txt`. "

@@ -8,43 +8,69 @@ from typing import Any
 
 import pytest
 
+from schemas.conversation import Sampling
 from services.runtime.config import WorkerConfig
+from services.worker.engine import EngineRequest
 from services.worker.engines import open_engine
-from services.worker.engines.ticker import Ticker
+from services.worker.engines.script.ticker import NOW, Ticker
 from tests.worker.conformance import Bench, Conformance
+from tests.worker.listening import Listener
 
 SLOTS = 4
 
 
+class HoldableTicker(Ticker[Any]):
+    """A ticker that keeps what is added while it is held."""
+
+    held: list[tuple[Any, int]] | None = None
+
+    def add(self, item: Any, at_us: int = NOW) -> None:
+        if self.held is None:
+            super().add(item, at_us)
+        else:
+            self.held.append((item, at_us))
+
+
 class TestScript(Conformance):
     @pytest.fixture
-    async def bench(self, demo_model: Path) -> AsyncIterator[Bench]:
+    async def bench(self, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
         from tokenizers import Tokenizer
 
+        tickers: list[HoldableTicker] = []
+
+        def make_ticker(step: Any) -> HoldableTicker:
+            tickers.append(HoldableTicker(step))
+            return tickers[-1]
+
+        monkeypatch.setattr("services.worker.engines.script.engine.Ticker", make_ticker)
         config = WorkerConfig(model=str(demo_model), slots=SLOTS, script_mode="request", token_delay_ms=0.1)
         engine: Any = open_engine("script", config)
         info = await engine.start()
         tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
         text = "<|im_start|>user\n[[say]][[fill 4000]][[/say]]" + "x " * 40 + "<|im_end|>\n<|im_start|>assistant\n"
         prompt = tokenizer.encode(text, add_special_tokens=False).ids
-        held: list[Ticker[Any]] = []
+        death = tokenizer.encode("<|im_start|>user\n[[say]][[die]][[/say]]<|im_end|>\n", add_special_tokens=False).ids
+
+        def kill() -> None:
+            listener = Listener()
+            engine.open(EngineRequest("death", death, Sampling(max_tokens=8), []), listener)
+            listener.opened = True
 
         def hold() -> None:
-            held.append(engine._ticker)
-            engine._ticker = Ticker(lambda stream, now: None)
+            tickers[-1].held = []
 
         def resume() -> None:
-            engine._ticker = held.pop()
+            held, tickers[-1].held = tickers[-1].held or [], None
+            for item, at_us in held:
+                tickers[-1].add(item, at_us)
 
-        yield Bench(engine, info, prompt, lambda: engine._die("the test says so"), hold, resume, SLOTS)
+        yield Bench(engine, info, prompt, kill, hold, resume, SLOTS)
         await engine.stop(1.0)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize("mode", ["sampling", "greedy"])
-class TestTransformers(Conformance):
+class TransformersBench:
     @pytest.fixture
-    async def bench(self, tiny_model: Path, mode: str) -> AsyncIterator[Bench]:
+    async def bench(self, tiny_model: Path, mode: str, managers: list[Any]) -> AsyncIterator[Bench]:
         config = WorkerConfig(
             model=str(tiny_model), slots=SLOTS, kv_tokens=16_384, engine_args={"mode": mode, "threads": 1}
         )
@@ -52,7 +78,7 @@ class TestTransformers(Conformance):
         info = await engine.start()
         prompt = [(11 * i + 3) % 500 + 8 for i in range(100)]
 
-        processor = engine._manager.batch_processor
+        processor = managers[-1].batch_processor
         prepare = processor.prepare_next_batch
         gate = threading.Event()
         gate.set()
@@ -71,6 +97,29 @@ class TestTransformers(Conformance):
         yield Bench(engine, info, prompt, kill, gate.clear, gate.set, SLOTS)
         gate.set()
         await engine.stop(5.0)
+
+
+with_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+@with_torch
+@pytest.mark.parametrize("mode", ["sampling"])
+class TestTransformersCore(TransformersBench):
+    """What the quick tests run of the suite: each case starts an engine."""
+
+    test_one_terminal_delta_at_the_end = Conformance.test_one_terminal_delta_at_the_end
+    test_a_second_turn_finds_the_first_in_the_cache = Conformance.test_a_second_turn_finds_the_first_in_the_cache
+    test_a_stop_id_ends_the_turn = Conformance.test_a_stop_id_ends_the_turn_and_is_not_among_the_ids
+    test_closing_while_it_decodes_stops_the_decoding = Conformance.test_closing_while_it_decodes_stops_the_decoding
+    test_every_declared_feature_is_taken = Conformance.test_every_declared_feature_is_taken
+    test_death_is_told_to_every_open_turn_and_for_good = Conformance.test_death_is_told_to_every_open_turn_and_for_good
+
+
+@with_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sampling", "greedy"])
+class TestTransformers(TransformersBench, Conformance):
+    pass
 
 
 @pytest.mark.parametrize("fake_trtllm", ["v12", "main26"], indirect=True)

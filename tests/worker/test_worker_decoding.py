@@ -6,7 +6,7 @@ from schemas.errors import ENGINE_DIED, EngineFailed
 from schemas.events import FinishReason
 from services.worker.decoding import Decoding
 from services.worker.engine import Delta, EngineDied
-from services.worker.stepper import Outbox, TokenStream
+from services.worker.outbox import Outbox, TokenStream
 
 
 class Trial:
@@ -19,7 +19,7 @@ class Trial:
         self.closed = 0
 
     def open(self, turn: str, parser: str = "p") -> Decoding:
-        stream = TokenStream(turn, 1, parser=parser, frontend="f", context=Raw(b"{}"), resume=[])
+        stream = TokenStream(turn=turn, attempt=1, parser=parser, frontend="f", context=Raw(b"{}"), ids=[])
         decoding = Decoding(
             stream,
             mark=self.outbox.mark,

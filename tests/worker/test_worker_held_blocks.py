@@ -1,11 +1,14 @@
 """The blocks of a prefix cache against the plain way to keep them: a list in order of use."""
 
+import tracemalloc
 from collections import OrderedDict
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.held_blocks import HeldBlocks
+from schemas.frames import pack_ids
+from services.tokenization.block_keys import block_keys
+from services.worker.kv.held_blocks import HeldBlocks, extended
 
 
 class Plain:
@@ -55,14 +58,25 @@ def test_what_is_held_is_what_a_plain_list_holds(uses: list[tuple[list[int], boo
         assert len(blocks) == len(plain.blocks)
 
 
-def test_the_heap_does_not_grow_with_uses() -> None:
-    blocks = HeldBlocks(100)
-    for _ in range(10_000):
-        blocks.use(chain([0, 1, 2]))
-    assert len(blocks._leaves) < 200
+def test_memory_does_not_grow_with_uses() -> None:
+    blocks, keys = HeldBlocks(100), chain([0, 1, 2])
+    tracemalloc.start()
+    try:
+        for _ in range(10_000):
+            blocks.use(keys)
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_empty_chain_is_no_use() -> None:
     blocks = HeldBlocks(3)
     assert blocks.use([]) == ((), [])
     assert blocks.match([]) == 0
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 40), st.integers(1, 5))
+def test_keys_can_be_made_in_pieces(ids: list[int], cut: int, block: int) -> None:
+    known = list(block_keys(pack_ids(ids[:cut]), block, salt="s"))
+    whole = list(block_keys(pack_ids(ids), block, salt="s"))
+    assert extended(known, pack_ids(ids[len(known) * block :]), block, "s") == whole

@@ -1,10 +1,10 @@
 """Frames of ordinary steps are a gap apart; nothing is left behind."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from services.worker import pacing
 from services.worker.pacing import Pacer
 
 
@@ -14,18 +14,18 @@ class Trial:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.drains: list[tuple[float, str]] = []
-        self.timers: list[tuple[float, str]] = []
+        self.timers: list[tuple[float, Callable[[str], None], str]] = []
         self.marked: set[str] = set()
-        monkeypatch.setattr(pacing.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("services.worker.pacing.time.monotonic", lambda: self.now)
         self.pacer = Pacer(0.001, marked=self.marked.__contains__, mark=self._mark, loop=self)  # type: ignore[arg-type]
 
     def _mark(self, parser: str) -> None:
         self.marked.add(parser)
         self.drains.append((round(self.now - 100.0, 6), parser))
 
-    def call_later(self, delay: float, call: object, parser: str) -> None:
+    def call_later(self, delay: float, call: Callable[[str], None], parser: str) -> None:
         """The loop's."""
-        self.timers.append((self.now + delay, parser))
+        self.timers.append((self.now + delay, call, parser))
 
     def tick(self, to: float) -> None:
         """The end of a tick, and the next one at this time."""
@@ -33,8 +33,8 @@ class Trial:
         self.now = 100.0 + to
         due = [timer for timer in self.timers if timer[0] <= self.now]
         self.timers = [timer for timer in self.timers if timer not in due]
-        for _, parser in due:
-            self.pacer._release(parser)
+        for _, call, parser in due:
+            call(parser)
 
 
 def test_steps_that_are_far_apart_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ import pytest
 from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
-from services.worker.engines.script_player import (
+from services.worker.engines.script.player import (
+    Action,
     Compiled,
-    Cue,
-    Directive,
     Fill,
     Playback,
+    PlayDirective,
     compile_script,
     find_directive,
     parse_file,
@@ -37,8 +37,8 @@ def play(script: Compiled, *, stop_ids: Any = (EOS, OTHER_EOS), resumed: int = 0
 
 def test_the_last_directive_counts() -> None:
     text = "[[play one]] and [[play long-arg n=512 delay=10 burst=4 id=x.1]]"
-    assert find_directive(text) == Directive("long-arg", 512, 10.0, 4, "x.1")
-    assert find_directive("[[play one]]") == Directive("one")
+    assert find_directive(text) == PlayDirective("long-arg", 512, 10.0, 4, "x.1")
+    assert find_directive("[[play one]]") == PlayDirective("one")
     assert find_directive("no [[plays]] here") is None
     with pytest.raises(Invalid, match="play directive"):
         find_directive("[[play one n=many]]")
@@ -47,7 +47,7 @@ def test_the_last_directive_counts() -> None:
 def test_raw_files_and_json_files() -> None:
     assert parse_file("hello.txt", '<think>\n"x"') == {"hello": ['<think>\n"x"']}
     parts = ["a", {"fill": 3}, {"fill": "n"}, {"pause_ms": 20}, {"mark": "m"}, {"delay_ms": 2}]
-    script = ["a", Fill(3), Fill(), Cue("pause", 20.0), Cue("mark", text="m"), Cue("delay", 2.0)]
+    script = ["a", Fill(3), Fill(), Action("pause", 20.0), Action("mark", text="m"), Action("delay", 2.0)]
     assert parse_file("one.json", json.dumps(parts)) == {"one": script}
     assert parse_file("many.json", json.dumps({"_about": "x", "a": ["1"], "b": ["2"]})) == {"a": ["1"], "b": ["2"]}
 
@@ -62,16 +62,16 @@ def test_directives_in_a_request() -> None:
     text = "Hi[[pause 200]] you[[fill 5]][[delay 1.5]][[burst 2]][[mark m]]x[[fail no luck]][[die]][[silence]]"
     assert parse_inline(text) == [
         "Hi",
-        Cue("pause", 200.0),
+        Action("pause", 200.0),
         " you",
         Fill(5),
-        Cue("delay", 1.5),
-        Cue("burst", 2.0),
-        Cue("mark", text="m"),
+        Action("delay", 1.5),
+        Action("burst", 2.0),
+        Action("mark", text="m"),
         "x",
-        Cue("fail", text="no luck"),
-        Cue("die"),
-        Cue("silence"),
+        Action("fail", text="no luck"),
+        Action("die"),
+        Action("silence"),
     ]
     assert parse_inline("[[unknown]] [x]") == ["[[unknown]] [x]"]
     with pytest.raises(Invalid, match="needs a number"):
@@ -79,8 +79,8 @@ def test_directives_in_a_request() -> None:
 
 
 def test_compiling_puts_cues_between_tokens() -> None:
-    compiled = compile_script(["ab", Cue("mark", text="m"), Fill(4), Fill()], encode, PROSE, n=2)
-    assert compiled == Compiled([97, 98, 100, 101, 102, 100, 100, 101], [(2, Cue("mark", text="m"))])
+    compiled = compile_script(["ab", Action("mark", text="m"), Fill(4), Fill()], encode, PROSE, n=2)
+    assert compiled == Compiled([97, 98, 100, 101, 102, 100, 100, 101], [(2, Action("mark", text="m"))])
 
 
 def test_the_script_ends_with_an_end_token() -> None:
@@ -114,18 +114,18 @@ def test_prose_never_stops_a_turn() -> None:
 
 def test_resuming_goes_on_behind_what_was_said() -> None:
     cues = [
-        (0, Cue("pause", 9.0)),
-        (1, Cue("delay", 3.0)),
-        (2, Cue("die")),
-        (3, Cue("mark", text="m")),
-        (4, Cue("fail")),
+        (0, Action("pause", 9.0)),
+        (1, Action("delay", 3.0)),
+        (2, Action("die")),
+        (3, Action("mark", text="m")),
+        (4, Action("fail")),
     ]
     script = Compiled([7, 8, 9, 10], cues)
-    assert play(script).cues == cues
+    assert play(script).actions == cues
     resumed = play(script, resumed=2)
     assert resumed.ids == [9, 10]
-    assert resumed.cues == [(0, Cue("delay", 3.0)), (1, Cue("mark", text="m")), (2, Cue("fail"))]
+    assert resumed.actions == [(0, Action("delay", 3.0)), (1, Action("mark", text="m")), (2, Action("fail"))]
 
 
 def test_cues_behind_the_limit_do_not_happen() -> None:
-    assert play(Compiled([7, 8, 9], [(3, Cue("fail"))]), max_tokens=2).cues == []
+    assert play(Compiled([7, 8, 9], [(3, Action("fail"))]), max_tokens=2).actions == []

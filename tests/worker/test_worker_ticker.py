@@ -1,11 +1,12 @@
 """The clock of engine steps."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from services.worker.engines import ticker
-from services.worker.engines.ticker import NOW, Ticker, aligned
+from services.worker.engines.script import ticker
+from services.worker.engines.script.ticker import NOW, Ticker, aligned
 
 
 @pytest.mark.parametrize(("after", "period", "expected"), [(0, 10, 10), (9, 10, 10), (10, 10, 20), (37, 0, 37)])
@@ -35,11 +36,18 @@ async def test_what_is_due_together_is_stepped_together(monkeypatch: pytest.Monk
     monkeypatch.setattr(ticker, "now_us", lambda: now)
     ticks: list[list[str]] = [[]]
     clock: Ticker[str] = Ticker(lambda item, now: ticks[-1].append(item))
+    timers: list[Callable[[], None]] = []
+
+    def call_later(delay: float, call: Callable[[], None]) -> asyncio.Handle:
+        timers.append(call)
+        return asyncio.Handle(call, (), asyncio.get_running_loop())
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
     for item, at in (("late", now + 9_000), ("one", now + 2_000), ("two", now + 2_000), ("soon", now + 1_000)):
         clock.add(item, at)
     for moment, expected in ((1_500, ["soon"]), (2_500, ["one", "two"]), (9_500, ["late"])):
         now = 1_000_000 + moment
-        clock._tick()
+        timers[-1]()
         assert ticks[-1] == expected
         ticks.append([])
     clock.stop()

@@ -8,7 +8,7 @@ from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
 from services.worker.engine import Delta, EngineRequest
-from services.worker.engines.transformers_adapter import (
+from services.worker.engines.transformers.adapter import (
     PAGE_TOKENS,
     EngineArgs,
     Progress,

@@ -19,7 +19,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (  
     ContinuousBatchingLogitsProcessorList,
 )
 
-from services.worker.engines.transformers_sampler import GREEDY, install  # noqa: E402
+from services.worker.engines.transformers.sampler import GREEDY, install  # noqa: E402
 
 VOCAB = 300
 
@@ -53,7 +53,7 @@ def by_warpers(scores: Any, row: dict[str, Any]) -> Any:
         warpers.append(TopPLogitsWarper(row["top_p"]))
     if row.get("min_p"):
         warpers.append(MinPLogitsWarper(row["min_p"]))
-    return warpers(None, scores)
+    return warpers(torch.zeros((len(scores), 1), dtype=torch.int64), scores)
 
 
 ROWS: list[dict[str, Any]] = [
@@ -84,7 +84,7 @@ def test_each_row_is_filtered_as_transformers_would(eager: bool) -> None:
 def test_alike_rows_take_the_short_way_to_the_same_result() -> None:
     generator = torch.Generator().manual_seed(4)
     scores = torch.randn((2, VOCAB), generator=generator)
-    rows = [{"top_k": 7, "top_p": 0.9}, {"top_k": 3}]
+    rows: list[dict[str, Any]] = [{"top_k": 7, "top_p": 0.9}, {"top_k": 3}]
     found = run(processors(eager=True), scores.clone(), rows)
     for row, mine, plain in zip(rows, found, scores, strict=True):
         assert torch.equal(mine.isneginf(), by_warpers(plain.unsqueeze(0), row)[0].isneginf())
@@ -140,7 +140,7 @@ def test_seeded_tokens_are_drawn_from_the_softmax(vary: str) -> None:
 
 
 def test_noise_has_no_infinities() -> None:
-    from services.worker.engines.transformers_sampler import _gumbel
+    from services.worker.engines.transformers.sampler import _gumbel
 
     keys = torch.arange(1, 200, dtype=torch.int32).unsqueeze(-1)
     assert _gumbel(keys, 5_000).isfinite().all()

@@ -11,7 +11,7 @@ from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import Delta, EngineRequest
-from services.worker.engines.trtllm_requests import (
+from services.worker.engines.trtllm.requests import (
     Progress,
     bias_row,
     features,
@@ -21,7 +21,7 @@ from services.worker.engines.trtllm_requests import (
     sampling_arguments,
     squashed,
 )
-from services.worker.engines.trtllm_signature import Capabilities, probe
+from services.worker.engines.trtllm.signature import Capabilities, probe
 
 BOTH = pytest.mark.parametrize("fake_trtllm", ["v12", "main26"], indirect=True)
 NEW = pytest.mark.parametrize("fake_trtllm", ["main26"], indirect=True)

@@ -1,18 +1,20 @@
-"""The Messages API from a client's side: conversations as requests, streams as answers."""
+"""A client of the Messages API: writes requests, reads answers."""
 
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec
 from services.cli.replay.answer import Answer, Block
-from services.cli.replay.media import filler
+from services.cli.replay.client import filler, present
 from services.cli.replay.script import End
+from services.templates.tools import tool_name
 
 PATH = "/v1/messages"
 DEFAULT_LIMIT = 4096
-"""The API wants `max_tokens`."""
+"""The API requires `max_tokens`."""
+_ROLES = {"tool": "user", "developer": "system"}
 _ENDS: dict[str, End] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -23,48 +25,34 @@ _ENDS: dict[str, End] = {
 
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
-    """The body that says this. Freeform and namespaced tools are plain ones of the told name, developers are system."""
+    """The body for a conversation. Freeform tools become plain ones, a namespace a part of the name."""
     sampling, thinking, choice = conversation.sampling, conversation.thinking, conversation.tool_choice
-    limit = DEFAULT_LIMIT if sampling.max_tokens is None else sampling.max_tokens
     body: dict[str, Any] = {
         "model": conversation.model,
         "stream": stream,
-        "max_tokens": limit,
-        "messages": [_message(turn) for turn in conversation.turns],
+        "max_tokens": DEFAULT_LIMIT if sampling.max_tokens is None else sampling.max_tokens,
+        "messages": [
+            {"role": _ROLES.get(turn.role, turn.role), "content": [_block(part) for part in turn.parts]}
+            for turn in conversation.turns
+        ],
+        **present(
+            system=[{"type": "text", "text": text.text} for text in conversation.system] or None,
+            tools=[_tool(tool) for tool in conversation.tools] or None,
+            stop_sequences=sampling.stop or None,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            output_config=None if thinking.effort is None else {"effort": thinking.effort},
+        ),
     }
-    if conversation.system:
-        body["system"] = [{"type": "text", "text": text.text} for text in conversation.system]
-    if conversation.tools:
-        body["tools"] = [_tool(tool) for tool in conversation.tools]
-        if choice.mode != "auto" or not choice.parallel:
-            chosen: dict[str, Any] = {"type": choice.mode}
-            if choice.mode == "tool":
-                chosen["name"] = told(choice.name or "", choice.namespace)
-            if not choice.parallel and choice.mode != "none":
-                chosen["disable_parallel_tool_use"] = True
-            body["tool_choice"] = chosen
-    if sampling.stop:
-        body["stop_sequences"] = sampling.stop
-    for name in ("temperature", "top_p", "top_k"):
-        if getattr(sampling, name) is not None:
-            body[name] = getattr(sampling, name)
+    if conversation.tools and (choice.mode != "auto" or not choice.parallel):
+        name = tool_name(choice.name or "", choice.namespace) if choice.mode == "tool" else None
+        single = True if not choice.parallel and choice.mode != "none" else None
+        body["tool_choice"] = {"type": choice.mode, **present(name=name, disable_parallel_tool_use=single)}
     if thinking.mode != "default":
-        body["thinking"] = {"type": thinking.mode}
-        if thinking.mode == "enabled":
-            body["thinking"]["budget_tokens"] = thinking.budget_tokens or 1024
-    if thinking.effort is not None:
-        body["output_config"] = {"effort": thinking.effort}
+        budget = thinking.budget_tokens or 1024 if thinking.mode == "enabled" else None
+        body["thinking"] = {"type": thinking.mode, **present(budget_tokens=budget)}
     return msgspec.json.encode(body)
-
-
-def told(name: str, namespace: str | None) -> str:
-    """A tool's one name."""
-    return f"{namespace}__{name}" if namespace else name
-
-
-def _message(turn: Turn) -> dict[str, Any]:
-    role = {"tool": "user", "developer": "system"}.get(turn.role, turn.role)
-    return {"role": role, "content": [_block(part) for part in turn.parts]}
 
 
 def _block(part: Part | ToolReference) -> dict[str, Any]:
@@ -76,21 +64,26 @@ def _block(part: Part | ToolReference) -> dict[str, Any]:
         case Reasoning():
             return {"type": "thinking", "thinking": part.text, "signature": part.seal or ""}
         case Call():
-            name = told(part.name, part.namespace)
+            name = tool_name(part.name, part.namespace)
             return {"type": "tool_use", "id": part.call_id, "name": name, "input": _input(part.arguments)}
         case Result():
-            result: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call_id}
-            result["content"] = [_block(inner) for inner in part.parts]
-            return result if part.is_error is None else {**result, "is_error": part.is_error}
+            content = [_block(inner) for inner in part.parts]
+            error = present(is_error=part.is_error)
+            return {"type": "tool_result", "tool_use_id": part.call_id, "content": content, **error}
         case ToolReference(name):
             return {"type": "tool_reference", "tool_name": name}
         case Media():
-            return _media(part)
+            kind = "image" if part.kind == "image" else "document"
+            source = {"type": "url", "url": part.url}
+            if part.url is None:
+                data = filler(part.size_bytes)
+                source = {"type": "base64", "media_type": part.media_type, "data": data}
+            return {"type": kind, "source": source, **present(title=part.title)}
     raise AssertionError(part)
 
 
 def _input(arguments: str) -> Raw | dict[str, Any]:
-    """The object as it was spelled; what is none goes as Claude Code sends it."""
+    """The arguments in their own spelling; arguments that are not an object, in the form that Claude Code uses."""
     try:
         msgspec.json.decode(arguments or "{}", type=dict[str, Raw])
     except msgspec.DecodeError:
@@ -98,27 +91,13 @@ def _input(arguments: str) -> Raw | dict[str, Any]:
     return Raw((arguments or "{}").encode())
 
 
-def _media(media: Media) -> dict[str, Any]:
-    kind = "image" if media.kind == "image" else "document"
-    if media.url is not None:
-        block: dict[str, Any] = {"type": kind, "source": {"type": "url", "url": media.url}}
-    else:
-        block = {
-            "type": kind,
-            "source": {"type": "base64", "media_type": media.media_type, "data": filler(media.size_bytes)},
-        }
-    return block if media.title is None else {**block, "title": media.title}
-
-
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     schema = tool.schema
     if tool.kind == "custom":
         schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-    spec: dict[str, Any] = {"name": told(tool.name, tool.namespace), "description": tool.description}
-    spec["input_schema"] = schema
-    if tool.strict is not None:
-        spec["strict"] = tool.strict
-    return {**spec, "defer_loading": True} if tool.deferred else spec
+    name = tool_name(tool.name, tool.namespace)
+    flags = present(strict=tool.strict, defer_loading=True if tool.deferred else None)
+    return {"name": name, "description": tool.description, "input_schema": schema, **flags}
 
 
 class Reader:
@@ -126,14 +105,12 @@ class Reader:
 
     def __init__(self) -> None:
         self.answer = Answer()
-        self._open: Block | None = None
 
     def event(self, name: str, data: Any) -> None:
-        """See `answer.Reader`."""
+        """See `client.Reader`."""
         answer = self.answer
         if name == "tool_call_dispatch":
-            call = data["tool_call_dispatch"]
-            answer.dispatch(call["name"], msgspec.json.encode(call["input"]).decode())
+            answer.dispatch(_call(data["tool_call_dispatch"]))
             return
         if answer.end is not None and data["type"] not in ("message_stop", "ping"):
             answer.after_end.append(data["type"])
@@ -141,12 +118,11 @@ class Reader:
             case "message_start":
                 self._count(data["message"]["usage"])
             case "content_block_start":
-                self._open = self._begin(data["content_block"])
+                self._begin(data["content_block"])
             case "content_block_delta":
-                self._delta(data["delta"])
+                self._delta(answer.blocks[-1], data["delta"])
             case "content_block_stop":
-                assert self._open is not None
-                self._open.complete, self._open = True, None
+                answer.blocks[-1].complete = True
             case "message_delta":
                 self._count(data["usage"])
                 answer.end = _ENDS[data["delta"]["stop_reason"]]
@@ -154,30 +130,28 @@ class Reader:
                 answer.end, answer.problem = "error", data["error"]["message"]
 
     def document(self, data: Any) -> None:
-        """See `answer.Reader`."""
+        """See `client.Reader`."""
         for content in data["content"]:
             block = self._begin(content)
-            block.text = content.get("thinking") or content.get("text") or ""
-            block.seal = content.get("signature") or block.seal
             if block.kind == "call":
-                block.text = msgspec.json.encode(content["input"]).decode()
+                block.text = _call(content).text
+            else:
+                block.text = content.get("thinking") or content.get("text") or ""
+                block.seal = content.get("signature") or block.seal
             block.complete = True
         self.answer.end = _ENDS[data["stop_reason"]]
         self._count(data["usage"])
 
     def _begin(self, content: Any) -> Block:
         match content["type"]:
-            case "thinking":
-                return self.answer.add(Block("reasoning"))
-            case "redacted_thinking":
-                return self.answer.add(Block("reasoning", seal=content["data"]))
+            case "thinking" | "redacted_thinking":
+                return self.answer.add(Block("reasoning", seal=content.get("data")))
             case "text":
                 return self.answer.add(Block("text"))
         return self.answer.add(Block("call", name=content["name"], call_id=content["id"]))
 
-    def _delta(self, delta: Any) -> None:
-        block = self._open
-        assert block is not None
+    def _delta(self, block: Block, delta: Any) -> None:
+        assert not block.complete
         match delta["type"]:
             case "thinking_delta":
                 block.text += delta["thinking"]
@@ -191,3 +165,7 @@ class Reader:
     def _count(self, usage: Any) -> None:
         cached = usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
         self.answer.usage = (usage["input_tokens"] + cached, usage["output_tokens"])
+
+
+def _call(content: Any) -> Block:
+    return Block("call", msgspec.json.encode(content["input"]).decode(), content["name"])

@@ -1,95 +1,82 @@
-"""Turns on the bus as a replay file: what was asked, which tokens came, and what was made of them. Pure.
+"""Writes turns on the bus as a replay file: the request, the tokens, and the events made of them. Pure.
 
-A turn is written when it has ended. What another attempt says again is left out, as the frontend leaves it out. Keys of
-the API are never on the bus; who asked (`client`) and the cache salt are left out here.
+A turn is written when it has ended. What another attempt repeats is left out, as the frontend leaves it out. API keys
+are never on the bus; the sender of a request (`client`) and the cache salt are left out here.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct, field
 
 from schemas.control import Cancel
 from schemas.conversation import Client, Conversation, Hints
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, Prepared, TurnEvent, Usage
 from schemas.frames import EventFrame, GenerateRequest, ParseContext, TokenEntry, TokenFrame, TurnRequest
 from services.cli.replay.answer import story_of
-from services.cli.replay.redaction import Redaction
-from services.cli.replay.script import VERSION, End, Story
-from services.runtime.turnlog import Cursor, Verdict
+from services.cli.replay.redaction import redact
+from services.cli.replay.script import VERSION, End, Story, TurnLine, TurnStart
+from services.runtime.streams.turn_log import Cursor, Verdict
 
 MAX_OPEN = 4096
 _decode_context = msgspec.json.Decoder(ParseContext).decode
 
 
-class _Line(Struct, omit_defaults=True):
-    """A line of a recorded turn."""
-
-    conversation: Conversation | UnsetType = UNSET
-    recorded: dict[str, Any] | UnsetType = UNSET
-    context: ParseContext | UnsetType = UNSET
-    usage: Usage | UnsetType = UNSET
-    events: list[TurnEvent] | UnsetType = UNSET
-    tokens: list[int] | UnsetType = UNSET
-    at: float | UnsetType = UNSET
-    expect: Story | UnsetType = UNSET
-    end: End | UnsetType = UNSET
-
-
-class _Recording:
+class _Recording(Struct):
     """One turn so far."""
 
-    def __init__(self, turn: str, conversation: Conversation, started: float) -> None:
-        self.turn = turn
-        self.conversation = conversation
-        self.started = started
-        self.attempt = 1
-        self.context: ParseContext | None = None
-        self.steps: list[_Line] = []
-        self.events: list[TurnEvent] = []
-        self.tokens = 0
-        self.cursor = Cursor()
+    turn: str
+    conversation: Conversation
+    started: float
+    attempt: int = 1
+    context: ParseContext | None = None
+    steps: list[TurnLine] = []
+    events: list[TurnEvent] = []
+    tokens: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
 
     def add_tokens(self, entry: TokenEntry, now: float) -> None:
-        fresh = entry.ids[max(0, self.tokens - entry.at) :]
-        if entry.at <= self.tokens and fresh:
-            self.tokens += len(fresh)
-            self.steps.append(_Line(tokens=fresh, at=self._at(now)))
+        """Adds the tokens that are new."""
+        new = entry.ids[max(0, self.tokens - entry.at) :]
+        if entry.at <= self.tokens and new:
+            self.tokens += len(new)
+            self.steps.append(TurnLine(tokens=new, at=self._at(now)))
 
     def add_events(self, events: Iterable[TurnEvent], now: float) -> Finish | Failed | None:
-        """Takes what is new; returns the end, if it came."""
-        fresh: list[TurnEvent] = []
+        """Adds the events that are new; returns the last one of the turn. The player makes `Dispatch` again."""
+        new: list[TurnEvent] = []
         for event in events:
             if isinstance(event, Prepared):
                 continue
-            taken = self.cursor.accept(event)
-            if isinstance(taken, BlockStart | BlockStop | Delta | Finish | Failed):
-                fresh.append(taken)
-            elif taken is Verdict.GAP:
+            accepted = self.cursor.accept(event)
+            if isinstance(accepted, BlockStart | BlockStop | Delta | Finish | Failed):
+                new.append(accepted)
+            elif accepted is Verdict.GAP:
                 break
-        if fresh:
-            self.steps.append(_Line(events=fresh, at=self._at(now)))
-        self.events += fresh
-        return next((event for event in fresh if isinstance(event, Finish | Failed)), None)
+        if new:
+            self.steps.append(TurnLine(events=new, at=self._at(now)))
+        self.events += new
+        return next((event for event in new if isinstance(event, Finish | Failed)), None)
 
     def _at(self, now: float) -> float:
         return round(max(0.0, now - self.started), 4)
 
-    def lines(self, last: Finish | Failed) -> list[_Line]:
+    def lines(self, last: Finish | Failed) -> Iterator[TurnStart | TurnLine]:
+        """The lines of the file."""
         usage = last.usage if isinstance(last, Finish) else Usage()
-        head = {"turn": self.turn, "model": self.conversation.model, "time": self.started}
-        found = [_Line(conversation=self.conversation, recorded=head)]
+        recorded = {"turn": self.turn, "model": self.conversation.model, "time": self.started}
+        yield TurnStart(conversation=self.conversation, recorded=recorded)
         if self.context is not None:
-            found.append(_Line(context=self.context))
-        found.append(_Line(usage=Usage(usage.prompt, usage.cached)))
-        found += self.steps
+            yield TurnLine(context=self.context)
+        yield TurnLine(usage=Usage(usage.prompt, usage.cached))
+        yield from self.steps
         story = story_of(self.events)
-        return [*found, _Line(expect=story, end=_end(last, story))]
+        yield TurnLine(expect=story, end=_end(last, story))
 
 
 class Recorder:
-    """Follows the turns on a bus. `redact`: letters of all texts become x."""
+    """Follows the turns on a bus. `redact`: masks the letters of all texts."""
 
     def __init__(self, *, redact: bool = False) -> None:
         self._redact = redact
@@ -102,14 +89,14 @@ class Recorder:
 
     @property
     def unfinished(self) -> int:
-        """Turns whose end has not come."""
+        """The number of turns that have not ended."""
         return len(self._open)
 
     def take(self, message: Any, now: float) -> list[bytes]:
-        """A message of the bus; returns each turn that has ended with it, as lines."""
+        """Takes a message of the bus; returns the lines of each turn that it ends."""
         match message:
             case TurnRequest():
-                self._asked(message, now)
+                self._begin(message, now)
             case GenerateRequest(turn=turn) if turn in self._open:
                 recording = self._open[turn]
                 recording.context = recording.context or _context(message.context)
@@ -118,24 +105,22 @@ class Recorder:
                     if entry.turn in self._open:
                         self._open[entry.turn].add_tokens(entry, now)
             case EventFrame():
-                return list(self._events(message, now))
+                return list(self._end_turns(message, now))
             case Cancel(turn=turn, reason=reason) if reason not in ("superseded", "stop_string", "calls"):
                 self._open.pop(turn, None)
         return []
 
-    def _asked(self, request: TurnRequest, now: float) -> None:
-        held = self._open.get(request.turn)
-        if held is not None:
-            held.attempt = max(held.attempt, request.attempt)
-            return
-        if request.attempt > 1:
-            return  # its beginning was not heard
-        if len(self._open) >= MAX_OPEN:
-            self._open.pop(next(iter(self._open)))
-        conversation = msgspec.structs.replace(request.conversation, client=Client(), hints=Hints())
-        self._open[request.turn] = _Recording(request.turn, conversation, now)
+    def _begin(self, request: TurnRequest, now: float) -> None:
+        recording = self._open.get(request.turn)
+        if recording is not None:
+            recording.attempt = max(recording.attempt, request.attempt)
+        elif request.attempt == 1:  # the beginning of any other is missing
+            if len(self._open) >= MAX_OPEN:
+                self._open.pop(next(iter(self._open)))
+            conversation = msgspec.structs.replace(request.conversation, client=Client(), hints=Hints())
+            self._open[request.turn] = _Recording(request.turn, conversation, now)
 
-    def _events(self, frame: EventFrame, now: float) -> Iterator[bytes]:
+    def _end_turns(self, frame: EventFrame, now: float) -> Iterator[bytes]:
         for entry in frame.entries:
             recording = self._open.get(entry.turn)
             if recording is None or entry.attempt < recording.attempt:
@@ -143,13 +128,9 @@ class Recorder:
             last = recording.add_events(entry.events, now)
             if last is not None:
                 del self._open[entry.turn]
-                yield self._written(recording, last)
-
-    def _written(self, recording: _Recording, last: Finish | Failed) -> bytes:
-        lines: list[Any] = [msgspec.to_builtins(line) for line in recording.lines(last)]
-        if self._redact:
-            lines = Redaction().turn(lines)
-        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+                lines = [msgspec.to_builtins(line) for line in recording.lines(last)]
+                lines = redact(lines) if self._redact else lines
+                yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 def _context(raw: Raw) -> ParseContext:
@@ -157,10 +138,8 @@ def _context(raw: Raw) -> ParseContext:
 
 
 def _end(last: Finish | Failed, story: Story) -> End:
-    if isinstance(last, Failed):
+    if isinstance(last, Failed) or last.reason in ("cancelled", "error"):
         return "error"
     if last.reason in ("length", "context"):
         return "length"
-    if last.reason in ("cancelled", "error"):
-        return "error"
     return "calls" if last.reason == "stop" and any(kind == "call" for kind, _ in story) else "stop"

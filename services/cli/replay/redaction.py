@@ -1,9 +1,11 @@
-"""A recorded turn without its words: every letter and digit of a text becomes x or 0, everything else stays. Pure.
+"""Masks the texts of a recorded turn: letters become x, digits 0. Pure.
 
-What is left shows lengths, line breaks, markup, order and timing, and plays like the original. Names of tools, keys of
-schemas and arguments, and numbers in arguments are kept; seals and token ids, which hold the words, are not.
+Lengths, line breaks, markup, order and timing stay, so that the turn plays like the original. Names of tools, keys of
+schemas and arguments, and numbers in arguments stay too; seals and token ids, which contain the texts, are dropped.
 """
 
+import re
+from collections import defaultdict
 from typing import Any
 
 import msgspec
@@ -12,143 +14,89 @@ from schemas.events import TurnEvent
 from services.cli.replay.answer import story_of
 
 _TEXT_KEYS = frozenset({"text", "arguments", "description", "title", "url", "definition", "summary", "verbosity"})
+_VALUE_KEYS = ("enum", "const", "default", "examples")
+"""In schemas: every string under them is a text."""
 SEAL = "cmVkYWN0ZWQ"
+_STRING = re.compile(r'("(?:[^"\\]|\\.)*"?)(\s*:)?', re.DOTALL)
+_CHARACTER = re.compile(r"(\\u)[0-9a-fA-F]{4}|(\\.)|[^\W_]", re.DOTALL)
 
 
-class Redaction:
-    """One turn's."""
+def redact(lines: list[Any]) -> list[Any]:
+    """The lines of a recorded turn, masked."""
+    texts: defaultdict[int, str] = defaultdict(str)
+    calls = set()
+    for event in (event for line in lines for event in line.get("events", ())):
+        if event["type"] == "block_start" and event["kind"] == "tool_use":
+            calls.add(event["block"])
+        elif event["type"] == "delta":
+            texts[event["block"]] += event["text"]
+    left = {block: mask_json(text) if block in calls else mask(text) for block, text in texts.items()}
 
-    def __init__(self) -> None:
-        self._json: dict[int, JsonText] = {}
-        self._kinds: dict[int, str] = {}
-        self._events: list[TurnEvent] = []
-
-    def turn(self, lines: list[Any]) -> list[Any]:
-        """The lines of a recorded turn."""
-        return [done for line in lines if (done := self._line(line))]
-
-    def _line(self, line: dict[str, Any]) -> dict[str, Any] | None:
-        if "tokens" in line:
-            return None
-        if "events" in line:
-            events = [self._event(event) for event in line["events"]]
-            self._events += msgspec.convert(events, list[TurnEvent])
-            return {**line, "events": events}
-        if "expect" in line:
-            return {**line, "expect": story_of(self._events)}
-        if "context" in line:
-            context = {**line["context"], "prefix": masked(line["context"].get("prefix", "")), "stop": []}
-            return {**line, "context": {**context, "tools": _walk(context.get("tools", []))}}
-        if "conversation" in line:
-            return {**line, "conversation": _conversation(line["conversation"])}
-        return line
-
-    def _event(self, event: dict[str, Any]) -> dict[str, Any]:
-        match event["type"]:
-            case "block_start":
-                self._kinds[event["block"]] = event["kind"]
-                return event
-            case "delta":
-                return {**{k: v for k, v in event.items() if k != "logprobs"}, "text": self._delta(event)}
-            case "block_stop" if event.get("seal"):
-                return {**event, "seal": SEAL}
-            case "finish" if event.get("stop_string"):
-                return {**event, "stop_string": masked(event["stop_string"])}
+    def redact_event(event: dict[str, Any]) -> dict[str, Any]:
+        if event["type"] == "delta":
+            block, size = event["block"], len(event["text"])
+            event = {**event, "text": left[block][:size]}
+            left[block] = left[block][size:]
+            event.pop("logprobs", None)
+        elif event["type"] == "block_stop" and event.get("seal"):
+            event = {**event, "seal": SEAL}
+        elif event["type"] == "finish" and event.get("stop_string"):
+            event = {**event, "stop_string": mask(event["stop_string"])}
         return event
 
-    def _delta(self, event: dict[str, Any]) -> str:
-        block, text = event["block"], event["text"]
-        if self._kinds.get(block) != "tool_use":
-            return masked(text)
-        return self._json.setdefault(block, JsonText()).mask(text)
+    events: list[Any] = []
+
+    def redact_line(line: dict[str, Any]) -> dict[str, Any]:
+        if "events" in line:
+            redacted = [redact_event(event) for event in line["events"]]
+            events.extend(redacted)
+            return {**line, "events": redacted}
+        if "expect" in line:
+            return {**line, "expect": story_of(msgspec.convert(events, list[TurnEvent]))}
+        if "context" in line:
+            context = {**line["context"], "prefix": mask(line["context"].get("prefix", "")), "stop": []}
+            return {**line, "context": {**context, "tools": _walk(context.get("tools", []))}}
+        return {**line, "conversation": _conversation(line["conversation"])} if "conversation" in line else line
+
+    return [redact_line(line) for line in lines if "tokens" not in line]
 
 
-def masked(text: str) -> str:
+def mask(text: str) -> str:
     """Letters as x, digits as 0."""
     return "".join("x" if c.isalpha() else "0" if c.isdigit() else c for c in text)
 
 
-class JsonText:
-    """JSON in pieces: strings that are values are masked, keys and numbers stay, and so does the form."""
+def mask_json(text: str) -> str:
+    """JSON, perhaps cut off, with its strings masked, but not its keys. The length stays."""
 
-    def __init__(self) -> None:
-        self._above: list[str] = []
-        self._inside = False
-        self._key = False
-        self._escape = ""
-        """What an escape sequence still has to come: `?` its kind, else what to write for its digits."""
+    def string(found: re.Match[str]) -> str:
+        return found[0] if found[2] else _CHARACTER.sub(character, found[0])
 
-    def mask(self, text: str) -> str:
-        """The next piece."""
-        return "".join(map(self._next, text))
+    def character(found: re.Match[str]) -> str:
+        return r"\u0078" if found[1] else found[2] or mask(found[0])
 
-    def _next(self, character: str) -> str:
-        if not self._inside:
-            self._outside(character)
-            return character
-        if self._key:
-            self._inside = bool(self._escape) or character != '"'
-            self._escape = "?" if character == "\\" and not self._escape else ""
-            return character
-        if self._escape == "?":
-            self._escape = "0078" if character == "u" else ""
-            return character
-        if self._escape:
-            digit, self._escape = self._escape[0], self._escape[1:]
-            return digit
-        if character == "\\":
-            self._escape = "?"
-        elif character == '"':
-            self._inside = False
-        else:
-            return masked(character)
-        return character
-
-    def _outside(self, character: str) -> None:
-        above = self._above
-        if character == '"':
-            self._inside = True
-        elif character in "{[":
-            above.append(character)
-            self._key = character == "{"
-        elif character in "}]" and above:
-            above.pop()
-        elif character == ",":
-            self._key = above[-1:] == ["{"]
-        elif character == ":":
-            self._key = False
+    return _STRING.sub(string, text)
 
 
-def _conversation(given: dict[str, Any]) -> dict[str, Any]:
-    """Masked, and without what is free text and decides nothing here: names of users, stop strings, variables."""
-    kept = {key: value for key, value in given.items() if key != "template_kwargs"}
-    kept["turns"] = [{key: value for key, value in turn.items() if key != "name"} for turn in given["turns"]]
-    kept["sampling"] = {key: value for key, value in given.get("sampling", {}).items() if key != "stop"}
-    done: dict[str, Any] = _walk(kept)
-    return done
+def _conversation(conversation: dict[str, Any]) -> dict[str, Any]:
+    """Without names of users, stop strings and template variables, which no player needs."""
+    kept = {key: value for key, value in conversation.items() if key != "template_kwargs"}
+    kept["turns"] = [{key: value for key, value in turn.items() if key != "name"} for turn in conversation["turns"]]
+    kept["sampling"] = {key: value for key, value in conversation.get("sampling", {}).items() if key != "stop"}
+    walked: dict[str, Any] = _walk(kept)
+    return walked
 
 
-def _walk(value: Any, key: str = "") -> Any:
-    if isinstance(value, dict):
-        return {name: _field(name, held) for name, held in value.items()}
+def _walk(value: Any, key: str = "", *, everything: bool = False) -> Any:
+    """`value` with the strings under keys of texts masked, or every string."""
     if isinstance(value, list):
-        return [_walk(one, key) for one in value]
-    return masked(value) if isinstance(value, str) and key in _TEXT_KEYS else value
-
-
-def _field(name: str, held: Any) -> Any:
-    if name == "arguments" and isinstance(held, str):
-        return JsonText().mask(held)
-    if name == "seal" and held:
+        return [_walk(item, key, everything=everything) for item in value]
+    if isinstance(value, dict):
+        return {k: _walk(item, k, everything=everything or k in _VALUE_KEYS) for k, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    if key == "arguments" and not everything:
+        return mask_json(value)
+    if key == "seal" and value and not everything:
         return SEAL
-    if name in ("enum", "const", "default", "examples"):
-        return _walk_all(held)
-    return _walk(held, name)
-
-
-def _walk_all(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _walk_all(held) for name, held in value.items()}
-    if isinstance(value, list):
-        return [_walk_all(one) for one in value]
-    return masked(value) if isinstance(value, str) else value
+    return mask(value) if everything or key in _TEXT_KEYS else value

@@ -1,4 +1,4 @@
-"""The Responses API from a client's side: conversations as requests, streams as answers."""
+"""A client of the Responses API: writes requests, reads answers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,157 +7,132 @@ import msgspec
 
 from schemas.conversation import Call, Conversation, Media, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
 from services.cli.replay.answer import Answer, Block
-from services.cli.replay.media import data_url
+from services.cli.replay.client import media_url, present
 
 PATH = "/v1/responses"
-_TEXTS = {"assistant": "output_text"}
 
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
-    """The body that says this. Whether a result is an error has no place in this API."""
+    """The body for a conversation. The API has no errors of tools."""
     sampling, thinking, choice = conversation.sampling, conversation.thinking, conversation.tool_choice
-    kinds: Mapping[str, str] = {
-        part.call_id: part.kind for turn in conversation.turns for part in turn.parts if isinstance(part, Call)
-    }
+    turns, system = conversation.turns, conversation.system
+    if len(system) > 1:  # `instructions` is one text
+        turns = [*(Turn("system", [text]) for text in system), *turns]
+    kinds = {part.call_id: part.kind for turn in turns for part in turn.parts if isinstance(part, Call)}
+    effort = "none" if thinking.mode == "disabled" else thinking.effort
     body: dict[str, Any] = {
         "model": conversation.model,
         "stream": stream,
         "store": False,
         "include": ["reasoning.encrypted_content"],
-        "input": [item for turn in conversation.turns for item in _items(turn, kinds)],
+        "input": [item for turn in turns for item in _items(turn, kinds)],
         "parallel_tool_calls": choice.parallel,
+        **present(
+            instructions=system[0].text if len(system) == 1 else None,
+            tools=_tools(conversation.tools) or None,
+            max_output_tokens=sampling.max_tokens,
+            stop=sampling.stop or None,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            reasoning=None if effort is None else {"effort": effort},
+        ),
     }
-    if len(conversation.system) == 1:
-        body["instructions"] = conversation.system[0].text
-    elif conversation.system:  # the field holds one text: several are messages
-        texts = [Turn("system", [text]) for text in conversation.system]
-        body["input"] = [*(item for turn in texts for item in _items(turn, kinds)), *body["input"]]
-    if conversation.tools:
-        body["tools"] = _tools(conversation.tools)
-        if choice.mode != "auto":
-            body["tool_choice"] = {"any": "required", "none": "none"}.get(choice.mode) or _chosen(conversation)
-    if sampling.max_tokens is not None:
-        body["max_output_tokens"] = sampling.max_tokens
-    if sampling.stop:
-        body["stop"] = sampling.stop
-    for name in ("temperature", "top_p", "top_k"):
-        if getattr(sampling, name) is not None:
-            body[name] = getattr(sampling, name)
-    if thinking.effort is not None or thinking.mode == "disabled":
-        body["reasoning"] = {"effort": "none" if thinking.mode == "disabled" else thinking.effort}
+    if conversation.tools and choice.mode != "auto":
+        custom = any(tool.name == choice.name and tool.kind == "custom" for tool in conversation.tools)
+        chosen = {"type": "custom" if custom else "function", "name": choice.name}
+        chosen |= present(namespace=choice.namespace or None)
+        body["tool_choice"] = {"any": "required", "none": "none"}.get(choice.mode) or chosen
     return msgspec.json.encode(body)
-
-
-def _chosen(conversation: Conversation) -> dict[str, Any]:
-    choice = conversation.tool_choice
-    custom = any(tool.name == choice.name and tool.kind == "custom" for tool in conversation.tools)
-    chosen = {"type": "custom" if custom else "function", "name": choice.name}
-    return {**chosen, "namespace": choice.namespace} if choice.namespace else chosen
 
 
 def _items(turn: Turn, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
-    said: list[dict[str, Any]] = []
-
-    def flush() -> None:
-        if said:
-            items.append({"type": "message", "role": turn.role, "content": list(said)})
-            said.clear()
-
-    for part in turn.parts:
-        if isinstance(part, Text):
-            said.append({"type": _TEXTS.get(turn.role, "input_text"), "text": part.text})
-        elif isinstance(part, Media):
-            said.append(_media(part))
-        else:
-            flush()
-            items.append(_item(part, kinds))
+    message: dict[str, Any] | None = None
     if not turn.parts:
         items.append({"type": "message", "role": turn.role, "content": []})
-    flush()
+    for part in turn.parts:
+        if not isinstance(part, Text | Media):
+            items.append(_item(part, kinds))
+            message = None
+            continue
+        if message is None:
+            message = {"type": "message", "role": turn.role, "content": []}
+            items.append(message)
+        text_type = "output_text" if turn.role == "assistant" else "input_text"
+        message["content"].append(_content(part, text_type))
     return items
 
 
 def _item(part: Reasoning | Call | Result, kinds: Mapping[str, str]) -> dict[str, Any]:
     match part:
         case Reasoning():
-            item: dict[str, Any] = {"type": "reasoning"}
-            item["summary"] = [{"type": "summary_text", "text": text} for text in part.summary]
-            if part.text is not None:
-                item["content"] = [{"type": "reasoning_text", "text": part.text}]
-            if part.seal is not None:
-                item["encrypted_content"] = part.seal
-            return item if part.id is None else {**item, "id": part.id}
+            return {
+                "type": "reasoning",
+                "summary": [{"type": "summary_text", "text": text} for text in part.summary],
+                **present(
+                    content=None if part.text is None else [{"type": "reasoning_text", "text": part.text}],
+                    encrypted_content=part.seal,
+                    id=part.id,
+                ),
+            }
+        case Call(kind="custom"):
+            item = {"type": "custom_tool_call", "input": msgspec.json.decode(part.arguments)["input"]}
         case Call():
-            custom = part.kind == "custom"
-            item = {"type": "custom_tool_call" if custom else "function_call", "call_id": part.call_id}
-            item["name"] = part.name
-            if custom:
-                item["input"] = msgspec.json.decode(part.arguments)["input"]
-            else:
-                item["arguments"] = part.arguments
-            if part.namespace is not None:
-                item["namespace"] = part.namespace
-            return item if part.item_id is None else {**item, "id": part.item_id}
-    kind = "custom_tool_call_output" if kinds.get(part.call_id) == "custom" else "function_call_output"
-    output = [_result(inner) for inner in part.parts]
-    return {"type": kind, "call_id": part.call_id, "output": output}
+            item = {"type": "function_call", "arguments": part.arguments}
+        case Result():
+            kind = "custom_tool_call_output" if kinds.get(part.call_id) == "custom" else "function_call_output"
+            return {"type": kind, "call_id": part.call_id, "output": [_content(inner) for inner in part.parts]}
+    return {**item, "call_id": part.call_id, "name": part.name, **present(namespace=part.namespace, id=part.item_id)}
 
 
-def _result(part: Text | Media | ToolReference) -> dict[str, Any]:
-    if isinstance(part, Text):
-        return {"type": "input_text", "text": part.text}
-    if isinstance(part, Media):
-        return _media(part)
-    return {"type": "input_text", "text": f"Tool {part.name} was loaded."}
-
-
-def _media(media: Media) -> dict[str, Any]:
-    if media.kind == "image":
-        return {"type": "input_image", "image_url": media.url or data_url(media)}
-    if media.kind == "audio":
-        return {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
-    file: dict[str, Any] = {"type": "input_file"}
-    if media.title is not None:
-        file["filename"] = media.title
-    return {**file, "file_url": media.url} if media.url is not None else {**file, "file_data": data_url(media)}
+def _content(part: Text | Media | ToolReference, text_type: str = "input_text") -> dict[str, Any]:
+    match part:
+        case Text(text):
+            return {"type": text_type, "text": text}
+        case ToolReference(name):
+            return {"type": text_type, "text": f"Tool {name} was loaded."}
+        case Media(kind="image"):
+            return {"type": "input_image", "image_url": media_url(part)}
+        case Media(kind="audio"):
+            return {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+    source = "file_data" if part.url is None else "file_url"
+    return {"type": "input_file", **present(filename=part.title), source: media_url(part)}
 
 
 def _tools(tools: list[ToolSpec]) -> list[dict[str, Any]]:
-    shown: list[dict[str, Any]] = []
-    spaces: dict[str, dict[str, Any]] = {}
+    entries: list[dict[str, Any]] = []
+    namespaces: dict[str, list[dict[str, Any]]] = {}
     for tool in tools:
         if tool.namespace is None:
-            shown.append(_tool(tool))
+            entries.append(_tool(tool))
             continue
-        if tool.namespace not in spaces:
-            spaces[tool.namespace] = {"type": "namespace", "name": tool.namespace, "tools": []}
-            shown.append(spaces[tool.namespace])
-        spaces[tool.namespace]["tools"].append(_tool(tool))
-    return shown
+        if tool.namespace not in namespaces:
+            namespaces[tool.namespace] = []
+            entries.append({"type": "namespace", "name": tool.namespace, "tools": namespaces[tool.namespace]})
+        namespaces[tool.namespace].append(_tool(tool))
+    return entries
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     spec: dict[str, Any] = {"type": tool.kind, "name": tool.name, "description": tool.description}
     if tool.kind == "function":
-        spec["parameters"] = tool.schema
-        if tool.strict is not None:
-            spec["strict"] = tool.strict
+        spec |= {"parameters": tool.schema, **present(strict=tool.strict)}
     elif tool.grammar is not None:
-        grammar = tool.grammar
-        spec["format"] = {"type": "grammar", "syntax": grammar.syntax, "definition": grammar.definition}
+        grammar = {"syntax": tool.grammar.syntax, "definition": tool.grammar.definition}
+        spec["format"] = {"type": "grammar", **grammar}
     return {**spec, "defer_loading": True} if tool.deferred else spec
 
 
 class Reader:
-    """Reads answers; an item is complete with its `output_item.done`, which alone Codex goes by."""
+    """Reads answers; an item is complete with its `output_item.done`, the only event that Codex acts on."""
 
     def __init__(self) -> None:
         self.answer = Answer()
         self._items: dict[int, Block] = {}
 
     def event(self, name: str, data: Any) -> None:
-        """See `answer.Reader`."""
+        """See `client.Reader`."""
         answer = self.answer
         if data is None:
             return
@@ -174,22 +149,21 @@ class Reader:
             ):
                 self._items[data["output_index"]].text += data["delta"]
             case "response.output_item.done":
-                self._done(self._items[data["output_index"]], data["item"])
+                self._complete(self._items[data["output_index"]], data["item"])
             case "tool_call_dispatch":
-                block = _block(data["item"])
-                answer.dispatch(block.told, block.arguments)
+                answer.dispatch(_block(data["item"]))
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._end(data["response"])
 
     def document(self, data: Any) -> None:
-        """See `answer.Reader`."""
+        """See `client.Reader`."""
         for item in data["output"]:
             self.answer.add(_block(item)).complete = True
         self._end(data)
 
-    def _done(self, block: Block, item: Any) -> None:
+    def _complete(self, block: Block, item: Any) -> None:
         whole = _block(item)
-        assert whole.text == block.text, f"the deltas say {block.text!r}, the item {whole.text!r}"
+        assert whole.text == block.text, f"the item is {whole.text!r}, streamed were {block.text!r}"
         assert (whole.kind, whole.name, whole.call_id) == (block.kind, block.name, block.call_id)
         block.seal, block.complete = whole.seal, True
 

@@ -1,17 +1,16 @@
-"""A replay file: turns with what the client asks, what the model writes, and what the client must see (docs/replay.md).
+"""Reads replay files: turns with the client's request, the model's output and the expected answer (docs/replay.md).
 
-A line is one JSON value. A string is a piece of the model's output, a list several; an object says what it is by its
-first key. A turn begins with `user`, `results`, `conversation` or `request`. Pure: text in, turns out.
+A line is one JSON value. A string or a list of strings is output of the model; an object is a `Header`, `TurnStart` or
+`TurnLine`.
 """
 
 import json
-from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
 
-from schemas.conversation import Conversation, Result, Sampling, Text, ToolSpec
+from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
 from schemas.events import FinishReason, TurnEvent, Usage
 from schemas.frames import ParseContext
@@ -20,42 +19,45 @@ VERSION = 1
 Api: TypeAlias = Literal["messages", "responses", "chat"]
 APIS: tuple[Api, ...] = get_args(Api)
 Kind: TypeAlias = Literal["reasoning", "text", "call", "cut call"]
-Story: TypeAlias = list[tuple[str, str]]
-"""What a client was told, in order: a kind and a text for each block; a call's text is its name, a space and its
-arguments as JSON of one spelling. `cut call`: one whose arguments are no JSON object, since it was cut off."""
+Story: TypeAlias = list[tuple[Kind, str]]
+"""The blocks of an answer, in order. The text of a call is its name, a space and its arguments as JSON in Python's
+spelling. `cut call`: a call whose arguments are not a JSON object, since it was cut off."""
 End: TypeAlias = Literal["stop", "calls", "length", "error", "refused"]
 
 
-class Say(Struct, frozen=True):
-    """Pieces of the model's output, each one token, that come together."""
+class Output(Struct, frozen=True):
+    """Output of the model that arrives together; each piece is one token."""
 
     pieces: list[str]
 
 
-class Events(Struct, frozen=True):
-    """Recorded events that came together, `at` seconds after the turn was asked for."""
+class RecordedEvents(Struct, frozen=True):
+    """Recorded events that arrived together, `at` seconds after the request."""
 
     events: list[TurnEvent]
-    at: float = 0.0
+    at: float
 
 
-class Tokens(Struct, frozen=True):
-    """Recorded token ids that came together. They say what the events say, in the model's own tokens."""
+class RecordedTokens(Struct, frozen=True):
+    """Recorded token ids that arrived together: the same output as in the events, in the model's own tokens."""
 
     ids: list[int]
-    at: float = 0.0
+    at: float
 
 
 class Gate(Struct, frozen=True):
-    """Nothing further is said until the client has seen one more such block complete: `reasoning`, `text`, `call` or
-    `call NAME`."""
+    """Waits until the client has received one more complete `reasoning`, `text`, `call` or `call NAME`."""
 
     label: str
 
-    def passes(self, kind: str, name: str | None) -> bool:
-        """Whether a block of this kind and name is what it waits for."""
-        wanted, _, called = self.label.partition(" ")
-        return kind == wanted and (not called or called == name)
+    def __post_init__(self) -> None:
+        if self.label.partition(" ")[0] not in ("reasoning", "text", "call"):
+            raise ValueError(f"a gate is reasoning, text, call or call NAME, not {self.label!r}")
+
+    def matches(self, kind: str, name: str) -> bool:
+        """Whether the gate waits for blocks of this kind and name."""
+        gate_kind, _, gate_name = self.label.partition(" ")
+        return kind == gate_kind and gate_name in ("", name)
 
 
 class Pause(Struct, frozen=True):
@@ -65,75 +67,154 @@ class Pause(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """The engine fails here."""
+    """A failure of the engine."""
 
     message: str
 
 
-Step: TypeAlias = Say | Events | Tokens | Gate | Pause | Fail
+Step: TypeAlias = Output | RecordedEvents | RecordedTokens | Gate | Pause | Fail
 
 
-class Turn(Struct):
+class Header(Struct, forbid_unknown_fields=True):
+    """The line at the beginning of a file."""
+
+    replay: int
+    about: str = ""
+    family: str = "qwen3_coder"
+    """The family whose format the output has."""
+    in_reasoning: bool = False
+    """The prompt ends inside a reasoning block."""
+    system: str = ""
+    tools: list[str | ToolSpec] = []
+
+    def __post_init__(self) -> None:
+        if self.replay != VERSION:
+            raise ValueError(f"version {self.replay} is unknown; this is version {VERSION}")
+
+
+class ToolResult(Struct):
+    """The result of a tool call."""
+
+    text: str = ""
+    is_error: bool | None = None
+
+
+class TurnStart(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """The request of a turn. Exactly one of the first four fields is set."""
+
+    user: str | None = None
+    """A user message after the conversation so far."""
+    results: list[str | ToolResult] | None = None
+    """The results of the previous turn's calls, in their order."""
+    conversation: Conversation | None = None
+    request: dict[str, Any] | None = None
+    """A body of `api`."""
+    api: Api | None = None
+    """The only API over which the file can be played."""
+    sampling: Sampling = Sampling()
+    recorded: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if sum(one is not None for one in (self.user, self.results, self.conversation, self.request)) != 1:
+            raise ValueError("a turn has one of user, results, conversation and request")
+        if (self.request is None) != (self.api is None):
+            raise ValueError("request and api go together")
+
+
+class TurnLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """A step or a property of a turn."""
+
+    context: ParseContext | None = None
+    usage: Usage | None = None
+    events: list[TurnEvent] | None = None
+    tokens: list[int] | None = None
+    at: float | None = None
+    gate: str | None = None
+    pause_ms: float | None = None
+    fail: str | None = None
+    refuse: ErrorInfo | None = None
+    finish: FinishReason | None = None
+    expect: Story | None = None
+    end: End | None = None
+
+    def __post_init__(self) -> None:
+        if self.at is not None and self.events is None and self.tokens is None:
+            raise ValueError("at belongs to events and tokens")
+
+
+class Turn(TurnStart, kw_only=True):
     """One request and its answer."""
 
     line: int
-    """Where it begins."""
-    user: str | None = None
-    """A new user message behind the conversation so far …"""
-    results: list[Result] | None = None
-    """… or the results of the calls before, in their order; `call_id` is filled in when it is played …"""
-    conversation: Conversation | None = None
-    """… or a whole conversation …"""
-    request: dict[str, Any] | None = None
-    """… or a body as a client of `api` sends it."""
-    api: Api | None = None
-    """The only API over which this can be played."""
-    sampling: Sampling = Sampling()
+    """The line number of its start."""
     steps: list[Step] = []
     refuse: ErrorInfo | None = None
-    """The pipeline does not take it."""
+    """The error with which the pipeline refuses the request."""
     context: ParseContext | None = None
-    """What the parser was told, in a recording."""
+    """The recorded parse context."""
     finish: FinishReason = FinishReason.STOP
     usage: Usage = Usage(prompt=100, cached=64)
-    """`prompt` and `cached`; what was written is counted."""
+    """`prompt` and `cached`; output tokens are counted."""
     expect: Story | None = None
     end: End | None = None
+
+    def add(self, line: TurnLine) -> None:
+        """Adds what a line describes."""
+        for name in ("refuse", "context", "finish", "usage", "expect", "end"):
+            if (value := getattr(line, name)) is not None:
+                setattr(self, name, value)
+        if line.events is not None:
+            self.steps.append(RecordedEvents(line.events, line.at or 0.0))
+        if line.tokens is not None:
+            self.steps.append(RecordedTokens(line.tokens, line.at or 0.0))
+        if line.gate is not None:
+            self.steps.append(Gate(line.gate))
+        if line.pause_ms is not None:
+            self.steps.append(Pause(line.pause_ms))
+        if line.fail is not None:
+            self.steps.append(Fail(line.fail))
 
 
 class Replay(Struct):
     """A file."""
 
-    name: str = ""
-    about: str = ""
-    family: str = "qwen3_coder"
-    """In whose form the model's output is written."""
-    in_reasoning: bool = False
-    """The prompt has opened the thought."""
-    system: str = ""
-    tools: list[ToolSpec] = []
+    name: str
+    header: Header
     turns: list[Turn] = []
 
     @property
+    def family(self) -> str:
+        """The family whose format the output has."""
+        return self.header.family
+
+    @property
+    def tools(self) -> list[ToolSpec]:
+        """The tools of every turn."""
+        return [
+            ToolSpec(tool, f"The tool {tool}.", {"type": "object", "properties": {}}) if isinstance(tool, str) else tool
+            for tool in self.header.tools
+        ]
+
+    @property
     def apis(self) -> list[Api]:
-        """Over which it can be played."""
+        """The APIs over which the file can be played."""
         only = {turn.api for turn in self.turns if turn.api is not None}
         return [api for api in APIS if not only or only == {api}]
 
 
 class BadReplay(ValueError):
-    """A file that is not well formed; the text names the line."""
+    """A file with an error; the text names the line."""
 
 
 def read(name: str, text: str) -> Replay:
     """The replay in a file. Raises BadReplay."""
-    replay = Replay(name=name)
-    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON may hold U+2028
-        bare = line.strip()
-        if not bare or bare.startswith("#"):
+    replay = Replay(name, Header(VERSION))
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON may contain U+2028
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
             continue
         try:
-            _take(replay, number, json.loads(bare))
+            _add_line(replay, number, json.loads(stripped))
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise BadReplay(f"{name}:{number}: {error}") from None
     if not replay.turns:
@@ -141,144 +222,17 @@ def read(name: str, text: str) -> Replay:
     return replay
 
 
-def _take(replay: Replay, number: int, value: Any) -> None:
-    if isinstance(value, dict) and "replay" in value:
-        _header(replay, value)
-        return
-    if isinstance(value, dict) and any(key in value for key in ("user", "results", "conversation", "request")):
-        replay.turns.append(_begin(number, value))
-        return
-    if not replay.turns:
+def _add_line(replay: Replay, number: int, value: Any) -> None:
+    keys = value.keys() if isinstance(value, dict) else set()
+    if "replay" in keys:
+        replay.header = msgspec.convert(value, Header)
+    elif keys & {"user", "results", "conversation", "request"}:
+        start = msgspec.convert(value, TurnStart)
+        replay.turns.append(Turn(line=number, **msgspec.structs.asdict(start)))
+    elif not replay.turns:
         raise ValueError("a turn begins with user, results, conversation or request")
-    turn = replay.turns[-1]
-    if isinstance(value, str | list):
-        pieces = [value] if isinstance(value, str) else msgspec.convert(value, list[str])
-        turn.steps = [*turn.steps, Say(pieces)]
-        return
-    for key, given in _object(value).items():
-        _set(turn, key, given, value)
-
-
-def _header(replay: Replay, value: dict[str, Any]) -> None:
-    if value["replay"] != VERSION:
-        raise ValueError(f"version {value['replay']} is not known; this is version {VERSION}")
-    for key, given in value.items():
-        match key:
-            case "replay":
-                pass
-            case "about" | "family" | "system":
-                setattr(replay, key, msgspec.convert(given, str))
-            case "in_reasoning":
-                replay.in_reasoning = msgspec.convert(given, bool)
-            case "tools":
-                replay.tools = list(_tools(given))
-            case _:
-                raise ValueError(f"{key} is unknown in the head")
-
-
-def _tools(given: Any) -> Iterator[ToolSpec]:
-    for tool in msgspec.convert(given, list[str | dict[str, Any]]):
-        if isinstance(tool, str):
-            yield ToolSpec(tool, f"The tool {tool}.", {"type": "object", "properties": {}})
-        else:
-            yield msgspec.convert(tool, ToolSpec)
-
-
-def _begin(number: int, value: dict[str, Any]) -> Turn:
-    turn = Turn(number)
-    for key, given in value.items():
-        match key:
-            case "user":
-                turn.user = msgspec.convert(given, str)
-            case "results":
-                turn.results = [_result(one) for one in msgspec.convert(given, list[Any])]
-            case "conversation":
-                turn.conversation = msgspec.convert(given, Conversation)
-            case "request":
-                turn.request = _object(given)
-            case "api":
-                turn.api = msgspec.convert(given, Api)
-            case "recorded":
-                pass
-            case "sampling":
-                turn.sampling = msgspec.convert(given, Sampling)
-            case _:
-                raise ValueError(f"{key} is unknown where a turn begins")
-    if sum(one is not None for one in (turn.user, turn.results, turn.conversation, turn.request)) != 1:
-        raise ValueError("a turn has one of user, results, conversation and request")
-    if (turn.request is None) != (turn.api is None):
-        raise ValueError("request and api go together")
-    return turn
-
-
-def _result(given: Any) -> Result:
-    if isinstance(given, str):
-        return Result("", [Text(given)])
-    held = _object(given)
-    return Result("", [Text(str(held.get("text", "")))], is_error=held.get("is_error"))
-
-
-def _set(turn: Turn, key: str, given: Any, line: dict[str, Any]) -> None:
-    match key:
-        case "events":
-            events = msgspec.convert(given, list[TurnEvent])
-            turn.steps = [*turn.steps, Events(events, float(line.get("at", 0.0)))]
-        case "tokens":
-            turn.steps = [*turn.steps, Tokens(msgspec.convert(given, list[int]), float(line.get("at", 0.0)))]
-        case "at":
-            if not line.keys() & {"events", "tokens"}:
-                raise ValueError("at belongs to events and tokens")
-        case "gate":
-            turn.steps = [*turn.steps, _gate(msgspec.convert(given, str))]
-        case "pause_ms":
-            turn.steps = [*turn.steps, Pause(float(given))]
-        case "fail":
-            turn.steps = [*turn.steps, Fail(msgspec.convert(given, str))]
-        case "refuse":
-            turn.refuse = msgspec.convert(given, ErrorInfo)
-        case "context":
-            turn.context = msgspec.convert(given, ParseContext)
-        case "finish":
-            turn.finish = FinishReason(given)
-        case "usage":
-            turn.usage = msgspec.convert(given, Usage)
-        case "expect":
-            turn.expect = [(kind, text) for kind, text in msgspec.convert(given, list[tuple[str, str]])]
-            _check_kinds(turn.expect)
-        case "end":
-            turn.end = msgspec.convert(given, End)
-        case _:
-            raise ValueError(f"{key} is unknown")
-
-
-def _gate(label: str) -> Gate:
-    if label.partition(" ")[0] not in ("reasoning", "text", "call"):
-        raise ValueError(f"a gate waits for reasoning, text, call or call NAME, not for {label!r}")
-    return Gate(label)
-
-
-def _check_kinds(story: Story) -> None:
-    for kind, _ in story:
-        if kind not in get_args(Kind):
-            raise ValueError(f"{kind!r} is none of {', '.join(get_args(Kind))}")
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"want an object, not {value!r}")
-    return value
-
-
-def differences(wanted: Sequence[tuple[str, str]], seen: Sequence[tuple[str, str]]) -> list[str]:
-    """What a story lacks or has too much of, block by block; empty where both say the same."""
-    found = []
-    for place in range(max(len(wanted), len(seen))):
-        left = wanted[place] if place < len(wanted) else None
-        right = seen[place] if place < len(seen) else None
-        if left != right:
-            found.append(f"block {place}: want {_told(left)}, got {_told(right)}")
-    return found
-
-
-def _told(block: tuple[str, str] | None) -> str:
-    return "none" if block is None else f"{block[0]} {block[1]!r}"
+    elif isinstance(value, str | list):
+        pieces = msgspec.convert([value] if isinstance(value, str) else value, list[str])
+        replay.turns[-1].steps.append(Output(pieces))
+    else:
+        replay.turns[-1].add(msgspec.convert(value, TurnLine))

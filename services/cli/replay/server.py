@@ -1,4 +1,4 @@
-"""The frontend in this process, over a gateway that plays a file."""
+"""Runs the frontend in this process over any gateway."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,13 +8,13 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from services.frontend.app import make_app, make_runner
-from services.frontend.turns import TurnGateway
+from services.frontend.pipeline.interfaces import TurnGateway
 from services.runtime.config import FrontendConfig
 
 
 @asynccontextmanager
 async def serving(gateway: TurnGateway, config: FrontendConfig | None = None) -> AsyncIterator[str]:
-    """The whole HTTP stack on a free port of this machine; yields its URL."""
+    """Serves the whole HTTP stack on a free loopback port; yields its URL."""
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[_silent])
     app = make_app(config or FrontendConfig(), gateway, CollectorRegistry(), log)
     runner = make_runner(app, shutdown_timeout=0.1)

@@ -4,7 +4,9 @@
 """
 
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from .runtime import EngineDeadError, RequestError, RequestOutput, Runtime
 
@@ -63,7 +65,7 @@ class SamplingParams12:
     add_special_tokens: bool = True
     return_perf_metrics: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.top_k is not None and self.top_k < 0:
             raise ValueError("require top_k >= 0")
         if self.max_tokens < 1:
@@ -81,36 +83,36 @@ class SamplingParams26(SamplingParams12):
 
 @dataclass(kw_only=True)
 class GuidedDecodingParams:
-    json: str | dict | None = None
+    json: str | dict[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
     json_object: bool = False
     structural_tag: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if sum(bool(value) for value in vars(self).values()) != 1:
             raise ValueError("only one guide can be used")
 
 
 class _Base:
-    last = None
-    fields = frozenset()
+    last: ClassVar["_Base | None"] = None
+    fields: ClassVar[frozenset[str]] = frozenset()
     silent_death = False
     end_id_in_ids = False
 
     def __init__(
         self,
-        model,
-        tokenizer=None,
-        tokenizer_mode="auto",
-        skip_tokenizer_init=False,
-        trust_remote_code=False,
-        tensor_parallel_size=1,
-        dtype="auto",
-        revision=None,
-        tokenizer_revision=None,
-        **kwargs,
-    ):
+        model: object,
+        tokenizer: object = None,
+        tokenizer_mode: str = "auto",
+        skip_tokenizer_init: bool = False,
+        trust_remote_code: bool = False,
+        tensor_parallel_size: int = 1,
+        dtype: str = "auto",
+        revision: str | None = None,
+        tokenizer_revision: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         if unknown := sorted(set(kwargs) - self.fields):
             raise ValueError(f"LLM got invalid argument: {unknown[0]}")
         self.kwargs = kwargs
@@ -121,7 +123,9 @@ class _Base:
         self.shutdowns = 0
         type(self).last = self
 
-    def _submit(self, inputs, sampling, streaming, cache_salt, priority):
+    def _submit(
+        self, inputs: list[int], sampling: Any, streaming: bool, cache_salt: str | None, priority: float
+    ) -> RequestOutput:
         if self.shutdowns:
             raise RuntimeError("LLM is shutting down")
         assert streaming
@@ -138,17 +142,17 @@ class _Base:
             output.deliver(EngineDeadError("the engine is dead"))
         return output
 
-    def get_stats(self, timeout=2):
+    def get_stats(self, timeout: float = 2) -> list[dict[str, Any]]:
         assert self.runtime.first_request, "no statistics before the first request"
         return [self.runtime.iterations.popleft() for _ in range(len(self.runtime.iterations))]
 
-    def get_kv_cache_events(self, timeout=2):
+    def get_kv_cache_events(self, timeout: float = 2) -> list[dict[str, Any]]:
         assert self.runtime.first_request, "no events before the first request"
         if not self.kwargs.get("kv_cache_config", {}).get("event_buffer_max_size"):
             raise RuntimeError("event_buffer_max_size is 0")
         return [self.runtime.events.popleft() for _ in range(len(self.runtime.events))]
 
-    def shutdown(self):
+    def shutdown(self) -> None:
         self.shutdowns += 1
         self.runtime.shutdown()
 
@@ -161,16 +165,16 @@ class LLM12(_Base):
 
     def generate_async(
         self,
-        inputs,
-        sampling_params=None,
-        lora_request=None,
-        prompt_adapter_request=None,
-        streaming=False,
-        kv_cache_retention_config=None,
-        disaggregated_params=None,
-        scheduling_params=None,
-        cache_salt=None,
-    ):
+        inputs: list[int],
+        sampling_params: Any = None,
+        lora_request: object = None,
+        prompt_adapter_request: object = None,
+        streaming: bool = False,
+        kv_cache_retention_config: object = None,
+        disaggregated_params: object = None,
+        scheduling_params: object = None,
+        cache_salt: str | None = None,
+    ) -> RequestOutput:
         return self._submit(inputs, sampling_params, streaming, cache_salt, 0.5)
 
 
@@ -182,39 +186,41 @@ class LLM26(_Base):
 
     def generate_async(
         self,
-        inputs,
-        sampling_params=None,
-        lora_request=None,
-        prompt_adapter_request=None,
-        streaming=False,
-        kv_cache_retention_config=None,
-        disaggregated_params=None,
-        trace_headers=None,
-        _postproc_params=None,
-        scheduling_params=None,
-        conversation_params=None,
-        cache_salt=None,
-        priority=0.5,
-    ):
+        inputs: list[int],
+        sampling_params: Any = None,
+        lora_request: object = None,
+        prompt_adapter_request: object = None,
+        streaming: bool = False,
+        kv_cache_retention_config: object = None,
+        disaggregated_params: object = None,
+        trace_headers: object = None,
+        _postproc_params: object = None,
+        scheduling_params: object = None,
+        conversation_params: object = None,
+        cache_salt: str | None = None,
+        priority: float = 0.5,
+    ) -> RequestOutput:
         return self._submit(inputs, sampling_params, streaming, cache_salt, priority)
 
-    def _check_health(self):
+    def _check_health(self) -> bool:
         return not self.runtime.dead
 
-    def get_kv_cache_capacity(self):
+    def get_kv_cache_capacity(self) -> dict[str, int]:
         return {"maxNumBlocks": 1024, "tokensPerBlock": 32, "maxNumTokens": 32768}
 
 
-def _model(name, fields):
+def _model(name: str, fields: Iterable[str]) -> type:
     return type(name, (), {"model_fields": dict.fromkeys(fields)})
 
 
-def modules(variant):
+def modules(variant: str) -> dict[str, types.ModuleType]:
     """`tensorrt_llm` and its submodules, by name."""
-    llm, sampling = {"v12": (LLM12, SamplingParams12), "main26": (LLM26, SamplingParams26)}[variant]
-    root, llmapi, executor = (
-        types.ModuleType(name) for name in ("tensorrt_llm", "tensorrt_llm.llmapi", "tensorrt_llm.executor")
-    )
+    llm: type[_Base]
+    sampling: type[SamplingParams12]
+    llm, sampling = (LLM12, SamplingParams12) if variant == "v12" else (LLM26, SamplingParams26)
+    root: Any = types.ModuleType("tensorrt_llm")
+    llmapi: Any = types.ModuleType("tensorrt_llm.llmapi")
+    executor: Any = types.ModuleType("tensorrt_llm.executor")
     root.__version__ = "1.2.1" if variant == "v12" else "1.3.0rc25"
     root.LLM, root.SamplingParams = llm, sampling
     root.llmapi, root.executor = llmapi, executor

@@ -9,7 +9,9 @@ import itertools
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 VOCAB = 512
 BLOCK = 32
@@ -51,11 +53,14 @@ class Response:
 class RequestOutput:
     """Result, future and asynchronous iterator in one."""
 
-    def __init__(self, engine, prompt, sampling, salt, priority):
+    def __init__(self, engine: "Runtime", prompt: list[int], sampling: Any, salt: str | None, priority: float) -> None:
+        """`sampling`: of either version."""
         self.request_id = next(engine.ids)
         self.prompt_token_ids = prompt
         self.outputs = [CompletionOutput(logprobs=[] if sampling.logprobs else None)]
         self.cached_tokens = 0
+        self.cached_then = 0
+        """Tokens found in the cache at its first step."""
         self.finished = False
         self.sampling = sampling
         self.salt = salt
@@ -63,25 +68,25 @@ class RequestOutput:
         self.aborts = 0
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._queue = asyncio.Queue()
+        self._queue: asyncio.Queue[Response | Exception] = asyncio.Queue()
 
-    def aborted(self):
+    def aborted(self) -> bool:
         return self.aborts > 0
 
-    def abort(self):
+    def abort(self) -> None:
         self.aborts += 1
         self._engine.enqueue_abort(self)
 
-    def deliver(self, response):
+    def deliver(self, response: Response | Exception) -> None:
         try:
             self._loop.call_soon_threadsafe(self._queue.put_nowait, response)
         except RuntimeError:
             pass
 
-    def __aiter__(self):
+    def __aiter__(self) -> "RequestOutput":
         return self
 
-    async def __anext__(self):
+    async def __anext__(self) -> "RequestOutput":
         if self.finished:
             raise StopAsyncIteration
         response = await self._queue.get()
@@ -103,7 +108,7 @@ class RequestOutput:
         return self
 
 
-def next_token(tokens):
+def next_token(tokens: Sequence[int]) -> int:
     """The model: a function of all tokens before."""
     return (sum(tokens[-7:]) * 31 + len(tokens) * 7 + 3) % VOCAB
 
@@ -111,16 +116,16 @@ def next_token(tokens):
 class Runtime:
     """The worker behind the queues."""
 
-    def __init__(self, batch, *, silent_death, end_id_in_ids):
+    def __init__(self, batch: int, *, silent_death: bool, end_id_in_ids: bool) -> None:
         self.ids = itertools.count(1)
-        self.outputs = []
+        self.outputs: list[RequestOutput] = []
         """Every result object ever made."""
-        self.waiting = deque()
-        self.running = {}
-        self.aborts = deque()
-        self.cache = set()
-        self.events = deque()
-        self.iterations = deque()
+        self.waiting: deque[RequestOutput] = deque()
+        self.running: dict[RequestOutput, list[int]] = {}
+        self.aborts: deque[RequestOutput] = deque()
+        self.cache: set[tuple[str | None, tuple[int, ...]]] = set()
+        self.events: deque[dict[str, Any]] = deque()
+        self.iterations: deque[dict[str, Any]] = deque()
         self.event_id = 0
         self.first_request = False
         self.iteration = 0
@@ -135,19 +140,19 @@ class Runtime:
         self._thread = threading.Thread(target=self._run, daemon=True, name="fake-trtllm")
         self._thread.start()
 
-    def submit(self, output):
+    def submit(self, output: RequestOutput) -> None:
         with self._wake:
             self.first_request = True
             self.outputs.append(output)
             self.waiting.append(output)
             self._wake.notify()
 
-    def enqueue_abort(self, output):
+    def enqueue_abort(self, output: RequestOutput) -> None:
         with self._wake:
             self.aborts.append(output)
             self._wake.notify()
 
-    def kill(self, reason="MPI worker was killed"):
+    def kill(self, reason: str = "MPI worker was killed") -> None:
         with self._wake:
             self.dead = True
             pending = [*self.running, *self.waiting]
@@ -158,13 +163,13 @@ class Runtime:
             for output in pending:
                 output.deliver(EngineDeadError(reason))
 
-    def shutdown(self):
+    def shutdown(self) -> None:
         with self._wake:
             self.down = True
             self._wake.notify()
         self._thread.join(5)
 
-    def _run(self):
+    def _run(self) -> None:
         while True:
             with self._wake:
                 while not (self.down or self.dead or self.aborts or ((self.running or self.waiting) and not self.held)):
@@ -187,13 +192,13 @@ class Runtime:
                     self.iterations.append(stats)
             time.sleep(STEP_S)
 
-    def _abort(self, output):
+    def _abort(self, output: RequestOutput) -> None:
         if self.running.pop(output, None) is not None or output in self.waiting:
             if output in self.waiting:
                 self.waiting.remove(output)
             output.deliver(Response([], "cancelled"))
 
-    def _step(self, output):
+    def _step(self, output: RequestOutput) -> None:
         tokens, sampling = self.running[output], output.sampling
         prompt = len(output.prompt_token_ids)
         cached = 0
@@ -219,13 +224,13 @@ class Runtime:
             del self.running[output]
         output.deliver(response)
 
-    def _match(self, tokens, salt):
+    def _match(self, tokens: list[int], salt: str | None) -> int:
         held = 0
         while held + BLOCK < len(tokens) and (salt, tuple(tokens[: held + BLOCK])) in self.cache:
             held += BLOCK
         return held
 
-    def _store(self, tokens, salt, since):
+    def _store(self, tokens: list[int], salt: str | None, since: int) -> None:
         for end in range((since // BLOCK) * BLOCK + BLOCK, len(tokens) + 1, BLOCK):
             key = (salt, tuple(tokens[:end]))
             if key not in self.cache:

@@ -1,0 +1,1 @@
+"""turnwire connect: settings of agent clients for a running server."""

@@ -1,0 +1,153 @@
+"""`turnwire catalog codex`: writes the model catalogue without which Codex uses its fallback profile (docs/clients.md).
+
+From a running server, or from a model's files. The frontend serves the same document under `/codex/models.json`; a file
+is for a Codex that cannot reach the server when it starts, or that uses its own profiles.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+from schemas.control import ModelCard
+from services.cli.connect.served import DEFAULT_URL, ServerError, read_models
+from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
+from services.runtime.config import PreprocessorConfig
+from services.runtime.config.command_line import run_command
+
+DEFAULT_PROFILE = "gpt-5.5"
+"""Codex' newest profile with plain tools: later ones require a model that calls tools in JavaScript."""
+CODEX_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of `turnwire catalog`."""
+
+    url: str = DEFAULT_URL
+    """The server."""
+    key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
+    """A key of the server."""
+    model: list[str] | None = None
+    """Only this served name; may be repeated."""
+    model_dir: str | None = None
+    """Directory or hub id: make the catalogue from a model's files, without a server."""
+    max_model_len: int | None = None
+    """With --model-dir: the context window in tokens."""
+    bundled: Annotated[str | None, Parameter(name="--from")] = None
+    """Codex, the program or a saved catalogue: use its own profiles."""
+    profile: list[str] | None = None
+    """With --from: SLUG, the profile of all names, or NAME=SLUG; default: gpt-5.5. May be repeated."""
+    output: Annotated[str | None, Parameter(alias="-o")] = None
+    """Write to this file instead of stdout."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command `turnwire catalog`."""
+    return run_command(catalog, "turnwire catalog", argv)
+
+
+def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+    """Writes the model catalogue that Codex needs for models that it does not know.
+
+    Args:
+        client: The client.
+    """
+    try:
+        document = make(flags)
+    except LookupError as error:
+        print(f"turnwire catalog: {error.args[0]}", file=sys.stderr)
+        return 2
+    except (ServerError, OSError, ValueError, subprocess.SubprocessError) as error:
+        print(f"turnwire catalog: {error}", file=sys.stderr)
+        return 1
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    if flags.output is None:
+        sys.stdout.write(text)
+    else:
+        Path(flags.output).write_text(text, encoding="utf-8")
+        slugs = ", ".join(model["slug"] for model in document["models"])
+        print(f"{flags.output}: {slugs}; in Codex' config.toml: {as_setting(flags.output)}", file=sys.stderr)
+    return 0
+
+
+def make(flags: Flags) -> dict[str, Any]:
+    """The catalogue for these flags.
+
+    Raises LookupError for a name or profile that does not exist; ServerError, OSError, ValueError or SubprocessError
+    where the server, a file or Codex cannot be read.
+    """
+    if flags.model_dir is not None:
+        entries = from_files(flags.model_dir, flags.model or [], flags.max_model_len)
+    else:
+        served = read_models(flags.url, flags.key)
+        for name in flags.model or []:
+            served.choose(name)
+        entries = [entry for entry in served.catalogue if not flags.model or entry["slug"] in flags.model]
+        if not entries:
+            raise ServerError(f"{served.url} serves no model")
+    if flags.bundled is None:
+        if flags.profile:
+            raise LookupError("--profile requires --from: the profiles are Codex' own")
+        return {"models": entries}
+    profiles = bundled(flags.bundled)
+    return {"models": with_profiles(entries, profiles, flags.profile or [])}
+
+
+def with_profiles(
+    entries: Sequence[dict[str, Any]], profiles: dict[str, Profile], flags: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The entries with Codex' own profiles. Raises LookupError for a name or profile that does not exist."""
+    wishes = {name or "*": slug for name, _, slug in (one.rpartition("=") for one in flags)}
+    names = [entry["slug"] for entry in entries]
+    if unknown := wishes.keys() - {*names, "*"}:
+        raise LookupError(f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}")
+    if "*" not in wishes and DEFAULT_PROFILE in profiles:
+        wishes["*"] = DEFAULT_PROFILE
+    try:
+        own = assigned(profiles, wishes, names)
+    except ValueError as error:
+        raise LookupError(str(error)) from None
+    return [reprofiled(entry, own.get(entry["slug"])) for entry in entries]
+
+
+def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> list[dict[str, Any]]:
+    """Entries for a model that is not served yet. Raises OSError or ValueError."""
+    from services.preprocessor.model import ModelSetup  # transformers takes 1.5 s to import
+
+    config = PreprocessorConfig(model=model, served_model_name=",".join(names) or None, max_model_len=max_model_len)
+    card: ModelCard = ModelSetup.load(config).card
+    entries: list[dict[str, Any]] = catalogue((card, name) for name in (card.name, *card.aliases))["models"]
+    return entries
+
+
+def bundled(source: str) -> dict[str, Profile]:
+    """The profiles of a Codex program, by path or name, or of a file with its output.
+
+    Raises OSError, ValueError or SubprocessError.
+    """
+    path = Path(source).expanduser()
+    if path.is_file() and not os.access(path, os.X_OK):
+        data = path.read_bytes()
+    else:
+        program = shutil.which(str(path))
+        if program is None:
+            raise FileNotFoundError(f"no file and no program is named {source}")
+        command = [program, "debug", "models", "--bundled"]
+        data = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CODEX_TIMEOUT_S).stdout
+    try:
+        return profiles_of(msgspec.json.decode(data))
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def as_setting(path: str) -> str:
+    """The line of config.toml for a catalogue file."""
+    return f"model_catalog_json = {msgspec.json.encode(str(Path(path).resolve())).decode()}"

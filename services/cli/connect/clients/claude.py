@@ -1,0 +1,48 @@
+"""Claude Code: environment variables, which its settings.json can hold too."""
+
+from services.cli.connect.client import Client, Plan, Settings, Target
+
+UNKNOWN_MODEL_OUTPUT = 32_000
+"""`max_tokens` in Claude Code's requests for a model that it does not know."""
+SMALL_WINDOW = 64 * 1024
+"""Claude Code compacts at window - min(max_tokens, 20,000) - 3,000 tokens, and its own prompt takes 16,000: with a
+small window it only works if `max_tokens` is lower."""
+_TIERS = ("OPUS", "SONNET", "HAIKU", "FABLE")
+
+
+def make_settings(target: Target) -> Plan:
+    """Variables for the shell, and the same in settings.json."""
+    name = target.model.id
+    variables = {
+        "ANTHROPIC_BASE_URL": target.url,
+        "ANTHROPIC_AUTH_TOKEN": target.token,
+        "ANTHROPIC_MODEL": name,
+        **{f"ANTHROPIC_DEFAULT_{tier}_MODEL": name for tier in _TIERS},
+        **limits(target.model.window, target.model.longest),
+    }
+    folder = target.settings_folder("~/.claude", "CLAUDE_CONFIG_DIR")
+    note = (
+        f"Claude Code may know {name} and then uses its own context window for it: "
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS applies to unknown names only."
+    )
+    return Plan(
+        files=[Settings(f"{folder}/settings.json", "json", {"env": variables})],
+        start="claude",
+        exports=variables,
+        notes=[note] if name.startswith("claude-") else [],
+    )
+
+
+def limits(window: int, longest: int) -> dict[str, str]:
+    """Variables for the context window, which Claude Code takes to be a million tokens if it does not know the model,
+    and for the longest answer. Tokens; 0: unknown."""
+    if not window:
+        return {}
+    variables = {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(window)}
+    output = min(window // 4 if window <= SMALL_WINDOW else UNKNOWN_MODEL_OUTPUT, longest or window)
+    if output < UNKNOWN_MODEL_OUTPUT:
+        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(output)
+    return variables
+
+
+CLIENT = Client("Claude Code", make_settings, apis=("messages",))

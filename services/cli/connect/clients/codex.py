@@ -1,0 +1,45 @@
+"""Codex: a profile beside config.toml, and the model catalogue."""
+
+from typing import Any
+
+from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+
+CATALOGUE_PATH = "/codex/models.json"
+
+
+def make_settings(target: Target) -> Plan:
+    """`$CODEX_HOME/turnwire.config.toml`, which `codex --profile turnwire` reads on top of the user's config.toml; with
+    `default`, the same in config.toml."""
+    folder = target.settings_folder("~/.codex", "CODEX_HOME")
+    catalogue = f"{folder}/{PROVIDER}-models.json"
+    top: dict[str, Any] = {
+        "model": target.model.id,
+        "model_provider": PROVIDER,
+        "web_search": "disabled",  # a tool that OpenAI hosts; nothing here runs it
+    }
+    provider: dict[str, Any] = {
+        "name": "Turnwire",
+        "base_url": f"{target.url}/v1",
+        "wire_api": "responses",
+        "experimental_bearer_token": target.token,  # without one, Codex 0.169 does not read `model_catalog_url`
+        "supports_websockets": target.websockets,
+    }
+    files = []
+    remove: dict[str, Any] = {"model_catalog_json": catalogue}
+    if target.catalogue_file:
+        remove = {"model_providers": {PROVIDER: {"model_catalog_url": None}}}
+        top["model_catalog_json"] = catalogue
+        files.append(Settings(catalogue, "json", {"models": target.catalogue}, whole=True))
+    else:
+        provider["model_catalog_url"] = target.url + CATALOGUE_PATH
+    name = "config.toml" if target.default else f"{PROVIDER}.config.toml"
+    values = {**top, "model_providers": {PROVIDER: provider}}
+    files.append(Settings(f"{folder}/{name}", "toml", values, remove=remove))
+    return Plan(
+        files=files,
+        start="codex" if target.default else f"codex --profile {PROVIDER}",
+        notes=["The catalogue is a file: write it again when the model changes."] if target.catalogue_file else [],
+    )
+
+
+CLIENT = Client("Codex", make_settings, apis=("responses",))

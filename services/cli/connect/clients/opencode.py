@@ -1,0 +1,47 @@
+"""opencode: a provider in opencode.json, over Messages by default (it keeps sealed reasoning blocks in order)."""
+
+from typing import Any
+
+from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
+from services.cli.connect.served import ServedModel
+
+_PACKAGES: dict[Api, str] = {
+    "messages": "@ai-sdk/anthropic",
+    "responses": "@ai-sdk/openai",
+    "chat": "@ai-sdk/openai-compatible",
+}
+LONGEST = 32_000
+"""opencode compacts at the window less this, and never requests more output."""
+
+
+def make_settings(target: Target) -> Plan:
+    """A provider with every served model."""
+    base = target.env.get("XDG_CONFIG_HOME")
+    path = f"{target.settings_folder(f'{base}/opencode' if base else '~/.config/opencode')}/opencode.json"
+    if target.folder is None:
+        path = target.env.get("OPENCODE_CONFIG") or path
+    chosen = f"{PROVIDER}/{target.model.id}"
+    provider = {
+        "npm": _PACKAGES[target.api or "messages"],
+        "name": "Turnwire",
+        "options": {"baseURL": f"{target.url}/v1", "apiKey": target.token},
+        "models": {model.id: _model(model) for model in target.models},
+    }
+    values: dict[str, Any] = {"provider": {PROVIDER: provider}}
+    default = {"model": chosen, "small_model": chosen}
+    if_absent = {"$schema": "https://opencode.ai/config.json"}
+    if target.default:
+        values |= default
+    else:
+        if_absent |= default
+    return Plan(files=[Settings(path, "json", values, if_absent)], start=f"opencode -m {chosen}")
+
+
+def _model(model: ServedModel) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": model.id, "reasoning": model.supports("thinking"), "tool_call": True}
+    if model.window:
+        entry["limit"] = {"context": model.window, "output": min(LONGEST, model.longest, max(1, model.window // 4))}
+    return entry
+
+
+CLIENT = Client("opencode", make_settings)

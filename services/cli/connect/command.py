@@ -1,0 +1,114 @@
+"""`turnwire connect CLIENT`: prints or writes the settings with which an agent client uses a running server."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from services.cli.connect.client import Api, BadRequest, Plan, Target, client_names, load_client
+from services.cli.connect.served import DEFAULT_URL, ServerError, read_models
+from services.cli.connect.settings_file import Unreadable, text_of, write
+from services.runtime.config.command_line import run_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of `turnwire connect`."""
+
+    url: str = DEFAULT_URL
+    """The server."""
+    model: str | None = None
+    """A served name; default: the first one."""
+    key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
+    """A key of the server."""
+    write: bool = False
+    """Merge the settings into the client's own, after making a copy of them."""
+    dir: str | None = None
+    """Folder for the settings; default: the client's own."""
+    default: bool = False
+    """Make the model the client's default, replacing another."""
+    api: Api | None = None
+    """The API to use, for clients with a choice; default: the best for the client."""
+    websockets: bool = False
+    """For Codex: use a WebSocket."""
+    catalog_file: bool = False
+    """For Codex: read the model catalogue from a file, not by URL."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command `turnwire connect`."""
+    return run_command(connect, "turnwire connect", argv)
+
+
+def connect(
+    client: Annotated[str, Parameter(choices=client_names())],
+    /,
+    *,
+    flags: Annotated[Flags, Parameter(name="*")] = Flags(),
+) -> int:
+    """Prints the settings with which a client uses a running server; with --write, merges them into its own.
+
+    Context windows and limits are the server's.
+
+    Args:
+        client: The client to set up.
+    """
+    chosen = load_client(client)
+    try:
+        plan = chosen.plan(target(flags, os.environ))
+        if not flags.write:
+            print(shown(plan))
+            return 0
+        for settings in plan.files:
+            written = write(settings)
+            copy = f"; the copy of the old file is {written.backup}" if written.backup else ""
+            print(f"{written.path}: {'unchanged' if written.untouched else f'written{copy}'}")
+            for change in written.changed:
+                print(f"  {change}")
+    except BadRequest as error:
+        print(f"turnwire connect: {error}", file=sys.stderr)
+        return 2
+    except (ServerError, Unreadable, OSError) as error:
+        print(f"turnwire connect: {error}", file=sys.stderr)
+        return 1
+    for note in plan.notes:
+        print(note)
+    print(f"Start {chosen.title} with:  {plan.start}")
+    return 0
+
+
+def target(flags: Flags, env: Mapping[str, str]) -> Target:
+    """The server's models and the user's options. Raises ServerError."""
+    served = read_models(flags.url, flags.key)
+    model = served.choose(flags.model)
+    return Target(
+        url=served.url,
+        model=model,
+        others=[other for other in served.models if other.id != model.id],
+        key=flags.key,
+        api=flags.api,
+        websockets=flags.websockets,
+        catalogue=served.catalogue,
+        catalogue_file=flags.catalog_file,
+        default=flags.default,
+        folder=flags.dir,
+        env=env,
+    )
+
+
+def shown(plan: Plan) -> str:
+    """The plan as text: variables to export, or the contents of files."""
+    lines = [f"# {note}" for note in plan.notes]
+    if plan.exports:
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in plan.exports.items()]
+        return "\n".join([*lines, *exports, plan.start])
+    for settings in plan.files:
+        if settings.whole:
+            lines.append(f"# {settings.path}: written by --write, or by `turnwire catalog codex -o`")
+        else:
+            lines += [f"# {settings.path}", text_of(settings)]
+    return "\n".join([*lines, f"# start with: {plan.start}"])

@@ -1,0 +1,96 @@
+"""Reads the list of models from a running server, for the commands that set clients up."""
+
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+TIMEOUT_S = 10.0
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+class ServerError(Exception):
+    """The server does not answer, or serves no such model. The text has a remedy."""
+
+
+class ServedModel(Struct, frozen=True):
+    """A model name and its limits in tokens; None or 0: unknown."""
+
+    id: str
+    max_model_len: int | None = None
+    max_output_tokens: int | None = None
+    capabilities: dict[str, Any] = {}
+
+    @property
+    def window(self) -> int:
+        """Context window, prompt and output together."""
+        return self.max_model_len or 0
+
+    @property
+    def longest(self) -> int:
+        """Longest answer."""
+        return self.max_output_tokens or self.window
+
+    def supports(self, capability: str) -> bool:
+        """Whether the server lists the capability as supported."""
+        entry = self.capabilities.get(capability)
+        return isinstance(entry, dict) and entry.get("supported") is True
+
+
+class Served(Struct, frozen=True):
+    """A server and its models."""
+
+    url: str
+    """Without a trailing slash or `/v1`."""
+    models: list[ServedModel]
+    catalogue: list[dict[str, Any]]
+    """The entries of Codex' catalogue for the same models."""
+
+    def choose(self, name: str | None) -> ServedModel:
+        """The model of that name, or the first one. Raises ServerError."""
+        for model in self.models:
+            if name is None or model.id == name:
+                return model
+        known = ", ".join(model.id for model in self.models)
+        raise ServerError(
+            f"{self.url} serves no {name}; it serves: {known}" if known else f"{self.url} serves no model"
+        )
+
+
+class _Document(Struct):
+    data: list[ServedModel]
+    models: list[dict[str, Any]] = []
+
+
+def base_url(given: str) -> str:
+    """The address of a server as a user may write it, without a path that belongs to one API. Raises ServerError."""
+    url = given if "//" in given else f"http://{given}"
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ServerError(f"{given} is not an http address")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def read_models(address: str, key: str | None) -> Served:
+    """Requests the models of a server. Raises ServerError."""
+    url = base_url(address)
+    request = urllib.request.Request(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"} if key else {})
+    # Requests to this machine bypass a proxy that the environment names.
+    local = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
+            document = msgspec.json.decode(answer.read(), type=_Document)
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            raise ServerError(f"{url} requires a key: pass one with --key") from None
+        raise ServerError(f"{url}/v1/models answers {error.code}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", error)
+        raise ServerError(
+            f"no Turnwire server answers at {url} ({why}); start one with `turnwire up`, or pass --url"
+        ) from None
+    return Served(url, document.data, document.models)

@@ -1,0 +1,144 @@
+"""Builds the demo model: a model's directory without weights, made in seconds without a download.
+
+It is for the `script` engine and the tests; transformers can make a tiny random model from it. The tokenizer is a
+byte-level BPE trained on the standard library of the running interpreter, which every machine has.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+"""Control tokens, as in the Qwen models."""
+MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""Single tokens of the model's output that are not control tokens: detokenizing keeps them."""
+
+_STAMP = ".recipe"
+_RECIPE = 1
+_VOCAB = 16_384
+_CORPUS_BYTES = 4_000_000
+_TEMPLATE = Path(__file__).parent / "chat_template.jinja"
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def build_demo_model(path: Path) -> Path:
+    """Make the demo model's directory at `path`, unless it is there already, and return `path`.
+
+    Files: tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json, generation_config.json. Safe to
+    call from several processes at once: each file appears whole, and all of them build the same.
+
+    Raises OSError where `path` cannot be written.
+    """
+    path = Path(path)
+    if is_built(path):
+        return path
+    path.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path, prefix=".build-") as build:
+        files = _write(Path(build))
+        (Path(build) / _STAMP).write_text(_fingerprint())
+        for name in (*files, _STAMP):
+            os.replace(Path(build) / name, path / name)
+    return path
+
+
+def is_built(path: Path) -> bool:
+    """Whether the directory contains the model of this version."""
+    stamp = path / _STAMP
+    return stamp.is_file() and stamp.read_text() == _fingerprint()
+
+
+def _fingerprint() -> str:
+    seed = repr((_RECIPE, _VOCAB, _CORPUS_BYTES, _WORDS, SPECIAL, MARKUP)).encode() + _TEMPLATE.read_bytes()
+    return hashlib.sha256(seed).hexdigest()
+
+
+def _write(build: Path) -> list[str]:
+    tokenizer = _train()
+    ids = tokenizer.get_vocab()
+    tokenizer.save(str(build / "tokenizer.json"))
+    shutil.copyfile(_TEMPLATE, build / "chat_template.jinja")
+    documents = {
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 262_144,
+        },
+        "config.json": _config(tokenizer.get_vocab_size(), ids),
+        "generation_config.json": {
+            "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
+            "pad_token_id": ids["<|endoftext|>"],
+        },
+    }
+    for name, document in documents.items():
+        (build / name).write_text(json.dumps(document, indent=2) + "\n")
+    return ["tokenizer.json", "chat_template.jinja", *documents]
+
+
+def _train() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCAB - len(SPECIAL) - len(MARKUP),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKUP])
+    return tokenizer
+
+
+def _corpus() -> Iterator[str]:
+    """Prose (the language reference in `pydoc`), then code; all of it is part of Python."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    left = _CORPUS_BYTES
+    for source in (*sorted(library.glob("pydoc_data/*.py")), *sorted(library.glob("*.py"))):
+        text = source.read_text(encoding="utf-8", errors="replace")[:left]
+        yield text
+        left -= len(text)
+        if not left:
+            return
+
+
+def _config(vocab_size: int, ids: dict[str, int]) -> dict[str, Any]:
+    """Qwen3's configuration with the smallest sizes that work."""
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": vocab_size,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "hidden_act": "silu",
+        "max_position_embeddings": 262_144,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "use_cache": True,
+        "torch_dtype": "float32",
+        "bos_token_id": None,
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+    }

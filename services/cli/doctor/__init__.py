@@ -1,0 +1,1 @@
+"""turnwire doctor: checks of this machine, the bus and the model."""

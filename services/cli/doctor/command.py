@@ -1,0 +1,81 @@
+"""`turnwire doctor`: checks this machine, the bus and the model, and prints a report for pasting into an issue."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from services.cli.doctor import bus as doctor_bus
+from services.cli.doctor import machine as doctor_machine
+from services.cli.doctor.finding import Finding, Status
+from services.runtime.config import (
+    STAGES,
+    BusConfig,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    UpConfig,
+    WorkerConfig,
+)
+from services.runtime.config.command_line import run_command
+from services.runtime.config.loader import ConfigError, Sources, as_text
+
+_STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
+_CONFIGS = (BusConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command `turnwire doctor`."""
+    return run_command(examine, "turnwire doctor", argv, *_CONFIGS)
+
+
+def examine(sources: Sources, /, *, listen_s: float = 1.5) -> int:
+    """Checks this machine, the bus and the model, and prints a report that can be pasted into an issue.
+
+    It shows settings as `turnwire config` does and files by name only: nothing in it is secret. Exits with status 1 if
+    a check failed; notes and warnings are no failures.
+
+    Args:
+        listen_s: How long to listen for heartbeats.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    worst = 0
+    for finding in findings(sources, listen_s):
+        worst = max(worst, finding.status == "fail")
+        console.print(Text(f"{finding.status:<5}", style=_STYLES[finding.status]).append(str(finding), style="default"))
+    return worst
+
+
+def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
+    """All checks, in order."""
+    yield from doctor_machine.check()
+    # Without a model, everything else is checked.
+    try:
+        loaded = sources.load_all({**STAGES, "up": UpConfig}, defaults={"model": None})
+    except ConfigError as error:
+        yield from (Finding("fail", "settings", problem) for problem in error.problems)
+        return
+    rows = [row for one in loaded.values() for row in one.rows()]
+    changed = dict.fromkeys(
+        f"{name} = {as_text(value)} ({origin})" for name, value, origin in rows if origin != "default"
+    )
+    yield Finding("ok", "settings", "; ".join(changed) or "all defaults")
+    frontend, worker, preprocessor = (loaded[stage].config for stage in ("frontend", "worker", "preprocessor"))
+    explicit = loaded["frontend"].origins["nats_url"] != "default"
+    yield from asyncio.run(doctor_bus.check(frontend.bus, explicit, listen_s))
+    yield doctor_machine.check_port(frontend)
+    if worker.model is None:
+        yield Finding("note", "model", "none configured: turnwire up serves the demo model")
+    else:
+        # transformers reads this when it is imported; the findings report a missing torch themselves.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        from services.cli.doctor import model as doctor_model
+
+        yield from doctor_model.check(worker, preprocessor)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

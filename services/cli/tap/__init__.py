@@ -1,0 +1,1 @@
+"""turnwire tap: messages on the bus, decoded."""

@@ -1,0 +1,191 @@
+"""Decodes messages on the bus and describes them in lines of text, for `turnwire tap`. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from schemas import subjects
+from schemas.control import Cancel, Credit, Heartbeat, Replay, StreamPosition
+from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, Interrupted, Prepared, TurnEvent
+from schemas.frames import (
+    CountRequest,
+    DetokenizeRequest,
+    EventFrame,
+    GenerateRequest,
+    TokenEntry,
+    TokenFrame,
+    TokenizeRequest,
+    TurnRequest,
+    unpack_ids,
+)
+from schemas.kv import KvUpdate
+from schemas.ledger import LedgerEntry
+
+TYPES: Mapping[str, type[Struct]] = {
+    "turn": TurnRequest,
+    "count": CountRequest,
+    "tokenize": TokenizeRequest,
+    "detokenize": DetokenizeRequest,
+    "gen": GenerateRequest,
+    "tok": TokenFrame,
+    "evt": EventFrame,
+    "cancel": Cancel,
+    "replay": Replay,
+    "credit": Credit,
+    "beat": Heartbeat,
+    "kv": KvUpdate,
+    "ledger": LedgerEntry,
+}
+"""The type of the messages on `tw.v1.<kind>.…`."""
+UPKEEP = frozenset({"beat", "credit", "kv", "kvall", "resp"})
+"""Kinds that belong to no turn."""
+MANY = 12
+"""Of a longer list of token ids, only the ends are shown."""
+
+
+class Line(Struct, frozen=True):
+    """One line of text, about one turn or none."""
+
+    kind: str
+    """`turn`, `gen`, `tok`, `evt` …"""
+    target: str
+    """The rest of the subject: the receiver."""
+    turn: str
+    """The turn's id, or empty."""
+    text: str
+
+
+def kind_of(subject: str) -> str:
+    """The kind in a subject; "" for a subject of another program."""
+    return subject.removeprefix(subjects.PREFIX + ".").partition(".")[0] if subject.startswith(subjects.PREFIX) else ""
+
+
+def target_of(subject: str) -> str:
+    """The rest of a subject, unescaped."""
+    try:
+        return " ".join(subjects.unescape(part) for part in subject.split(".")[3:])
+    except ValueError:
+        return subject
+
+
+def decode(subject: str, data: bytes) -> Any:
+    """The message as its type; as plain JSON where the subject has none. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(data, type=TYPES.get(kind_of(subject), Any))
+
+
+def lines(subject: str, message: Any) -> list[Line]:
+    """Describes a decoded message, in one line for each turn and event in it."""
+    kind, target = kind_of(subject), target_of(subject)
+    match message:
+        case TokenFrame():
+            return [Line(kind, target, entry.turn, _tokens(message, entry)) for entry in message.entries]
+        case EventFrame():
+            return [
+                Line(kind, target, entry.turn, _attempt(entry.attempt) + event(one))
+                for entry in message.entries
+                for one in entry.events
+            ]
+        case Replay(streams=streams) if streams:
+            everything = " and all others from 0" if message.all else ""
+            return [Line(kind, target, s.turn, f"{message.receiver} is at {_position(s)}{everything}") for s in streams]
+    return [Line(kind, target, getattr(message, "turn", ""), _one(message))]
+
+
+def _one(message: Any) -> str:
+    match message:
+        case TurnRequest(conversation=conversation):
+            tools = f", {len(conversation.tools)} tools" if conversation.tools else ""
+            resume = f", resumes after {len(message.resume) // 4} tokens" if message.resume else ""
+            return (
+                _attempt(message.attempt)
+                + f"{len(conversation.turns)} messages{tools}{resume}, from {message.frontend}"
+            )
+        case GenerateRequest():
+            limit = message.sampling.max_tokens
+            return (
+                _attempt(message.attempt)
+                + f"prompt {ids(unpack_ids(message.prompt))}, max_tokens {limit}, tokens to {message.parser}"
+            )
+        case CountRequest(conversation=conversation):
+            return f"count {len(conversation.turns)} messages"
+        case TokenizeRequest():
+            return "tokenize " + ("a conversation" if message.text is None else f"{len(message.text)} characters")
+        case DetokenizeRequest():
+            return f"detokenize {ids(unpack_ids(message.token_ids))}"
+        case Cancel():
+            return f"cancel up to attempt {message.attempt}: {message.reason}"
+        case Credit():
+            return f"{message.receiver} has handled {message.seq}, window {message.window}"
+        case Replay():
+            return f"{message.receiver} requests everything from 0"
+        case Heartbeat():
+            return _heartbeat(message)
+        case KvUpdate():
+            stored, removed = len(message.stored), len(message.removed)
+            return f"#{message.seq} of {message.worker}: {stored} bytes of keys stored, {removed} removed"
+        case LedgerEntry():
+            end = "" if message.closed else ", cut off"
+            return f"a turn of {len(unpack_ids(message.ids))} tokens{end}"
+    return msgspec.json.encode(message).decode()
+
+
+def event(one: TurnEvent) -> str:
+    """Describes one event."""
+    match one:
+        case Prepared():
+            return (
+                f"prepared: {one.prompt_tokens} prompt tokens, {one.max_tokens} may follow, {one.worker} → {one.parser}"
+            )
+        case BlockStart():
+            return " ".join(filter(None, (f"[{one.block}]", one.kind, one.name, one.call_id)))
+        case Delta():
+            return f"[{one.block}] {one.offset:>5} {msgspec.json.encode(one.text).decode()}"
+        case Dispatch():
+            call = " ".join(filter(None, (one.name, one.call_id)))
+            return f"[{one.block}] dispatch {call} {' '.join(one.arguments.splitlines())}"
+        case BlockStop():
+            return f"[{one.block}] end after {one.length} characters{'' if one.complete else ', incomplete'}"
+        case Finish(usage=usage):
+            tokens = f"{usage.prompt} prompt ({usage.cached} cached), {usage.output} output tokens"
+            return f"finish: {one.reason}, {one.blocks} blocks, {tokens}"
+        case Failed():
+            return f"failed: {one.error.kind}: {one.error.message}"
+        case Interrupted():
+            return f"interrupted after {len(one.token_ids) // 4} tokens on {one.worker}: {one.error.message}"
+
+
+def ids(numbers: list[int]) -> str:
+    """Token ids; of a long list only the ends."""
+    if len(numbers) <= MANY:
+        return "[" + " ".join(map(str, numbers)) + "]"
+    half = MANY // 2
+    ends = " ".join(map(str, numbers[:half])), " ".join(map(str, numbers[-half:]))
+    return f"[{ends[0]} … {ends[1]}] ({len(numbers)} ids)"
+
+
+def _tokens(frame: TokenFrame, entry: TokenEntry) -> str:
+    text = _attempt(entry.attempt) + f"#{frame.seq} at {entry.at} {ids(entry.ids)}"
+    if entry.cached is not None:
+        text += f", {entry.cached} cached"
+    if entry.finish is not None:
+        text += f", finish: {entry.finish.reason}"
+        text += f" by {entry.finish.stop_id}" if entry.finish.stop_id is not None else ""
+        text += f" ({entry.finish.error.message})" if entry.finish.error is not None else ""
+    return text
+
+
+def _heartbeat(beat: Heartbeat) -> str:
+    load = f"{beat.load.running} running, {beat.load.waiting} waiting"
+    slots = f", {beat.load.slots} slots" if beat.load.slots else ""
+    state = " leaving" if beat.leaving else " draining" if beat.draining else ""
+    return f"{' '.join(card.name for card in beat.models) or '-'}: {load}{slots}{state}"
+
+
+def _position(position: StreamPosition) -> str:
+    return f"attempt {position.attempt}, block {position.block}, offset {position.offset}"
+
+
+def _attempt(attempt: int) -> str:
+    return f"attempt {attempt}: " if attempt > 1 else ""

@@ -1,0 +1,213 @@
+"""`turnwire tap`: shows the messages on the bus: all, some subjects, or one turn from its request to its last event."""
+
+import asyncio
+import base64
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from schemas import subjects
+from schemas.errors import TurnwireError
+from schemas.frames import TurnRequest
+from services.cli.replay.recorder import Recorder
+from services.cli.tap import bus_view
+from services.cli.tap.bus_view import Line
+from services.runtime.bus import Bus, Message
+from services.runtime.config import BusConfig, ServiceConfig
+from services.runtime.config.command_line import run_command
+from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.telemetry import open_log
+
+COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "cancel": "red", "replay": "red"}
+
+
+class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message as a line of `--json`. `payload` where it is JSON, else `payload_b64`."""
+
+    time: float
+    """Unix time of arrival in seconds."""
+    subject: str
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    payload_b64: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of `turnwire tap`."""
+
+    request: str | None = None
+    """Show only messages of this turn: its id, or a part of it."""
+    all: bool = False
+    """Show heartbeats and credit, too."""
+    json: bool = False
+    """Print whole messages, one JSON object a line."""
+    record: str | None = None
+    """File to append each turn to when it has ended, for `turnwire replay`."""
+    redact: bool = False
+    """With --record: replace letters by x and digits by 0, and leave out ids."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command `turnwire tap`."""
+    return run_command(tap, "turnwire tap", argv, BusConfig)
+
+
+def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+    """Shows the messages on the bus, decoded, until Ctrl-C.
+
+    Args:
+        subject: Subjects to show, with wildcards; default: all of Turnwire's.
+    """
+    config = sources.load(BusConfig).config
+    try:
+        with open_record(flags.record) as record:
+            return asyncio.run(watch(config, subject, flags, record))
+    except (TurnwireError, OSError) as error:
+        print(f"turnwire tap: {mask_passwords(error)}", file=sys.stderr)
+        return 1
+
+
+@contextmanager
+def open_record(path: str | None) -> Iterator[IO[bytes] | None]:
+    """Opens the file to record into. Only its owner can read it, since it contains users' texts. Raises OSError."""
+    if path is None:
+        yield None
+        return
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+        if file.tell() == 0:
+            file.write(Recorder.head())
+        yield file
+
+
+async def watch(config: BusConfig, patterns: Sequence[str], flags: Flags, record: IO[bytes] | None) -> int:
+    """Shows messages until a signal (status 0) or the loss of the bus (1)."""
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(status: int) -> None:
+        if not ended.done():
+            ended.set_result(status)
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, end, 0)
+    upkeep = flags.all or bool(patterns)
+    wanted = patterns or [subjects.ALL]
+    tap = Tap(Console(highlight=False, soft_wrap=True), flags, upkeep, record, on_broken_pipe=lambda: end(0))
+    bus = Bus(
+        config,
+        name="turnwire/tap",
+        inbox_prefix="_INBOX_tap",
+        log=open_log(ServiceConfig(log_level="warning")),
+        on_fatal=lambda _reason: end(1),
+        on_reconnect=lambda: None,
+    )
+    await bus.connect()
+    try:
+        for subject in wanted:
+            await bus.subscribe(subject, tap.take)
+        await bus.flush()  # from now on every message arrives
+        print(f"listening on {', '.join(wanted)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
+        return await ended
+    finally:
+        await bus.close()
+        if tap.unfinished:
+            print(f"{tap.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+
+
+class Tap:
+    """Shows and records the messages that the flags choose."""
+
+    def __init__(
+        self,
+        console: Console,
+        flags: Flags,
+        upkeep: bool,
+        record: IO[bytes] | None,
+        on_broken_pipe: Callable[[], None],
+    ) -> None:
+        self._console = console
+        self._request = flags.request
+        self._upkeep = upkeep
+        self._json = flags.json
+        self._record = record
+        self._recorder = Recorder(redact=flags.redact)
+        self._on_broken_pipe = on_broken_pipe
+
+    def take(self, message: Message) -> None:
+        """One message of the bus."""
+        now = datetime.now(UTC)
+        kind = bus_view.kind_of(message.subject)
+        try:
+            decoded = bus_view.decode(message.subject, message.data)
+            lines = bus_view.lines(message.subject, decoded)
+            self._record_turns(decoded, now)
+        except (msgspec.MsgspecError, ValueError) as error:
+            lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
+        if self._request is not None:
+            lines = [line for line in lines if concerns(line.turn, self._request)]
+        elif kind in bus_view.UPKEEP and not self._upkeep:
+            return
+        if not lines:
+            return
+        try:
+            self._show(now, message, lines)
+        except (BrokenPipeError, SystemExit):  # rich turns the first into the second
+            self._on_broken_pipe()
+
+    @property
+    def unfinished(self) -> int:
+        """The number of turns whose end is missing in the record."""
+        return self._recorder.unfinished if self._record is not None else 0
+
+    def _record_turns(self, decoded: Any, now: datetime) -> None:
+        if self._record is None:
+            return
+        turn = getattr(decoded, "turn", None)
+        if isinstance(decoded, TurnRequest) and self._request is not None and not concerns(turn or "", self._request):
+            return
+        for text in self._recorder.take(decoded, now.timestamp()):
+            self._record.write(text)
+            self._record.flush()
+
+    def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
+        if self._json:
+            encoded = msgspec.json.encode(recorded(now.timestamp(), message.subject, message.data))
+            self._console.file.write(encoded.decode() + "\n")
+            self._console.file.flush()
+            return
+        for line in lines:
+            self._console.print(rendered(now.astimezone(), line))
+
+
+def concerns(turn: str, wanted: str) -> bool:
+    """Whether `wanted` is the turn's id, a part of it (four characters or more), or an id made of it."""
+    return bool(turn) and (turn == wanted or (len(wanted) >= 4 and (wanted in turn or turn in wanted)))
+
+
+def recorded(time: float, subject: str, data: bytes) -> Recorded:
+    """A message for `--json`."""
+    try:
+        msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return Recorded(time, subject, payload_b64=base64.b64encode(data).decode())
+    return Recorded(time, subject, payload=msgspec.Raw(data))
+
+
+def rendered(time: datetime, line: Line) -> Text:
+    """A line for people."""
+    colour = COLOURS.get(line.kind, "dim")
+    text = Text(f"{time:%H:%M:%S}.{time.microsecond // 1000:03} ", style="dim")
+    text.append(f"{line.kind:<10}", style=colour)
+    text.append(f"{line.target} ", style="dim")
+    if line.turn:
+        text.append(f"{line.turn} ", style="bold")
+    return text.append(line.text)

@@ -1,0 +1,1 @@
+"""turnwire up: the whole pipeline on one machine."""

@@ -1,0 +1,220 @@
+"""`turnwire up`: runs the whole pipeline on one machine until Ctrl-C."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from services.cli.up.embedded_nats import NAME as NATS
+from services.cli.up.embedded_nats import EmbeddedNats
+from services.cli.up.plan import (
+    CONFIGS,
+    NOT_FOR_UP,
+    Plan,
+    make_plan,
+    prepare_state,
+    require_hub_model,
+    reserve_ports,
+    specs,
+)
+from services.cli.up.screen import Screen, instructions
+from services.cli.up.supervisor import ChildFailed, Supervisor
+from services.runtime.config.command_line import run_command
+from services.runtime.config.loader import Sources
+
+POLL_S = 0.1
+NATS_START_S = 15.0
+STOP_ORDER = ("frontend", "preprocessor", "worker", "parser")
+"""Upstream first, so that turns in progress find the later stages running."""
+
+
+class Interrupted(Exception):
+    """A signal ended the command."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command `turnwire up`."""
+    return run_command(up, "turnwire up", argv, *CONFIGS, without=NOT_FOR_UP)
+
+
+def up(sources: Sources, /) -> int:
+    """Starts everything on this machine and prints how to use it. A flag reaches every stage that has it."""
+    plan = make_plan(sources)
+    try:
+        remove_ready_file(plan)
+        return asyncio.run(_run(plan))
+    except OSError as error:
+        print(f"turnwire up: {error}", file=sys.stderr)
+        return 1
+    finally:
+        remove_ready_file(plan)
+
+
+async def _run(plan: Plan) -> int:
+    return await _Up(plan).run()
+
+
+class _Up:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._screen = screen = Screen(plan.frontend.log_level)
+        self._supervisor = Supervisor(screen.child, screen.say)
+        self._stop = asyncio.Event()
+        self._kill = asyncio.Event()
+        self._nats: EmbeddedNats | None = None
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, self._on_signal)
+        status = 0
+        with tempfile.TemporaryDirectory(prefix="turnwire-") as directory:
+            try:
+                await self._until_stopped(self._serve(Path(directory)))
+            except Interrupted:
+                pass
+            except ChildFailed as error:
+                self._screen.say(str(error))
+                status = 1
+            finally:
+                await self._end(drain=status == 0)
+        return 1 if self._kill.is_set() else status
+
+    def _on_signal(self) -> None:
+        (self._kill if self._stop.is_set() else self._stop).set()
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work`. Raises Interrupted on a signal, ChildFailed if a child cannot be kept running."""
+        working, failed = asyncio.ensure_future(work), asyncio.ensure_future(self._supervisor.failed())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        done, pending = await asyncio.wait({working, failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        if stopped in done:
+            raise Interrupted
+        if failed in done:
+            raise failed.result()
+        working.result()
+
+    async def _serve(self, directory: Path) -> None:
+        plan, started = self._plan, time.monotonic()
+        ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
+        with self._screen.progress("preparing the demo model" if plan.demo else "preparing"):
+            await asyncio.to_thread(prepare_state, plan)
+        if not plan.demo:
+            with self._screen.progress("looking for the model"):
+                await asyncio.to_thread(require_hub_model, plan.worker.model)
+        nats_url = await self._start_nats(directory) if plan.embedded_nats else None
+        for spec in specs(plan, nats_url, ports, os.environ):
+            await self._supervisor.start(spec)
+        urls = [plan.url(port) for port in ports]
+        bus_url = nats_url or plan.frontend.bus.nats_url
+        window = await self._wait_until_ready(urls)
+        self._supervisor.ready = True
+        if plan.up.ready_file:
+            ready = {"url": urls[0], "urls": urls, "model": plan.model, "pid": os.getpid(), "nats_url": bus_url}
+            write_whole(Path(plan.up.ready_file), msgspec.json.encode(ready) + b"\n")
+        print(instructions(plan, urls, bus_url, window, time.monotonic() - started), flush=True)
+        await asyncio.Event().wait()
+
+    async def _start_nats(self, directory: Path) -> str:
+        server = self._nats = EmbeddedNats(directory, self._plan.state_dir)
+        await self._supervisor.start(server.spec)
+        pid = self._supervisor.pid(server.spec.name)
+        try:
+            async with asyncio.timeout(NATS_START_S):
+                return await server.url(pid or 0)
+        except TimeoutError:
+            raise ChildFailed(f"nats-server has not started within {NATS_START_S:g} s") from None
+
+    async def _wait_until_ready(self, urls: Sequence[str]) -> int:
+        """Waits until every frontend is ready; returns the model's context window."""
+        timeout = aiohttp.ClientTimeout(total=5)
+        # The frontends run on this machine; their certificate need not contain this address.
+        connector = aiohttp.TCPConnector(ssl=False)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+            with self._screen.progress("starting") as progress:
+                for url in urls:
+                    async for reason in not_ready(session, url):
+                        progress(reason)
+            return await context_window(session, urls[0], self._plan.model)
+
+    async def _end(self, drain: bool) -> None:
+        if drain:
+            self._screen.say("ending when the turns in progress have finished; a second Ctrl-C ends at once")
+            draining = asyncio.ensure_future(self._drain())
+            killed = asyncio.ensure_future(self._kill.wait())
+            await asyncio.wait({draining, killed}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (draining, killed):
+                task.cancel()
+            await asyncio.gather(draining, killed, return_exceptions=True)
+        await self._supervisor.kill()
+
+    async def _drain(self) -> None:
+        names = self._supervisor.names
+        for stage in STOP_ORDER:
+            await self._supervisor.stop([name for name in names if name.partition("-")[0] == stage])
+        await self._supervisor.stop([name for name in names if name == NATS])
+
+
+async def not_ready(session: aiohttp.ClientSession, url: str) -> AsyncIterator[str]:
+    """Polls a frontend until it is ready; yields the reason each time that it is not."""
+    while True:
+        try:
+            async with session.get(f"{url}/health") as response:
+                if response.status == 200:
+                    return
+                yield reason_of(await response.read())
+        except (aiohttp.ClientError, TimeoutError):
+            yield "the frontend is starting"
+        await asyncio.sleep(POLL_S)
+
+
+def reason_of(body: bytes) -> str:
+    """The reason in an answer of /health."""
+    with suppress(msgspec.DecodeError):
+        answer = msgspec.json.decode(body)
+        if isinstance(answer, dict):
+            if answer.get("bus") is False:
+                return "the frontend is connecting to the bus"
+            missing = [stage for stage, there in (answer.get("stages") or {}).items() if not there]
+            if missing:
+                return f"waiting for {' and '.join(missing)}"
+    return "not ready yet"
+
+
+async def context_window(session: aiohttp.ClientSession, url: str, model: str) -> int:
+    """The model's context window in tokens, from the frontend; 0 if unknown."""
+    try:
+        async with session.get(f"{url}/v1/models") as response:
+            listed = await response.json()
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return 0
+    for card in listed.get("data", []) if isinstance(listed, dict) else []:
+        if card.get("id") == model:
+            return int(card.get("max_model_len") or card.get("max_input_tokens") or 0)
+    return 0
+
+
+def remove_ready_file(plan: Plan) -> None:
+    """Removes the ready file, also one that an earlier run left behind."""
+    if plan.up.ready_file:
+        Path(plan.up.ready_file).unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file in one step: no reader finds a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(path)

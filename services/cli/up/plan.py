@@ -1,0 +1,202 @@
+"""Decides what `turnwire up` starts: the command line of every child, before anything runs.
+
+A flag of `up` is passed to every stage that has it; the children read the environment and the file themselves. Defaults
+of `up` (demo model, sealing key, names and ports) become flags of the child, unless the user has set another value.
+"""
+
+import errno
+import importlib.util
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from services.cli.demo.model import is_built
+from services.cli.health import reachable
+from services.cli.up.supervisor import Spec, python_module, quiet
+from services.runtime.config import (
+    STAGES,
+    Config,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    UpConfig,
+    WorkerConfig,
+)
+from services.runtime.config.command_line import forwarded
+from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.tokenization.model_files import find_file
+
+DEMO_MODEL = "turnwire-demo"
+CONFIGS = (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
+NOT_FOR_UP = ("id", "metrics_host", "metrics_port", "log_format")
+_NEEDS = {"transformers": ("torch", "torch"), "trtllm": ("tensorrt_llm", "trtllm")}
+"""By engine: the package that it requires, and the extra that installs it."""
+START_ORDER = ("worker", "parser", "preprocessor", "frontend")
+"""The slowest first."""
+
+
+class Plan(Struct, frozen=True):
+    """Everything that is decided before the first process starts."""
+
+    up: UpConfig
+    frontend: FrontendConfig
+    worker: WorkerConfig
+    model: str
+    """The served name."""
+    demo: bool
+    """No model was named: the demo model is built and served."""
+    embedded_nats: bool
+    """No server was named: one is started."""
+    state_dir: Path
+    flags: dict[str, list[str]]
+    """By stage: the flags of each of its processes."""
+
+    def url(self, port: int) -> str:
+        """The base URL of a frontend for clients on this machine."""
+        scheme = "https" if self.frontend.tls_cert_file else "http"
+        return f"{scheme}://{reachable(self.frontend.host)}:{port}"
+
+    def counts(self) -> dict[str, int]:
+        """The number of processes of each stage, in the order of their start."""
+        return {stage: getattr(self.up, stage + "s") for stage in START_ORDER}
+
+
+def make_plan(sources: Sources) -> Plan:
+    """Checks every stage's configuration and decides what to start. Raises ConfigError with all problems."""
+    tables: dict[str, type[Config]] = {**STAGES, "up": UpConfig}
+    up: LoadedConfig[UpConfig] = sources.load_all(tables, {"model": None})["up"]
+    state_dir = Path(up.config.state_dir).expanduser() if up.config.state_dir else default_state_dir(sources.env)
+    ours: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
+    if up.config.frontends > 1:
+        ours["response_store"] = "shared"
+    stages = sources.load_all(STAGES, ours)
+    worker: LoadedConfig[WorkerConfig] = stages["worker"]
+    demo = worker.origins["model"] == "default"
+    if demo and worker.config.engine != "script":
+        raise ConfigError([f"--engine {worker.config.engine} needs a --model: the demo model has no weights"])
+    if not demo and (problem := model_problem(worker.config.model)):
+        raise ConfigError([f"model: {problem}"])
+    if problem := engine_problem(worker.config.engine):
+        raise ConfigError([f"engine: {problem}"])
+    if demo:
+        ours["served_model_name"] = DEMO_MODEL
+        stages = sources.load_all(STAGES, ours)
+    return Plan(
+        up=up.config,
+        frontend=stages["frontend"].config,
+        worker=stages["worker"].config,
+        model=stages["worker"].config.model_name,
+        demo=demo,
+        embedded_nats=stages["frontend"].origins["nats_url"] == "default",
+        state_dir=state_dir,
+        flags={stage: _flags(stages[stage], sources, ours) for stage in STAGES},
+    )
+
+
+def engine_problem(engine: str) -> str | None:
+    """The package that an engine requires and this environment lacks; None if it lacks none."""
+    package, extra = _NEEDS.get(engine, ("", ""))
+    if not package or importlib.util.find_spec(package) is not None:
+        return None
+    return (
+        f"{engine} needs {package}, which is not installed; in a clone: {sys.executable} -m pip install -e '.[{extra}]'"
+    )
+
+
+def model_problem(model: str) -> str | None:
+    """Why no process could load the model, from local files; None for a model that may be on the hub."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return None if (folder / "config.json").is_file() else f"{model} has no config.json"
+    if folder.exists():
+        return f"{model} is a file; a model is a directory or a hub id"
+    if model.startswith(("/", ".", "~")) or model.count("/") > 1:
+        return f"there is no directory {model}"
+    return None
+
+
+def require_hub_model(model: str) -> None:
+    """Raises OSError if a model is neither local nor on the hub: one error instead of one from each process."""
+    if not Path(model).expanduser().is_dir() and find_file(model, "config.json") is None:
+        raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")
+
+
+def _flags(loaded: LoadedConfig[Any], sources: Sources, ours: Mapping[str, Any]) -> list[str]:
+    argv = [f"--config={sources.file}"] if sources.file else []
+    argv += forwarded(sources.flags, type(loaded.config))
+    for name, value in ours.items():
+        if loaded.origins.get(name) == "default":
+            argv.append(f"--{name.replace('_', '-')}={value}")
+    return [*argv, "--log-format=json"]
+
+
+def prepare_state(plan: Plan) -> None:
+    """Makes the files that the processes need: the demo model, and the key that seals reasoning.
+
+    Raises OSError where the state directory cannot be written.
+    """
+    plan.state_dir.mkdir(parents=True, exist_ok=True)
+    key = plan.state_dir / "seal.key"
+    try:
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+    except FileExistsError:
+        pass
+    if plan.demo:
+        _make_demo_model(plan.state_dir / "demo-model")
+
+
+def _make_demo_model(path: Path) -> None:
+    """Makes the demo model in another process, since training a tokenizer leaves 110 MB allocated."""
+    if is_built(path):
+        return
+    command = python_module("services.cli.main", "demo-model", str(path))
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise OSError(f"the demo model cannot be made: {ran.stderr.strip().rpartition(chr(10))[2]}")
+
+
+def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
+    """All service processes, in the order of their start."""
+    bus = [f"--nats-url={nats_url}"] if nats_url else []
+    calm = {} if plan.worker.engine == "trtllm" else quiet(env)
+    found = []
+    for stage, count in plan.counts().items():
+        for number in range(count):
+            name = f"{stage}-{number + 1}"
+            own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
+            found.append(Spec(name, python_module(f"services.{stage}", *plan.flags[stage], *bus, *own), calm))
+    return found
+
+
+def reserve_ports(host: str, port: int, count: int) -> list[int]:
+    """A port for each frontend: `port` for the first one if it is not 0, free ones for the others.
+
+    Raises OSError with the port and a remedy if it is in use.
+    """
+    found = []
+    for wanted in [port, *[0] * (count - 1)]:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((host, wanted))
+            except OSError as error:
+                hint = "; choose another with --port, or --port 0 for a free one"
+                reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+                raise OSError(f"port {wanted} on {host} {reason}{hint if wanted else ''}") from error
+            found.append(int(listener.getsockname()[1]))
+    return found
+
+
+def default_state_dir(env: Mapping[str, str]) -> Path:
+    """`turnwire` in the user's state directory (XDG Base Directory Specification)."""
+    base = env.get("XDG_STATE_HOME") or ""
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "turnwire"

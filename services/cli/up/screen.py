@@ -1,0 +1,147 @@
+"""The output of `turnwire up`: progress, the log lines of the child processes, and how to use what was started.
+
+On a terminal: colours, a spinner, and log lines as text. Elsewhere: plain lines, and the children's JSON unchanged.
+"""
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from services.cli.connect.client import client_names
+from services.cli.connect.clients import claude
+from services.cli.connect.served import DEFAULT_URL
+from services.cli.up.plan import Plan
+
+REMIND_S = 10.0
+"""Without a terminal, the reason of a wait is repeated after this time."""
+_COLOURS: Mapping[str, str] = {
+    "nats": "blue",
+    "frontend": "cyan",
+    "preprocessor": "green",
+    "worker": "magenta",
+    "parser": "yellow",
+}
+_LEVELS: Mapping[str, str] = {"debug": "dim", "warning": "yellow", "error": "bold red", "critical": "bold red"}
+_HIDDEN = frozenset({"time", "level", "event", "stage", "process", "exception"})
+_NATS_INFO = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC)\] ")
+
+
+class Screen:
+    """Writes progress and logs to stderr, instructions to stdout."""
+
+    def __init__(self, log_level: str) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._debug = log_level == "debug"
+
+    def child(self, name: str, line: str) -> None:
+        """Shows a line of a child process. Routine lines of nats-server are shown at log level debug only."""
+        if _NATS_INFO.match(line) and not self._debug:
+            return
+        if self._console.is_terminal:
+            self._console.print(log_text(name, line))
+        else:
+            print(log_line(name, line), file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Shows a line of `up` itself."""
+        if self._console.is_terminal:
+            self._console.print(Text("turnwire up    ", style="bold").append(text, style="not bold"))
+        else:
+            print(f"turnwire up: {text}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Shows that something takes time. Call the yielded function with the reason of the wait."""
+        started, shown, next_reminder = time.monotonic(), what, 0.0
+
+        def text() -> str:
+            return f"{shown} ({time.monotonic() - started:.0f} s)"
+
+        status = self._console.status(text()) if self._console.is_terminal else None
+
+        def update(reason: str) -> None:
+            nonlocal shown, next_reminder
+            changed, shown = f"{what}: {reason}" != shown, f"{what}: {reason}"
+            if status is not None:
+                status.update(text())
+            elif changed or time.monotonic() > next_reminder:
+                next_reminder = time.monotonic() + REMIND_S
+                self.say(text())
+
+        if status is None:
+            yield update
+        else:
+            with status:
+                yield update
+
+
+def instructions(plan: Plan, urls: Sequence[str], nats_url: str, window: int, seconds: float) -> str:
+    """How to use what was started, as text to copy from."""
+    keys = plan.frontend.api_keys_file
+    exports = {
+        "ANTHROPIC_BASE_URL": urls[0],
+        "ANTHROPIC_AUTH_TOKEN": f"<the key to a hash in {keys}>" if keys else "any",
+        "ANTHROPIC_MODEL": plan.model,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": plan.model,
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "<max_model_len of GET /v1/models>",
+        **claude.limits(window, window),
+    }
+    if plan.frontend.tls_cert_file:
+        exports["NODE_EXTRA_CA_CERTS"] = f"<the authority that signed {plan.frontend.tls_cert_file}, if it is your own>"
+    lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)", ""]
+    if plan.demo:
+        lines += [
+            "This is the demo: a small rule-based agent that calls real tools. For a real model: --model, --engine.",
+            "",
+        ]
+    lines += ["Point Claude Code at it:", ""]
+    lines += [f"  export {name}={value if value[:1] == '<' else shlex.quote(value)}" for name, value in exports.items()]
+    lines += ["  claude", "", f"Other clients, or settings to keep:  turnwire connect {'|'.join(client_names())}"]
+    lines[-1] += "" if urls[0] == DEFAULT_URL else f" --url {urls[0]}"
+    lines += ["", f"Watch the turns:  turnwire tap --nats-url {nats_url}", "Ctrl-C ends it.", ""]
+    return "\n".join(lines)
+
+
+def log_text(name: str, line: str) -> Text:
+    """A log line of a process as text in colour."""
+    text = Text(f"{name:<15}", style=_COLOURS.get(name.partition("-")[0], ""))
+    fields = _log_fields(line)
+    if fields is None:
+        return text.append(line, style="default")
+    level = str(fields.get("level", "info"))
+    text.append(f"{fields['event']!s:<24}", style=_LEVELS.get(level, "default"))
+    for key, value in fields.items():
+        if key not in _HIDDEN and value is not None:
+            text.append(f" {key}=", style="dim").append(shortened(value), style="default")
+    if "exception" in fields:
+        text.append("\n" + str(fields["exception"]), style="red")
+    return text
+
+
+def log_line(name: str, line: str) -> str:
+    """A log line of a process: JSON unchanged, any other line after the name."""
+    return line if _log_fields(line) is not None else f"{name} | {line}"
+
+
+def shortened(value: object, limit: int = 120) -> str:
+    """A value on one line, without its middle if it is long."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    text = text.replace("\n", "\\n")
+    half = limit // 2 - 1
+    return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
+
+
+def _log_fields(line: str) -> dict[str, object] | None:
+    """The fields of a JSON log line; None for any other line."""
+    try:
+        fields = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return None
+    return fields if isinstance(fields, dict) and isinstance(fields.get("event"), str) else None

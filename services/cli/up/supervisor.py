@@ -1,0 +1,172 @@
+"""Keeps child processes running: starts them, relays their output, restarts those that die, and ends them.
+
+The children are in a process group of their own. A Ctrl-C in the terminal therefore reaches only the supervisor, which
+ends them in order. If the supervisor is killed, the group's leader ends them (`reaper`).
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+FIRST_BACKOFF_S = 0.5
+MAX_BACKOFF_S = 30.0
+STEADY_S = 60.0
+"""After running for this time, a child is restarted with the first back-off again."""
+LINE_BYTES = 1024 * 1024
+USAGE = 2
+
+
+class Spec(Struct, frozen=True):
+    """A process to keep running."""
+
+    name: str
+    command: list[str]
+    env: dict[str, str] = {}
+    """Added to the supervisor's own environment."""
+
+
+class ChildFailed(Exception):
+    """A child does not run, and a restart would not help."""
+
+
+class Supervisor:
+    """The children of one `turnwire up`. `relay(name, line)` gets their output, `say(text)` reports restarts."""
+
+    def __init__(self, relay: Callable[[str, str], None], say: Callable[[str], None], start_attempts: int = 3) -> None:
+        self._relay = relay
+        self._say = say
+        self._start_attempts = start_attempts
+        self._leader: asyncio.subprocess.Process | None = None
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[str] = set()
+        self._failed: asyncio.Future[ChildFailed] = asyncio.get_running_loop().create_future()
+        self.ready = False
+        """Set by the owner when everything is served; then the number of restarts has no limit."""
+
+    async def start(self, spec: Spec) -> None:
+        """Starts one process and keeps it running until `stop`."""
+        if self._leader is None:
+            self._leader = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "services.cli.up.reaper", stdin=asyncio.subprocess.PIPE, process_group=0
+            )
+        child = await self._spawn(spec)
+        self._keepers[spec.name] = asyncio.create_task(self._keep(spec, child), name=spec.name)
+
+    async def failed(self) -> ChildFailed:
+        """Waits for a child that cannot be kept running; returns the reason."""
+        return await asyncio.shield(self._failed)
+
+    @property
+    def names(self) -> list[str]:
+        """All children, in the order of their start."""
+        return list(self._keepers)
+
+    def pid(self, name: str) -> int | None:
+        """The process id of a child, if it runs now."""
+        process = self._running.get(name)
+        return process.pid if process else None
+
+    async def stop(self, names: Sequence[str]) -> None:
+        """Sends SIGTERM to these children and waits for their end."""
+        self._ending.update(names)
+        for name in names:
+            process = self._running.get(name)
+            if process is None:
+                self._keepers[name].cancel()
+            elif process.returncode is None:
+                process.terminate()
+        await asyncio.gather(*(self._keepers[name] for name in names), return_exceptions=True)
+
+    async def kill(self) -> None:
+        """Kills all children and their children. The last call."""
+        self._ending.update(self._keepers)
+        for keeper in self._keepers.values():
+            keeper.cancel()
+        if self._leader is not None:
+            try:
+                os.killpg(self._leader.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            await self._leader.wait()
+        await asyncio.gather(*(process.wait() for process in self._running.values()))
+        await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+
+    async def _spawn(self, spec: Spec) -> asyncio.subprocess.Process:
+        assert self._leader is not None
+        process = await asyncio.create_subprocess_exec(
+            *spec.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **spec.env},
+            process_group=self._leader.pid,
+            limit=LINE_BYTES,
+        )
+        self._running[spec.name] = process
+        return process
+
+    async def _keep(self, spec: Spec, child: asyncio.subprocess.Process) -> None:
+        loop, failures = asyncio.get_running_loop(), 0
+        while True:
+            started = loop.time()
+            await self._read(spec.name, child)
+            status = await child.wait()
+            self._running.pop(spec.name, None)
+            if spec.name in self._ending:
+                return
+            failures = 1 if loop.time() - started > STEADY_S else failures + 1
+            if status == USAGE or (not self.ready and failures >= self._start_attempts):
+                self._fail(f"{spec.name} does not run: {described(status)}")
+                return
+            delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
+            self._say(f"{spec.name} ended ({described(status)}); starting it again in {delay:g} s")
+            await asyncio.sleep(delay)
+            try:
+                child = await self._spawn(spec)
+            except OSError as error:
+                self._fail(f"{spec.name} cannot be started again: {error}")
+                return
+
+    async def _read(self, name: str, child: asyncio.subprocess.Process) -> None:
+        assert child.stdout is not None
+        while True:
+            try:
+                line = await child.stdout.readuntil(b"\n")
+            except asyncio.IncompleteReadError as end:
+                if end.partial:
+                    self._relay(name, end.partial.decode(errors="replace"))
+                return
+            except asyncio.LimitOverrunError as over:
+                line = await child.stdout.readexactly(over.consumed)
+            self._relay(name, line.decode(errors="replace").rstrip("\r\n"))
+
+    def _fail(self, reason: str) -> None:
+        if not self._failed.done():
+            self._failed.set_result(ChildFailed(reason))
+
+
+def described(status: int) -> str:
+    """An exit status in words: `status 1`, `killed by SIGSEGV`."""
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+def python_module(module: str, *argv: str) -> list[str]:
+    """The command that runs a module with this interpreter."""
+    return [sys.executable, "-m", module, *argv]
+
+
+def quiet(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables to add to `env`: they stop numeric libraries from starting a thread for each core in every process, and
+    transformers from printing a notice in each that torch is missing."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TRANSFORMERS_NO_ADVISORY_WARNINGS")
+    return {name: "1" for name in names if name not in env}

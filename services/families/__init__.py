@@ -1,0 +1,83 @@
+"""Parses the output of language models into reasoning, text and tool_use blocks, and writes turns in their formats.
+
+    from schemas.conversation import ToolSpec
+    from schemas.events import FinishReason
+    from services.families import open_parser
+
+    tools = [ToolSpec("ls", schema={"type": "object", "properties": {"path": {"type": "string"}}})]
+    parser = open_parser("qwen3_coder", tools=tools)
+    for text in pieces_of_the_output:
+        for event in parser.feed(text):  # BlockStart, Delta, BlockStop
+            print(event)
+    print(parser.finish(FinishReason.STOP))
+
+No IO, no clock, no logging. The same text gives the same blocks however it is cut; an event that was returned stays
+true; the work is linear in the text; no model output raises.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from schemas.conversation import ToolSpec
+from schemas.events import BlockEvent
+from services.families.coercion import Tools
+from services.families.family import Family
+from services.families.grammar.scanner import BlockWriter, Scanner
+from services.families.grammar.turn import TurnParser, TurnState
+from services.families.registry import UnknownFamily, families, family
+
+__all__ = ["BlockTrace", "Family", "TurnParser", "UnknownFamily", "families", "family", "open_parser"]
+
+
+class BlockTrace(Protocol):
+    """Matches the text of blocks with the tokens that it came from; see `services.parser.trace`."""
+
+    @property
+    def scanner(self) -> Scanner:
+        """The parser's input."""
+        ...
+
+    @property
+    def blocks(self) -> BlockWriter:
+        """The parser's output."""
+        ...
+
+    def match(self, events: Sequence[BlockEvent]) -> object:
+        """Takes the events that the parser returned for the last text; none for a prefix."""
+        ...
+
+
+def open_parser(
+    family: str,
+    *,
+    tools: Sequence[ToolSpec] = (),
+    in_reasoning: bool = False,
+    prefix: str = "",
+    calls_as_text: bool = False,
+    trace: BlockTrace | None = None,
+) -> TurnParser:
+    """A parser for one generation.
+
+    Args:
+        family: any name of the family; see `families` and docs/families.md.
+        tools: the tools of the request. Their schemas give the types of arguments that a format writes as bare text.
+            Without tools call markers are text.
+        in_reasoning: the prompt ends inside reasoning.
+        prefix: the beginning of the turn if it is part of the prompt (a forced call, say). Only a call that it opens
+            is among the events.
+        calls_as_text: call markers are text although there are tools.
+        trace: records where the text of blocks came from.
+
+    Raises:
+        UnknownFamily: no family has this name.
+    """
+    found = _family(family)
+    scanner, blocks = (trace.scanner, trace.blocks) if trace is not None else (None, None)
+    turn = TurnState(Tools(tools), in_reasoning, bool(tools) and not calls_as_text, scanner, blocks)
+    parser = TurnParser(found.grammar, turn, prefix)
+    if trace is not None:
+        trace.match([])
+    return parser
+
+
+_family = family

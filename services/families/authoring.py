@@ -1,0 +1,215 @@
+"""Everything that the file of a model family imports, and grammars that several families share.
+
+A family is one module with a `FAMILY`; see docs/families.md.
+"""
+
+from collections.abc import Sequence
+
+from services.families.family import Family
+from services.families.grammar.channels import Channels, Fields, HeaderPart, MessageKind, Section, Tool
+from services.families.grammar.markup import Call, CallReader, Markup
+from services.families.grammar.shapes import Shape
+from services.families.readers.gemma import GemmaValues, gemma_style
+from services.families.readers.json_calls import Form, JsonCalls
+from services.families.readers.nested import Nested, NestedStyle
+from services.families.readers.parameters import BareCall, Parameters
+from services.families.readers.pythonic import Pythonic, python_style
+from services.families.writing import Style, Tags
+
+__all__ = [
+    "BARE_THINK",
+    "CHATML_STOPS",
+    "DEEPSEEK_STOPS",
+    "FRAMED_THINK",
+    "GLM_STOPS",
+    "THINK",
+    "BareCall",
+    "Call",
+    "CallReader",
+    "Channels",
+    "Family",
+    "Fields",
+    "Form",
+    "HeaderPart",
+    "JsonCalls",
+    "Markup",
+    "MessageKind",
+    "Nested",
+    "NestedStyle",
+    "Parameters",
+    "Pythonic",
+    "Section",
+    "Shape",
+    "Style",
+    "Tags",
+    "Tool",
+    "attribute_tags",
+    "function_tags",
+    "gemma_style",
+    "invoke_tags",
+    "key_value_tags",
+    "object_calls",
+    "python_style",
+    "tagged_json",
+]
+
+Pairs = tuple[tuple[str, str], ...]
+
+CHATML_STOPS = ("<|im_end|>", "<|endoftext|>")
+DEEPSEEK_STOPS = ("<｜end▁of▁sentence｜>",)
+GLM_STOPS = ("<|observation|>", "<|user|>", "<|endoftext|>")
+THINK = ("<think>", "</think>")
+FRAMED_THINK = "<think>\n{text}\n</think>\n\n"
+SECTIONS = ("tool_calls", "function_calls", "calls", "toolcalls", "tool")
+BARE_THINK = "<think>{text}</think>"
+
+
+def function_tags(
+    wrapper: str = "tool_call", *, frame: bool, think: Pairs = (THINK,), stops: tuple[str, ...] = CHATML_STOPS
+) -> Markup:
+    """`<tool_call> <function=NAME> <parameter=KEY> value </parameter> … </function> </tool_call>`.
+
+    `frame`: a line break on each side of a value is the template's.
+    """
+    opener, closer = f"<{wrapper}>", f"</{wrapper}>"
+    body = Parameters(
+        opens=("<parameter={key}>",),
+        closes=("</parameter>",),
+        ends=("</function>",),
+        beyond=(closer, opener, "<function="),
+        frame=frame,
+    )
+    return Markup(
+        think=think,
+        calls=(
+            Call(Shape(opener + "{ws}<function={name}>", then=body.follows), body),
+            Call(Shape("<function={name}>", then=body.follows, line_start=True), body),
+            Call(Shape(opener + "{ws}<function={name}", then=(closer, opener)), BareCall(whole=False)),
+        ),
+        tails=(closer, "</function>"),
+        stops=stops,
+    )
+
+
+def key_value_tags(
+    call: str = "tool_call",
+    *,
+    name: str = "{name}",
+    key: str = "arg_key",
+    value: str = "arg_value",
+    section: str = "",
+    suffix: str = "",
+    think: Pairs = (THINK,),
+    stops: tuple[str, ...] = GLM_STOPS,
+) -> Markup:
+    """`<tool_call>NAME <arg_key>KEY</arg_key> <arg_value>value</arg_value> … </tool_call>`, or JSON in the same tags.
+
+    The name is final only at the first key or the closer. A value may lack its opener. `section` wraps the calls;
+    `suffix` is a hole for what a tokenizer adds to the markers' names.
+    """
+    opener, closer = f"<{call}{suffix}>", f"</{call}{suffix}>"
+    key_tag = f"<{key}{suffix}>{{key}}</{key}{suffix}>"
+    tails = (closer,) if not section else (closer, f"</{section}{suffix}>")
+    body = Parameters(
+        opens=(key_tag + f"{{ws}}<{value}{suffix}>", key_tag),
+        closes=(f"</{value}{suffix}>",),
+        ends=(closer,),
+        beyond=(opener, *tails[1:]),
+    )
+    openers = (f"<{section}{suffix}>{{ws}}{opener}", opener) if section else (opener,)
+    as_json = JsonCalls(form=Form.OBJECT, closes=(closer,))
+    return Markup(
+        think=think,
+        calls=(
+            *(Call(Shape(o, then=("{",)), as_json) for o in openers),
+            *(Call(Shape(o + "{ws}" + name, then=body.follows), body) for o in openers),
+        ),
+        tails=tails,
+        stops=stops,
+    )
+
+
+def object_calls(opener: str, token: str, closer: str, *, think: Pairs = (), stops: tuple[str, ...] = ()) -> Markup:
+    """`<|tool_call>call:NAME{KEY:<|"|>text<|"|>,KEY:1}<tool_call|>`, with `token` for quotes."""
+    body = JsonCalls(form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer))
+    call = Call(Shape(opener + "{ws}call:{ws}{name}", then=("{",)), body)
+    return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
+
+
+def attribute_tags(
+    token: str, *, space: str = "", think: Pairs = (THINK,), stops: tuple[str, ...] = DEEPSEEK_STOPS
+) -> Markup:
+    """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`: types are stated.
+
+    The section's name varies and may be missing; an invocation may close itself, or hold JSON.
+    """
+    front, back = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
+    body = Parameters(
+        opens=(
+            front + "parameter name={q}{key}{q} string={q}{bool}{q}>",
+            front + "parameter name={q}{key}{q}>",
+        ),
+        closes=(back + "parameter>",),
+        ends=(back + "invoke>",),
+        beyond=(back + "{word}>", front + "invoke"),
+        json=("{",),
+        unwrap=("arguments", "input"),
+    )
+    invoke = front + "invoke name={q}{name}{q}"
+    openers = (*(f"{front}{section}>{{ws}}{invoke}" for section in SECTIONS), invoke)
+    return Markup(
+        think=think,
+        calls=(
+            *(Call(Shape(o + ">", then=body.follows), body) for o in openers),
+            *(Call(Shape(o + "{ws}/>"), BareCall(whole=True)) for o in openers),
+        ),
+        tails=(back + "{word}>",),
+        stops=stops,
+    )
+
+
+def invoke_tags(
+    section: Sequence[str],
+    prefix: str = "",
+    *,
+    tails: tuple[str, ...] = (),
+    think: Pairs = (THINK,),
+    stops: tuple[str, ...] = (),
+    json: bool = False,
+) -> Markup:
+    """`<invoke name="N"> <parameter name="K">value</parameter> … </invoke>` in a section; types are the schema's.
+
+    `section` are the openers before the first call, which may also be missing at the start of a line.
+    """
+    body = Parameters(
+        opens=(f"<{prefix}parameter name={{q}}{{key}}{{q}}>",),
+        closes=(f"</{prefix}parameter>",),
+        ends=(f"</{prefix}invoke>",),
+        beyond=(*tails, f"<{prefix}invoke name="),
+        json=("{",) if json else (),
+    )
+    invoke = f"<{prefix}invoke name={{q}}{{name}}{{q}}>"
+    return Markup(
+        think=think,
+        calls=(
+            *(Call(Shape(s + "{ws}" + invoke, then=body.follows), body) for s in section),
+            Call(Shape(invoke, then=body.follows, line_start=True), body),
+            *(Call(Shape(s, then=("{",)), JsonCalls(closes=tails)) for s in section if json),
+        ),
+        tails=(*tails, f"</{prefix}invoke>"),
+        stops=stops,
+    )
+
+
+def tagged_json(
+    *openers: str, closer: str, think: Pairs = (THINK,), stops: tuple[str, ...] = CHATML_STOPS, form: Form = Form.OBJECT
+) -> Markup:
+    """`<tool_call> {"name": NAME, "arguments": {…}} </tool_call>`, or a list of such."""
+    then = ("{",) if form is Form.OBJECT else ("[", "{")
+    body = JsonCalls(form=form, closes=(closer,) if closer else ())
+    return Markup(
+        think=think,
+        calls=tuple(Call(Shape(opener, then=then), body) for opener in openers),
+        tails=(closer,) if closer else (),
+        stops=stops,
+    )

@@ -1,0 +1,1 @@
+"""One module per family: the raw form quoted, the grammar as data (`FAMILY`), what is special about it."""

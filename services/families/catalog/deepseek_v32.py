@@ -1,0 +1,20 @@
+r"""DeepSeek V3.2.
+
+    Look first.</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="run_shell">\n<｜DSML｜parameter name="cmd" string="true">ls</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>
+
+Special: strings are marked (`string="true"`) and raw, everything else is JSON, and text where it is not. The section may be
+missing; text may follow it.
+"""
+
+from dataclasses import replace
+
+from services.families.catalog.deepseek_v4 import FAMILY as DEEPSEEK_V4
+
+FAMILY = DEEPSEEK_V4.variant(
+    "deepseek_v32",
+    "DeepSeek V3.2",
+    tool_parsers=("deepseekv32", "deepseek_v3_2"),
+    style=replace(DEEPSEEK_V4.style, call=DEEPSEEK_V4.style.call.replace("tool_calls", "function_calls")),
+    evidence=("<｜DSML｜function_calls",),
+    model_types=("deepseek_v32",),
+)

@@ -1,0 +1,26 @@
+r"""DeepSeek V4.
+
+    Look first.</think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="run_shell">\n<｜DSML｜parameter name="cmd" string="true">ls</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>
+
+Special: V3.2's grammar with another section; its name varies (`toolcalls`, `tool`). A call may close itself, hold JSON, or
+wrap all arguments in one parameter.
+"""
+
+from services.families.authoring import BARE_THINK, THINK, Family, Style, Tags, attribute_tags
+
+FAMILY = Family(
+    name="deepseek_v4",
+    models="DeepSeek V4",
+    tool_parsers=("deepseek-v4", "deepseekv4"),
+    reasoning_parsers=("deepseek-v4",),
+    grammar=attribute_tags("DSML"),
+    style=Style(
+        call='<｜DSML｜tool_calls>\n<｜DSML｜invoke name="{name}">\n{arguments}</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        arguments=Tags('<｜DSML｜parameter name="{key}" string="{string}">{value}</｜DSML｜parameter>\n'),
+        reasoning=BARE_THINK,
+    ),
+    prompt_opens_reasoning=True,
+    markers=("｜DSML｜", *THINK),
+    evidence=("<｜DSML｜tool_calls",),
+    model_types=("deepseek_v4",),
+)

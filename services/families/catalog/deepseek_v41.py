@@ -1,0 +1,25 @@
+r"""DeepSeek V4.1.
+
+    Look first.</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="run_shell">\n<｜DSML｜ parameter name="cmd" string="true">ls</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>
+
+Special: V4's grammar with a blank before every tag's name.
+"""
+
+from services.families.authoring import BARE_THINK, THINK, Family, Style, Tags, attribute_tags
+
+FAMILY = Family(
+    name="deepseek_v41",
+    models="DeepSeek V4.1",
+    tool_parsers=("deepseekv41", "deepseek-v41"),
+    reasoning_parsers=("deepseek-v41",),
+    grammar=attribute_tags("DSML", space=" "),
+    style=Style(
+        call='<｜DSML｜ calls>\n<｜DSML｜ invoke name="{name}">\n{arguments}</｜DSML｜ invoke>\n</｜DSML｜ calls>',
+        arguments=Tags('<｜DSML｜ parameter name="{key}" string="{string}">{value}</｜DSML｜ parameter>\n'),
+        reasoning=BARE_THINK,
+    ),
+    prompt_opens_reasoning=True,
+    markers=("｜DSML｜", *THINK),
+    evidence=("<｜DSML｜ calls",),
+    model_types=("deepseek_v41",),
+)

@@ -1,0 +1,30 @@
+r"""Gemma 4.
+
+    <|channel>thought\nLook first.<channel|><|tool_call>call:run_shell{cmd:<|"|>ls<|"|>,timeout_s:5}<tool_call|>
+
+Special: an argument object of its own kind; the model opens its reasoning, and may do so again. With thinking off the
+prompt ends in an empty one.
+"""
+
+from services.families.authoring import Family, Style, gemma_style, object_calls
+
+TOKEN = '<|"|>'
+END = "<tool_call|>"
+THINK = ("<|channel>thought", "<channel|>")
+STOPS = ("<turn|>", "<|tool_response>")
+
+FAMILY = Family(
+    name="gemma4",
+    models="Gemma 4",
+    tool_parsers=("gemma-4",),
+    reasoning_parsers=("gemma-4",),
+    grammar=object_calls("<|tool_call>", TOKEN, END, think=(THINK,), stops=STOPS),
+    style=Style(
+        call="<|tool_call>call:{name}{arguments}" + END,
+        arguments=gemma_style(TOKEN),
+        reasoning="<|channel>thought\n{text}<channel|>",
+    ),
+    markers=("<|tool_call>", END, TOKEN, "<|channel>", "<channel|>"),
+    evidence=("<|tool_call>", TOKEN),
+    model_types=("gemma4", "gemma4_text"),
+)

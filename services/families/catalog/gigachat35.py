@@ -1,0 +1,25 @@
+r"""GigaChat 3.5.
+
+    Look first.</think>\n\n<｜GCML｜tool_calls>\n<｜GCML｜invoke name="run_shell">\n<｜GCML｜parameter name="cmd" string="true">ls</｜GCML｜parameter>\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>
+
+Special: DeepSeek V4's grammar with a token of its own.
+"""
+
+from services.families.authoring import BARE_THINK, THINK, Family, Style, Tags, attribute_tags
+
+STOPS = ("</s>", "<|message_sep|>")
+
+FAMILY = Family(
+    name="gigachat35",
+    models="GigaChat 3.5",
+    grammar=attribute_tags("GCML", stops=STOPS),
+    style=Style(
+        call='<｜GCML｜tool_calls>\n<｜GCML｜invoke name="{name}">\n{arguments}</｜GCML｜invoke>\n</｜GCML｜tool_calls>',
+        arguments=Tags('<｜GCML｜parameter name="{key}" string="{string}">{value}</｜GCML｜parameter>\n'),
+        reasoning=BARE_THINK,
+    ),
+    prompt_opens_reasoning=True,
+    markers=("｜GCML｜", *THINK),
+    evidence=("<｜GCML｜tool_calls",),
+    model_types=("gigachat35",),
+)

@@ -1,0 +1,47 @@
+r"""K2 Horizon.
+
+    Look first.</ifm|think><ifm|tool_calls><ifm|tool_call>run_shell\n<ifm|arg_key>cmd</ifm|arg_key>\n<ifm|arg_value>ls</ifm|arg_value>\n</ifm|tool_call></ifm|tool_calls>
+
+Special: GLM's tags, a value's type may be stated (`<ifm|arg_type>`), the body may be JSON. The prompt always opens
+reasoning, by `<ifm|think>`, `<ifm|think_fast>` or `<ifm|think_faster>`.
+"""
+
+from services.families.authoring import Call, Family, JsonCalls, Markup, Parameters, Shape, Style, Tags
+
+KEY = "<ifm|arg_key>{key}</ifm|arg_key>"
+VALUE = "{ws}<ifm|arg_value>"
+SECTION = "<ifm|tool_calls>{ws}"
+CALL = "<ifm|tool_call>"
+TAILS = ("</ifm|tool_call>", "</ifm|tool_calls>")
+STOPS = ("<|im_end|>", "<ifm|im_end>", "<|endoftext|>")
+
+ARGUMENTS = Parameters(
+    opens=(KEY + "{ws}<ifm|arg_type>{word}</ifm|arg_type>" + VALUE, KEY + VALUE, KEY),
+    closes=("</ifm|arg_value>",),
+    ends=("</ifm|tool_call>",),
+    beyond=(CALL, "</ifm|tool_calls>"),
+    json=("{",),
+)
+
+FAMILY = Family(
+    name="k2_horizon",
+    models="K2 Horizon",
+    grammar=Markup(
+        think=(("<ifm|think{suffix}>", "</ifm|think{suffix}>"),),
+        calls=(
+            *(Call(Shape(o, then=("{",)), JsonCalls(closes=TAILS[:1])) for o in (SECTION + CALL, CALL)),
+            *(Call(Shape(o + "{ws}{name}", then=ARGUMENTS.follows), ARGUMENTS) for o in (SECTION + CALL, CALL)),
+        ),
+        tails=TAILS,
+        stops=STOPS,
+    ),
+    style=Style(
+        call="<ifm|tool_calls><ifm|tool_call>{name}\n{arguments}</ifm|tool_call></ifm|tool_calls>",
+        arguments=Tags("<ifm|arg_key>{key}</ifm|arg_key>\n<ifm|arg_value>{value}</ifm|arg_value>\n"),
+        reasoning="<ifm|think>{text}</ifm|think>",
+    ),
+    think=("<ifm|think>", "</ifm|think>"),
+    prompt_opens_reasoning=True,
+    markers=("<ifm|tool_calls>", "</ifm|tool_calls>", CALL, TAILS[0], "<ifm|think>", "</ifm|think>"),
+    evidence=("<ifm|tool_call>",),
+)

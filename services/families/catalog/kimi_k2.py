@@ -1,0 +1,71 @@
+r"""Kimi K2, K2 Thinking, K2.5 to 2.7.
+
+    Look first.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.run_shell:0<|tool_call_argument_begin|>{"cmd": "ls"}<|tool_call_end|><|tool_calls_section_end|>
+
+Special: the header is the call's id, its number counts over the whole conversation, and the template renders it verbatim:
+it must survive the client. The section may be missing, or named in the singular; text in front of its first call is none.
+"""
+
+from re import compile
+
+from services.families.authoring import (
+    BARE_THINK,
+    CHATML_STOPS,
+    THINK,
+    Call,
+    Family,
+    Form,
+    JsonCalls,
+    Markup,
+    Shape,
+    Style,
+)
+
+_ID = compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?\Z")
+CALL = "<|tool_call_begin|>{id}<|tool_call_argument_begin|>"
+BEGINS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
+
+
+def identify(header: str) -> tuple[str, str]:
+    """The tool's name and the call id in `functions.NAME:NUMBER`; a name may have dots."""
+    header = header.strip()
+    found = _ID.match(header)
+    return (found["name"] if found else header), header
+
+
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call_end|>",))
+
+FAMILY = Family(
+    name="kimi_k2",
+    models="Kimi K2, K2 Thinking, K2.5, 2.6, 2.7",
+    reasoning_parsers=("kimi_k25",),
+    grammar=Markup(
+        think=(THINK,),
+        calls=(
+            *(Call(Shape(begin + "{ws}" + CALL), ARGUMENTS, identify) for begin in BEGINS),
+            *(
+                Call(Shape(begin + "{junk}" + CALL, marker=begin + "{junk}<|tool_call_begin|>"), ARGUMENTS, identify)
+                for begin in BEGINS
+            ),
+            Call(Shape(CALL), ARGUMENTS, identify),
+        ),
+        tails=("<|tool_calls_section_end|>", "<|tool_call_section_end|>", "<|tool_call_end|>"),
+        stops=CHATML_STOPS,
+    ),
+    style=Style(
+        call="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        reasoning=BARE_THINK,
+    ),
+    prompt_opens_reasoning=True,
+    markers=(
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        *THINK,
+    ),
+    evidence=("<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"),
+    model_types=("kimi_k2", "kimi_k25"),
+)

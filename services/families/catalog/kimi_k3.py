@@ -1,0 +1,74 @@
+r"""Kimi K3 (XTML).
+
+    Look first.<|close|>think<|sep|><|open|>response<|sep|>Done.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="run_shell" index="1"<|sep|><|open|>argument key="cmd" type="string"<|sep|>ls<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>
+
+Special: types are stated; attributes escape `"` and `&`; a call may hold one JSON block instead of arguments; a tokenizer
+may put blanks around the names. The prompt ends in the opener of the reasoning or of the response.
+"""
+
+from services.families.authoring import Call, Family, Markup, Parameters, Shape, Style, Tags
+
+
+def opening(name: str) -> str:
+    """A tag that opens."""
+    return f"<|open|>{{ws}}{name}{{ws}}<|sep|>"
+
+
+def closing(name: str) -> str:
+    """A tag that closes."""
+    return f"<|close|>{{ws}}{name}{{ws}}<|sep|>"
+
+
+def unescape(attribute: str) -> str:
+    """An attribute's text."""
+    return attribute.replace("&quot;", '"').replace("&amp;", "&")
+
+
+ARGUMENTS = Parameters(
+    opens=(opening("argument key={q}{key}{q} type={q}{word}{q}"), opening("argument key={q}{key}{q}")),
+    closes=(closing("argument"),),
+    ends=(closing("call"),),
+    beyond=(closing("tools"), opening("call"), closing("message")),
+    json=(opening("json type={q}object{q}"), opening("json")),
+    unescape=unescape,
+)
+CALL = ("call tool={q}{name}{q} index={q}{suffix}{q}", "call tool={q}{name}{q}")
+TOOLS = opening("tools")
+STOPS = (closing("message"), "<|end_of_msg|>")
+
+FAMILY = Family(
+    name="kimi_k3",
+    models="Kimi K3",
+    tool_parsers=("kimi-k3",),
+    reasoning_parsers=("kimi-k3",),
+    grammar=Markup(
+        think=((opening("think"), closing("think")),),
+        calls=(
+            *(
+                Call(Shape(TOOLS + "{ws}" + opening(call), then=ARGUMENTS.follows, marker=TOOLS), ARGUMENTS)
+                for call in CALL
+            ),
+            *(
+                Call(Shape(opening(call), then=ARGUMENTS.follows, marker="<|open|>{ws}call tool="), ARGUMENTS)
+                for call in CALL
+            ),
+        ),
+        frames=((opening("response"), closing("response")),),
+        framed=True,
+        tails=(closing("tools"), closing("call"), TOOLS),
+        stops=STOPS,
+    ),
+    style=Style(
+        call='<|open|>tools<|sep|><|open|>call tool="{name}" index="1"<|sep|>{arguments}<|close|>call<|sep|>'
+        "<|close|>tools<|sep|>",
+        arguments=Tags('<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>'),
+        text="<|open|>response<|sep|>{text}<|close|>response<|sep|>",
+        reasoning="<|open|>think<|sep|>{text}<|close|>think<|sep|>",
+    ),
+    think=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    prompt_opens_reasoning=True,
+    markers=("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+    stops=("<|end_of_msg|>",),
+    evidence=("<|open|>", "<|sep|>"),
+    model_types=("kimi_k3",),
+)

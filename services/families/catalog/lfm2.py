@@ -1,0 +1,41 @@
+r"""LFM 2 and 2.5.
+
+    <think>Look first.</think><|tool_call_start|>[run_shell(cmd="ls")]<|tool_call_end|>
+
+Special: the template prints strings with quotes inside unescaped; a list of JSON objects may stand there instead.
+"""
+
+from services.families.authoring import (
+    BARE_THINK,
+    CHATML_STOPS,
+    THINK,
+    Call,
+    Family,
+    Form,
+    JsonCalls,
+    Markup,
+    Pythonic,
+    Shape,
+    Style,
+)
+from services.families.catalog.pythonic import STYLE
+
+START, END = "<|tool_call_start|>", "<|tool_call_end|>"
+
+FAMILY = Family(
+    name="lfm2",
+    models="LFM2, LFM2.5",
+    grammar=Markup(
+        think=(THINK,),
+        calls=(
+            Call(Shape(START, then=("[{", "[ {", "[\n", "{")), JsonCalls(form=Form.LIST, closes=(END,))),
+            Call(Shape(START, then=("[",)), Pythonic(START, (END,))),
+        ),
+        tails=(END,),
+        stops=CHATML_STOPS,
+    ),
+    style=Style(call=START + STYLE.call + END, arguments=STYLE.arguments, reasoning=BARE_THINK),
+    markers=(START, END, *THINK),
+    evidence=(START, END),
+    model_types=("lfm2", "lfm2_moe", "lfm2_vl"),
+)

@@ -1,0 +1,33 @@
+r"""Llama 3.1 to 3.3, and Llama 4 with JSON calls.
+
+    {"name": "run_shell", "parameters": {"cmd": "ls"}}; {"name": …}   or   <|python_tag|>{"name": …}
+
+Special: the JSON is its own marker, so only an object that is a call is one: a name, arguments and nothing else, or the
+name of a tool of the request. JSON that is no call is text.
+"""
+
+from services.families.authoring import Call, Family, JsonCalls, Markup, Shape, Style
+
+STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>")
+PYTHON = "<|python_tag|>"
+
+FAMILY = Family(
+    name="llama3_json",
+    models="Llama 3.1, 3.2, 3.3",
+    tool_parsers=("llama3", "llama4_json", "default"),
+    grammar=Markup(
+        calls=(
+            Call(Shape(PYTHON, then=("{",)), JsonCalls()),
+            Call(
+                Shape("{", then=('"name"', '"type"', '"function"', '"parameters"', '"arguments"')),
+                JsonCalls(strict=True),
+            ),
+        ),
+        tails=(";", PYTHON),
+        stops=STOPS,
+    ),
+    style=Style(call='{"name": "{name}", "parameters": {arguments}}'),
+    markers=(PYTHON,),
+    evidence=('{"name": ', '"parameters": '),
+    model_types=("llama", "mllama"),
+)

@@ -1,0 +1,45 @@
+r"""MiniCPM 5.
+
+    <think>Look first.</think><function name="run_shell"><param name="cmd">ls</param></function>
+
+Special: no wrapper; a value may stand in `<![CDATA[…]]>`.
+"""
+
+from services.families.authoring import (
+    BARE_THINK,
+    CHATML_STOPS,
+    THINK,
+    Call,
+    Family,
+    Markup,
+    Parameters,
+    Shape,
+    Style,
+    Tags,
+)
+
+PARAMETER = "<param name={q}{key}{q}>"
+ARGUMENTS = Parameters(
+    opens=(PARAMETER + "{ws}<![CDATA[", PARAMETER),
+    closes=("]]></param>", "</param>"),
+    ends=("</function>",),
+    beyond=("<function name=",),
+)
+
+FAMILY = Family(
+    name="minicpm5",
+    models="MiniCPM 5",
+    grammar=Markup(
+        think=(THINK,),
+        calls=(Call(Shape("<function name={q}{name}{q}>", then=ARGUMENTS.follows), ARGUMENTS),),
+        tails=("</function>",),
+        stops=CHATML_STOPS,
+    ),
+    style=Style(
+        call='<function name="{name}">{arguments}</function>',
+        arguments=Tags('<param name="{key}">{value}</param>'),
+        reasoning=BARE_THINK,
+    ),
+    markers=THINK,
+    evidence=("<param name=",),
+)

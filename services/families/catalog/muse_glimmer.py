@@ -1,0 +1,74 @@
+r"""Muse Glimmer and Muse Spark.
+
+     to=self<|message|>Look first.<|eom|><|start|>assistant to=functions.run_shell<|message|><atem:function_calls>\n<atem:invoke name="functions.run_shell">\n<atem:parameter name="cmd">ls</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>
+    <|start|>assistant to=user<|message|>Done.<|eot|>
+
+Special: the prompt ends in `<|start|>assistant`. The recipient decides: `self` is reasoning, `user` and `commentary` are
+text, in which markup is text too, a tool is calls. Names carry a namespace (`functions.NAME`, `NAME.NAME`).
+"""
+
+from services.families.authoring import (
+    Call,
+    Channels,
+    Family,
+    Fields,
+    HeaderPart,
+    MessageKind,
+    Parameters,
+    Section,
+    Shape,
+    Style,
+    Tags,
+    Tool,
+)
+
+ENDS = ("<|eom|>", "<|eot|>")
+START = Shape("<|start|>assistant", then=("to=", "<|message|>"))
+ARGUMENTS = Parameters(
+    opens=("<atem:parameter name={q}{key}{q}>",),
+    closes=("</atem:parameter>",),
+    ends=("</atem:invoke>",),
+    beyond=("</atem:function_calls>", "<atem:invoke name=", *ENDS, "<|start|>"),
+    rename=("functions.",),
+)
+INVOKE = Call(Shape("<atem:invoke name={q}{name}{q}>", then=ARGUMENTS.follows), ARGUMENTS)
+CALLS = Section((INVOKE,), (*map(Shape, ENDS), START))
+TO = {
+    "self": MessageKind.REASONING,
+    "user": MessageKind.TEXT,
+    "commentary": MessageKind.TEXT,
+    "developer": MessageKind.NOTHING,
+}
+
+
+def route(fields: Fields) -> MessageKind | Tool:
+    """What a message with this header is."""
+    recipient = fields.get("to", "user")
+    return TO.get(recipient) or Tool(recipient, CALLS)
+
+
+FAMILY = Family(
+    name="muse_glimmer",
+    models="Muse Glimmer, Muse Spark",
+    tool_parsers=("muse-glimmer", "muse", "musespark1x"),
+    grammar=Channels(
+        header=(
+            HeaderPart(Shape("{ws}to={to}", then=("<|message|>",)), "to"),
+            HeaderPart(Shape("{ws}<|message|>"), last=True),
+        ),
+        route=route,
+        starts=(START,),
+        ends=ENDS,
+    ),
+    style=Style(
+        call=' to=functions.{name}<|message|><atem:function_calls>\n<atem:invoke name="functions.{name}">\n{arguments}'
+        "</atem:invoke>\n</atem:function_calls><|eom|>",
+        arguments=Tags('<atem:parameter name="{key}">{value}</atem:parameter>\n'),
+        reasoning=" to=self<|message|>{text}<|eom|>",
+        text=" to=user<|message|>{text}<|eom|>",
+        joint="<|start|>assistant",
+    ),
+    think=("<|start|>assistant to=self<|message|>", "<|eom|>"),
+    markers=("<|start|>", "<|message|>", *ENDS),
+    evidence=("<atem:function_calls>", "<atem:invoke", "<atem:parameter"),
+)

@@ -1,0 +1,22 @@
+r"""Llama-Nemotron Super and Ultra.
+
+    <think>\nLook first.\n</think>\n\n<TOOLCALL>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</TOOLCALL>
+
+Special: the model opens its reasoning itself; one object may stand there without a list.
+"""
+
+from services.families.authoring import FRAMED_THINK, Family, Form, Style, tagged_json
+
+STOPS = ("<|eot_id|>",)
+
+FAMILY = Family(
+    name="nemotron_deci",
+    models="Llama-Nemotron Super, Ultra",
+    grammar=tagged_json("<TOOLCALL>", closer="</TOOLCALL>", stops=STOPS, form=Form.LIST),
+    style=Style(
+        call='<TOOLCALL>[{"name": "{name}", "arguments": {arguments}}]</TOOLCALL>',
+        reasoning=FRAMED_THINK,
+    ),
+    evidence=("<TOOLCALL>",),
+    model_types=("nemotron-nas",),
+)

@@ -1,0 +1,44 @@
+r"""PLaMo 3.
+
+<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>run_shell<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{"cmd": "ls"}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>
+"""
+
+from services.families.authoring import Call, Family, Form, JsonCalls, Markup, Shape, Style
+
+
+def tag(name: str) -> str:
+    """A marker."""
+    return f"<|plamo:{name}:plamo|>"
+
+
+THINK = (tag("begin_think"), tag("end_think"))
+STOPS = ("<|plamo:eos|>", "<|plamo:op|>")
+SECTION = tag("begin_tool_requests")
+REQUEST = tag("begin_tool_request") + "{ws}" + tag("begin_tool_name")
+ARGUMENTS = tag("end_tool_name") + "{ws}" + tag("begin_tool_arguments")
+JSON = "<|plamo:constrain|>json<|plamo:msg|>"
+ENDS = (tag("end_tool_arguments"), tag("end_tool_request"), tag("end_tool_requests"))
+BODY = JsonCalls(form=Form.ARGUMENTS, closes=ENDS[:1])
+
+FAMILY = Family(
+    name="plamo3",
+    models="PLaMo 3",
+    grammar=Markup(
+        think=(THINK,),
+        calls=tuple(
+            Call(Shape(opener + REQUEST + "{name}" + ARGUMENTS + constraint, then=("{", '"')), BODY)
+            for opener in (SECTION + "{ws}", "")
+            for constraint in (JSON, "<|plamo:msg|>", "")
+        ),
+        tails=ENDS,
+        stops=STOPS,
+    ),
+    style=Style(
+        call=(SECTION + REQUEST + "{name}" + ARGUMENTS).replace("{ws}", "") + JSON + "{arguments}" + "".join(ENDS),
+        reasoning=THINK[0] + "{text}" + THINK[1],
+    ),
+    prompt_opens_reasoning=True,
+    markers=(SECTION, *ENDS, *THINK, tag("begin_tool_request"), tag("begin_tool_name"), tag("end_tool_name")),
+    evidence=(SECTION,),
+    model_types=("plamo3",),
+)

@@ -1,0 +1,40 @@
+r"""xLAM.
+
+    [{"name": "run_shell", "arguments": {"cmd": "ls"}}]   bare, in ```json, or behind [TOOL_CALLS], <tool_call> or </think>
+
+Special: a bare list is its own marker; a list that holds no call is text.
+"""
+
+from services.families.authoring import (
+    CHATML_STOPS,
+    FRAMED_THINK,
+    THINK,
+    Call,
+    Family,
+    Form,
+    JsonCalls,
+    Markup,
+    Shape,
+    Style,
+)
+
+STOPS = ("<|eot_id|>", *CHATML_STOPS)
+MARKED = JsonCalls(form=Form.LIST, closes=("</tool_call>",))
+FENCED = JsonCalls(form=Form.LIST, closes=("```",), strict=True)
+
+FAMILY = Family(
+    name="xlam",
+    models="xLAM 2",
+    grammar=Markup(
+        think=(THINK,),
+        calls=(
+            Call(Shape("<tool_call>", then=("[", "{")), MARKED),
+            Call(Shape("[TOOL_CALLS]", then=("[", "{")), JsonCalls(form=Form.LIST)),
+            Call(Shape("```json{ws}[{ws}{", then=('"name"',), line_start=True), FENCED),
+            Call(Shape("[{ws}{", then=('"name"',)), JsonCalls(form=Form.LIST, strict=True)),
+        ),
+        tails=("</tool_call>", "```"),
+        stops=STOPS,
+    ),
+    style=Style(call='[{"name": "{name}", "arguments": {arguments}}]', reasoning=FRAMED_THINK),
+)

@@ -1,0 +1,85 @@
+"""Detects the family of a model from its chat template, its tokenizer's added tokens and its config.json."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.families.family import Family
+from services.families.registry import families
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A family, why it was chosen, and which others fit as well: those read the same calls, or nearly so."""
+
+    family: Family
+    evidence: tuple[str, ...]
+    also: tuple[Family, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """How well a family fits: its markup in the template, its type in config.json, its tokens in the vocabulary."""
+
+    family: Family
+    written: tuple[str, ...]
+    type_named: bool
+    tokens: tuple[str, ...]
+
+    @property
+    def markup(self) -> tuple[bool, int]:
+        return bool(self.family.style.call), sum(map(len, self.written))
+
+    @property
+    def weight(self) -> tuple[tuple[bool, int], bool, int]:
+        return self.markup, self.type_named, len(self.tokens)
+
+
+def detect(
+    config: Mapping[str, Any],
+    template: str | None,
+    tokens: Iterable[str] = (),
+    among: Sequence[Family] | None = None,
+) -> Detection | None:
+    """The family whose markup the chat template writes; among several, the one that `config`'s `model_type` names.
+
+    `config` is config.json's content, `tokens` are the tokenizer's added tokens. Without a template (some publishers
+    ship code instead) type and tokens decide. `among`: all families, if left out. None if none of them fits.
+    """
+    vocabulary = frozenset(tokens)
+    text = (template or "").replace("\\n", "\n").replace('\\"', '"')
+    kind = _model_type(config)
+    fits = [
+        _Fit(
+            family=family,
+            written=family.evidence if family.evidence and all(mark in text for mark in family.evidence) else (),
+            type_named=kind in family.model_types,
+            tokens=tuple(mark for mark in family.markers if mark in vocabulary),
+        )
+        for family in (families().values() if among is None else among)
+    ]
+    if text:
+        able = [fit for fit in fits if fit.written]
+    else:
+        able = [fit for fit in fits if fit.type_named or (fit.tokens and len(fit.tokens) == len(fit.family.markers))]
+    if not able:
+        return None
+    best = max(able, key=lambda fit: fit.weight)
+    also = (fit.family for fit in able if fit.family is not best.family and fit.markup == best.markup)
+    return Detection(best.family, tuple(_reasons(best, kind)), tuple(also))
+
+
+def _model_type(config: Mapping[str, Any]) -> str:
+    """The type of the language model; multimodal models have it one level down."""
+    inner = config.get("text_config")
+    inner_type = inner.get("model_type") if isinstance(inner, Mapping) else None
+    return str(config.get("model_type") or inner_type or "")
+
+
+def _reasons(fit: _Fit, kind: str) -> Iterable[str]:
+    if fit.written:
+        yield f"the chat template writes {', '.join(map(repr, fit.written))}"
+    if fit.type_named:
+        yield f"config.json has model_type {kind!r}"
+    if fit.tokens:
+        yield f"the tokenizer has the tokens {', '.join(fit.tokens)}"

@@ -1,0 +1,76 @@
+"""A model family: its names, its grammar, how it writes a turn, and by what its models are recognized."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from services.families.grammar.markup import Markup
+from services.families.grammar.turn import Grammar
+from services.families.writing import Style
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One family; each has a file in `catalog/`."""
+
+    name: str
+    models: str
+    """Which models write so, for people."""
+    grammar: Grammar
+    style: Style
+    tool_parsers: tuple[str, ...] = ()
+    """Other names: those of other servers' tool parsers."""
+    reasoning_parsers: tuple[str, ...] = ()
+    """Other names: those of reasoning parsers that belong to this family and no other."""
+    think: tuple[str, str] | None = None
+    """The markers around reasoning, as a prompt has them. Left out: the grammar's first pair."""
+    prompt_opens_reasoning: bool = False
+    """The generation prompt ends inside reasoning, where thinking is on."""
+    markers: tuple[str, ...] = ()
+    """Special tokens that the grammar needs to see as text."""
+    stops: tuple[str, ...] = ()
+    """Special tokens that end a turn. Left out: the grammar's."""
+    evidence: tuple[str, ...] = ()
+    """Markup of which a chat template of this family has all; for `detect`."""
+    model_types: tuple[str, ...] = ()
+    """`model_type`s of config.json whose models write so; for `detect`."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.grammar, Markup):
+            if self.think is None and self.grammar.think:
+                object.__setattr__(self, "think", self.grammar.think[0])
+            object.__setattr__(self, "stops", self.stops or self.grammar.stops)
+
+    def variant(self, name: str, models: str, **changes: Any) -> "Family":
+        """A family that differs from this one by `changes`. Other names and model types are not inherited; `think` and
+        `stops` follow a changed grammar."""
+        own = {"tool_parsers": (), "reasoning_parsers": (), "model_types": ()}
+        derived = {"think": None, "stops": ()} if isinstance(changes.get("grammar"), Markup) else {}
+        return replace(self, name=name, models=models, **{**own, **derived, **changes})
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """All names but its own."""
+        return tuple(dict.fromkeys(n for n in (*self.tool_parsers, *self.reasoning_parsers) if n != self.name))
+
+    def opens_reasoning(self, prompt_tail: str) -> bool:
+        """Whether a prompt that ends in `prompt_tail` leaves reasoning open."""
+        if self.think is None:
+            return False
+        opener, closer = (marker.removesuffix(">") for marker in self.think)  # a tokenizer may add to the name
+        at = prompt_tail.rfind(opener)
+        tail = prompt_tail[at + len(opener) :]
+        return at >= 0 and closer not in tail and not any(stop in tail for stop in self.stops)
+
+    def call_prefix(self, name: str | None) -> str:
+        """The text that opens a forced call of `name`, or of any tool: the end of the prompt, and `open_parser`'s
+        `prefix`."""
+        return self.style.call_prefix(name)
+
+    def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """A call as the family writes it."""
+        return self.style.write_call(name, arguments)
+
+    def write_reasoning(self, text: str) -> str:
+        """Reasoning as the family writes it, markers and all."""
+        return self.style.write_reasoning(text)

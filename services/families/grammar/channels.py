@@ -1,0 +1,171 @@
+"""The grammar of families that write messages with headers, and its reader.
+
+    <|start|>assistant<|channel|>analysis<|message|>reasoning<|end|>
+    <|start|>assistant to=functions.NAME …<|message|>{…}<|call|>
+
+The prompt has written the start of the first header. The header decides what a message is; text between messages is
+noise. Of a header that breaks off, or is missing, the parts that were read decide.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import TypeAlias
+
+from services.families.grammar.markup import Call, CallReader
+from services.families.grammar.scanner import Reader
+from services.families.grammar.shapes import Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState, read_prose
+
+
+@dataclass(frozen=True)
+class HeaderPart:
+    """One piece of a header: a field's value, from a hole of the same name or given."""
+
+    shape: Shape
+    field: str = ""
+    value: str | None = None
+    last: bool = False
+    """The message begins behind it."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A message that is a call of `name`."""
+
+    name: str | None
+    body: CallReader
+
+
+class MessageKind(Enum):
+    """A message that is no call."""
+
+    REASONING = "reasoning"
+    TEXT = "text"
+    NOTHING = "not for the client"
+
+
+Fields: TypeAlias = Mapping[str, str]
+Route: TypeAlias = "Callable[[Fields], MessageKind | Tool]"
+
+
+class _Edge(Enum):
+    END = "the message ends"
+    START = "a header begins behind it"
+    AGAIN = "a header begins with it, without a start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channels:
+    """The grammar: `starts` begin a header, `again` shapes do so as its own first piece, `ends` end a message."""
+
+    header: tuple[HeaderPart, ...]
+    route: Route
+    starts: tuple[Shape, ...]
+    ends: tuple[str, ...]
+    again: tuple[Shape, ...] = ()
+
+    def __call__(self, turn: TurnState) -> Reader[None]:
+        """Reads a turn."""
+        scanner = turn.scanner
+        kind: MessageKind | Tool | None = MessageKind.REASONING
+        if not turn.reasoning:
+            kind = yield from self._header(turn, first=True)
+        while kind is not None:
+            edge = yield from self._message(turn, kind)
+            if edge is _Edge.END:
+                found = yield from scanner.seek(self._between)
+                if found is None:
+                    break
+                if found.meaning is _Edge.START:
+                    scanner.position = found.match.end()
+            elif edge is None:
+                break
+            kind = yield from self._header(turn, first=False)
+        scanner.position = len(scanner.text)
+
+    def _header(self, turn: TurnState, first: bool) -> Reader[MessageKind | Tool | None]:
+        """Reads a header; None if the input ends in it."""
+        scanner = turn.scanner
+        turn.reasoning = False
+        fields: dict[str, str] = {}
+        shapes = [piece.shape for piece in self.header]
+        while True:
+            found = yield from scanner.match(*shapes)
+            if found is None:
+                break
+            piece, groups = self.header[found[0]], found[1].groupdict()
+            if piece.field:
+                fields[piece.field] = piece.value if piece.value is not None else groups[piece.field]
+            if piece.last:
+                return self.route(fields)
+        if scanner.final and (fields or not first or self._broken(turn)):
+            return None
+        return self.route(fields) if fields else MessageKind.TEXT
+
+    def _broken(self, turn: TurnState) -> bool:
+        """The input ended inside the very first piece."""
+        scanner = turn.scanner
+        cuts = [cut for piece in self.header if (cut := piece.shape.cut(scanner.text, scanner.position))]
+        return any(cuts) and (not scanner.stopped or any(marked for marked, _ in cuts if scanner.rest()[0] == "<"))
+
+    def _message(self, turn: TurnState, kind: MessageKind | Tool) -> Reader[_Edge | None]:
+        """Reads a message; returns what it ended at, None at the end of the input."""
+        scanner = turn.scanner
+        if isinstance(kind, Tool) and turn.calls:
+            after = yield from kind.body.read(turn, CallOpener(name=kind.name))
+            if after:
+                turn.prose(after)
+                turn.end_prose()
+            return _Edge.END
+        turn.reasoning = kind is MessageKind.REASONING
+        if kind is MessageKind.NOTHING:
+            found = yield from scanner.seek(self._within)
+            if found is not None and found.meaning is not _Edge.AGAIN:
+                scanner.position = found.match.end()
+        else:
+            found = yield from read_prose(turn, self._within, self._within)
+            turn.end_prose()
+            if found is not None and found.meaning is _Edge.AGAIN:
+                scanner.position = found.match.start()
+        return found.meaning if found else None
+
+    @cached_property
+    def _within(self) -> Markers[_Edge]:
+        """What ends a message."""
+        return Markers([*((Shape(end), _Edge.END) for end in self.ends), *self._begin])
+
+    @cached_property
+    def _between(self) -> Markers[_Edge]:
+        """What begins a message, after one has ended."""
+        return Markers(self._begin)
+
+    @cached_property
+    def _begin(self) -> "list[tuple[Shape, _Edge]]":
+        return [*((s, _Edge.START) for s in self.starts), *((s, _Edge.AGAIN) for s in self.again)]
+
+
+@dataclass(frozen=True)
+class Section:
+    """The body of a message with several calls, each behind its own marker, up to one of `ends`, which is not passed.
+
+    What stands between the calls is noise.
+    """
+
+    calls: tuple[Call, ...]
+    ends: tuple[Shape, ...]
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+        """Reads the calls."""
+        while True:
+            found = yield from turn.scanner.seek(self._markers)
+            if found is None or found.meaning is None:
+                return None
+            turn.scanner.position = found.match.end()
+            yield from found.meaning.read(turn, found.match)
+
+    @cached_property
+    def _markers(self) -> Markers[Call | None]:
+        ends: list[tuple[Shape, Call | None]] = [(shape, None) for shape in self.ends]
+        return Markers([*((call.shape, call) for call in self.calls), *ends])

@@ -1,0 +1,156 @@
+"""The grammar of families that mark reasoning and calls inside running text, and its reader.
+
+    reasoning </think> text <call> … </call> text <think> reasoning </think> <call> … </call>
+
+Reasoning opens at a block boundary only: at the start, or with nothing but blanks since the last call or block ended. A
+well-formed call ends open reasoning, whose own closer may then still come. A marker that its grammar does not follow is
+text.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from re import Match
+from typing import Protocol, TypeAlias
+
+from services.families.grammar.scanner import Reader
+from services.families.grammar.shapes import Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState, read_prose
+
+
+class CallReader(Protocol):
+    """Reads a call from behind its opening marker to its end, and writes its block."""
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+        """None: the call was read, and the scanner is behind it. A string: it was no call, and this text was passed."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """The marker that opens a call, and its reader; `identify` splits the marker's `{id}` into name and call id."""
+
+    shape: Shape
+    body: CallReader
+    identify: Callable[[str], tuple[str, str]] | None = None
+
+    def read(self, turn: TurnState, match: Match[str]) -> Reader[str | None]:
+        """Reads the call behind `match`; see `CallReader`."""
+        groups = match.groupdict()
+        name, call_id = groups.get("name"), groups.get("word")
+        if self.identify is not None:
+            name, call_id = self.identify(groups["id"])
+            if not name:
+                return match[0]
+        return (yield from self.body.read(turn, CallOpener(match[0], self.shape.head, name, call_id)))
+
+
+class Mark(Enum):
+    """A marker that opens no call."""
+
+    THINK = "opens reasoning"
+    ANSWER = "closes reasoning"
+    FRAME = "opens a text that has markers of its own"
+    UNFRAME = "closes it"
+    AGAIN = "opens reasoning that is open"
+    TAIL = "closes what contains the call"
+    STOP = "ends the turn"
+
+
+Meaning: TypeAlias = "Mark | Call"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Markup:
+    """The grammar.
+
+    `think` are the pairs of markers around reasoning; `tails` close calls and sections and are passed over behind a
+    call; `frames` are markers around text; `stops` are the model's stop tokens, dropped where nothing follows them.
+    """
+
+    think: tuple[tuple[str, str], ...] = ()
+    calls: tuple[Call, ...] = ()
+    tails: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ()
+    frames: tuple[tuple[str, str], ...] = ()
+    framed: bool = False
+    """Closers of `frames` count without their openers."""
+    consumed: str = ""
+    """For reasoning that stays in the text: its opener, which the prompt ends in."""
+
+    def __call__(self, turn: TurnState) -> Reader[None]:
+        """Reads a turn."""
+        if turn.reasoning and not self.think:
+            turn.reasoning = False
+            if self.consumed:
+                turn.prose(self.consumed)
+        place = _Place(turn.calls, turn.reasoning, framed=self.framed)
+        while True:
+            turn.reasoning = place.reasoning
+            hit = yield from read_prose(turn, *self._markers(place), stop=Mark.STOP, tail=Mark.TAIL)
+            if hit is None:
+                return
+            if isinstance(hit.meaning, Call):
+                passed = yield from hit.meaning.read(turn, hit.match)
+                if passed is not None:
+                    turn.prose(passed)
+                    continue
+                if turn.scanner.final:
+                    return  # the input ended in the call; the rest belongs to it
+            else:
+                turn.end_prose()
+            place = self._behind(place, hit.meaning)
+
+    def _behind(self, place: "_Place", means: Meaning) -> "_Place":
+        """The state behind a marker."""
+        if isinstance(means, Call):
+            return replace(place, reasoning=False, unclosed=place.unclosed or place.reasoning, called=True)
+        match means:
+            case Mark.THINK:
+                return replace(place, reasoning=True, called=False)
+            case Mark.ANSWER:
+                return replace(place, reasoning=False, unclosed=False, called=False)
+            case Mark.FRAME | Mark.UNFRAME:
+                return replace(place, framed=self.framed or means is Mark.FRAME, called=False)
+        return place
+
+    def _markers(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
+        """The markers that count at the start of a block, and in it."""
+        return self._built.get(place) or self._built.setdefault(place, self._build(place))
+
+    @cached_property
+    def _built(self) -> "dict[_Place, tuple[Markers[Meaning], Markers[Meaning]]]":
+        return {}
+
+    def _build(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
+        openers, closers = [opener for opener, _ in self.think], [closer for _, closer in self.think]
+        answer = _meaning(Mark.ANSWER, closers)
+        always = [(call.shape, call) for call in self.calls if place.calls] + _meaning(Mark.STOP, self.stops)
+        frame = _meaning(Mark.FRAME, [opener for opener, _ in self.frames])
+        unframe = _meaning(Mark.UNFRAME, [closer for _, closer in self.frames])
+        if place.reasoning:
+            leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
+            inside = [*answer, *leave, *always]
+            return Markers([*inside, *_meaning(Mark.AGAIN, openers)]), Markers(inside)
+        tails = _meaning(Mark.TAIL, self.tails) if place.called else []
+        return (
+            Markers([*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails]),
+            Markers([*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always]),
+        )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What decides which markers count."""
+
+    calls: bool
+    reasoning: bool
+    framed: bool
+    called: bool = False
+    """The last block was a call."""
+    unclosed: bool = False
+    """A call ended reasoning, whose own closer may still come."""
+
+
+def _meaning(mark: Mark, texts: Iterable[str]) -> list[tuple[Shape, Meaning]]:
+    return [(Shape(text), mark) for text in texts]

@@ -1,0 +1,198 @@
+"""The `Scanner`, from which readers take their input, and the `BlockWriter`, to which they write events.
+
+A reader is a generator. It looks at `scanner.text` from `scanner.position` on, moves `position` past what it has read,
+and yields when it needs more; after a yield the text has grown, or `scanner.final` is set. Text before `position` is
+gone, so nothing is read twice but the few characters that may yet become a marker.
+"""
+
+from collections.abc import Callable, Generator
+from json.encoder import encode_basestring
+from re import Match, compile
+from typing import TypeAlias, TypeVar
+
+from schemas.events import BlockEvent, BlockKind, BlockStart, BlockStop, Delta, FinishReason
+from services.families.grammar.shapes import MORE, MarkerCut, MarkerMatch, Markers, Shape
+
+R = TypeVar("R")
+T = TypeVar("T")
+_BLANKS = compile(r"[ \t\r\n]*+").match
+Reader: TypeAlias = Generator[None, None, R]
+Write: TypeAlias = Callable[[str], None]
+Trigger: TypeAlias = Callable[[str], Match[str] | None]
+
+
+def quoted(text: str) -> str:
+    """`text` as a JSON string."""
+    return encode_basestring(text)
+
+
+def escaped(text: str) -> str:
+    """`text` as the inside of a JSON string."""
+    return encode_basestring(text)[1:-1]
+
+
+class Scanner:
+    """The input of one turn, and how far it was read."""
+
+    __slots__ = ("_from", "_kept", "escape", "final", "position", "reason", "text", "trigger")
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self.position = 0
+        self.final = False
+        self.reason = FinishReason.STOP
+        """Why the input ended; meaningful once `final` is set."""
+        self.trigger: Trigger | None = None
+        """Set while a reader waits in a plain stretch and holds nothing back. Text in which it finds nothing goes into
+        the open block as it is (escaped for JSON if `escape`), and need not pass the reader."""
+        self.escape = False
+        self._kept: list[str] | None = None
+        self._from = 0
+
+    def extend(self, text: str) -> None:
+        """Adds input."""
+        if self._kept is not None:
+            self._kept.append(self.text[self._from : self.position])
+            self._from = 0
+        self.text = self.text[self.position :] + text if self.position < len(self.text) else text
+        self.position = 0
+
+    def record(self) -> None:
+        """Records what is passed over from here on, until `recorded`."""
+        self._kept, self._from = [], self.position
+
+    def recorded(self) -> str:
+        """What was passed over since `record`; ends the recording."""
+        kept = "".join([*(self._kept or ()), self.text[self._from : self.position]])
+        self._kept = None
+        return kept
+
+    @property
+    def stopped(self) -> bool:
+        """The input has ended, by the model itself."""
+        return self.final and self.reason is FinishReason.STOP
+
+    def rest(self) -> str:
+        """The input from here on."""
+        return self.text[self.position :]
+
+    def blanks(self) -> Reader[str]:
+        """Passes over all blanks here, and returns them."""
+        passed = ""
+        while True:
+            found = _BLANKS(self.text, self.position)
+            assert found is not None
+            self.position = found.end()
+            passed += found[0]
+            if self.position < len(self.text) or self.final:
+                return passed
+            yield
+
+    def peek(self, count: int = 1) -> Reader[str]:
+        """The next `count` characters; fewer at the end of the input."""
+        while len(self.text) - self.position < count and not self.final:
+            yield
+        return self.text[self.position : self.position + count]
+
+    def match(self, *shapes: Shape) -> Reader[tuple[int, Match[str]] | None]:
+        """Passes over the first of `shapes` that matches here; returns its number and match, None if none matches."""
+        while True:
+            for number, shape in enumerate(shapes):
+                answer = shape.at(self.text, self.position, self.final)
+                if answer is MORE:
+                    break
+                if answer is not None:
+                    self.position = answer.end()
+                    return number, answer
+            else:
+                return None
+            yield
+
+    def seek(self, markers: Markers[T]) -> Reader[MarkerMatch[T] | None]:
+        """Passes over everything up to one of `markers`, and stops in front of it; None at the end of the input, also
+        if the input ends inside a marker."""
+        while True:
+            at = markers.find(self.text, self.position, self.final)
+            found = markers.at(self.text, at, self.final) if at >= 0 else MORE
+            if at >= 0:
+                self.position = at
+            elif not self.final or not self.text[self.position :].strip():
+                self.position = len(self.text)
+            if isinstance(found, MarkerMatch):
+                return found
+            if isinstance(found, MarkerCut) or (found is MORE and self.final):
+                return None
+            if found is MORE:
+                yield
+            else:
+                self.position += 1
+
+
+class BlockWriter:
+    """Writes the blocks of one turn, in order. Text that is written between two `drain`s becomes one delta."""
+
+    __slots__ = ("_events", "_parts", "behind", "index", "kind", "length", "write")
+
+    def __init__(self) -> None:
+        self.index = -1
+        self.kind: BlockKind | None = None
+        """The kind of the open block."""
+        self.length = 0
+        """Characters of the open block that were returned as deltas."""
+        self.behind: dict[int, int] = {}
+        """For each reasoning or text block: how many characters of input there were from its first one on when it
+        opened."""
+        self._events: list[BlockEvent] = []
+        self._parts: list[str] = []
+        self.write: Write = self._parts.append
+        """Adds text to the open block."""
+
+    def open(
+        self, kind: BlockKind, name: str | None = None, call_id: str | None = None, *, behind: int | None = None
+    ) -> None:
+        """Starts a block, after closing the open one. `behind`: see the attribute."""
+        self.close()
+        self.index += 1
+        if behind is not None:
+            self.behind[self.index] = behind
+        self.kind = kind
+        self.length = 0
+        self._events.append(BlockStart(self.index, kind, name, call_id))
+
+    def close(self, complete: bool = True) -> None:
+        """Ends the open block, if there is one."""
+        if self.kind is not None:
+            self._flush()
+            self._events.append(BlockStop(self.index, complete, self.length))
+            self.kind = None
+
+    def discard(self) -> BlockKind | None:
+        """Drops what was written, as if the open block had not begun; returns its kind, except for a tool_use.
+
+        An open tool_use stays with all of its text: the text that opens a forced call belongs to that call.
+        """
+        self.behind.clear()
+        if self.kind == "tool_use":
+            starts = [e for e in self._events if isinstance(e, BlockStart) and e.block == self.index]
+            self._events = [BlockStart(0, e.kind, e.name, e.call_id) for e in starts]
+            self.index = 0
+            return None
+        kind, self.kind, self.index = self.kind, None, -1
+        self._events.clear()
+        self._parts.clear()
+        return kind
+
+    def drain(self) -> list[BlockEvent]:
+        """All events since the last call."""
+        if self._parts:
+            self._flush()
+        events, self._events = self._events, []
+        return events
+
+    def _flush(self) -> None:
+        if self._parts:
+            text = "".join(self._parts)
+            self._parts.clear()
+            if text:
+                self._events.append(Delta(self.index, self.length, text))
+                self.length += len(text)

@@ -1,0 +1,220 @@
+"""Shapes: the notation for markers.
+
+A shape is literal text with holes, `<tool_call>{ws}<function={name}>`, and optionally `then`: what must follow (after
+blanks) for it to count. At a position of the input a shape gives a match, `MORE` (it could match with more input) or
+None, and a match or None never changes with more input: so the parser's result does not depend on how the stream was
+cut. Every hole is bounded, and so is the text that a shape can hold back.
+
+Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{id}` and
+`{junk}` anything up to the next `<`, the latter maybe nothing · `{to}` a recipient · `{word}` a word · `{bool}` true or
+false · `{q}` an optional quote · `{suffix}` what a tokenizer may add to a marker's name. Any other brace is literal.
+"""
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+BLANKS: Final = " \t\r\n"
+END: Final = ""
+"""In `then`: the end of the input may follow as well."""
+
+
+class More(enum.Enum):
+    """The result of a shape that could match with more input."""
+
+    MORE = "more"
+
+
+MORE: Final = More.MORE
+Result: TypeAlias = re.Match[str] | Literal[More.MORE] | None
+
+
+class _Hole(NamedTuple):
+    chars: str
+    least: int
+    most: int
+    captured: bool = True
+
+
+_HOLES: Final = {
+    "ws": _Hole(r"[ \t\r\n]", 0, 64, captured=False),
+    "name": _Hole(r"""[^\s<>"'`(){}\[\],;=|]""", 1, 256),
+    "key": _Hole(r"""[^<>"'\r\n]""", 1, 256),
+    "bare": _Hole(r"""[^\s:=,{}\[\]<>"']""", 1, 256),
+    "id": _Hole(r"[^<]", 1, 256),
+    "junk": _Hole(r"[^<]", 0, 256, captured=False),
+    "to": _Hole(r"[^\s<>|]", 1, 256),
+    "word": _Hole(r"[\w.-]", 1, 64),
+    "bool": _Hole(r"[truefalsTRUEFALS]", 4, 5),
+    "q": _Hole(r"""["']""", 0, 1, captured=False),
+    "suffix": _Hole(r"[:\w-]", 0, 32, captured=False),
+}
+_SPLIT: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
+
+
+class Shape:
+    """The form of one marker.
+
+    `text` is the notation; `then` holds the literals one of which must follow after blanks (`END` among them admits
+    the end of the input); with `line_start` only blanks may precede it on its line. `marker` is the part of the shape
+    that is unmistakable: its beginning up to the first `>`, unless given.
+    """
+
+    def __init__(
+        self, text: str, then: Sequence[str] = (), *, line_start: bool = False, marker: str | None = None
+    ) -> None:
+        self.text = text
+        self.then = tuple(then)
+        self.line_start = line_start
+        self._pieces = _SPLIT.split(text)
+        self.head = self._pieces[0]
+        """The literal text that the shape starts with, complete; a shape that is searched for must have one."""
+        self._unmistakable = marker or self.head[: self.head.find(">") + 1] or self.head
+
+    def __repr__(self) -> str:
+        return f"Shape({self.text!r})"
+
+    def at(self, text: str, position: int, final: bool) -> Result:
+        """The result at `position`; `final`: no more input will come."""
+        found = (self._final if final else self._full).match(text, position)
+        if found is not None:
+            return found
+        return MORE if not final and self._partial.match(text, position) else None
+
+    def cut(self, text: str, position: int) -> tuple[bool, bool] | None:
+        """If the input ends inside this shape: whether its marker is there, and whether more than blanks follows it."""
+        if position == len(text) or not self._partial.match(text, position):
+            return None
+        found = self._marker.match(text, position)
+        return (True, bool(text[found.end() :].strip(BLANKS))) if found else (False, False)
+
+    @cached_property
+    def _full(self) -> re.Pattern[str]:
+        follow = [re.escape(t) for t in self.then if t]
+        return re.compile(_pattern(self._pieces) + (_follow(follow) if follow else ""))
+
+    @cached_property
+    def _final(self) -> re.Pattern[str]:
+        if END not in self.then:
+            return self._full
+        return re.compile(_pattern(self._pieces) + _follow([*(re.escape(t) for t in self.then if t), r"\Z"]))
+
+    @cached_property
+    def _partial(self) -> re.Pattern[str]:
+        return re.compile(_partial(self._pieces, [t for t in self.then if t]))
+
+    @cached_property
+    def _marker(self) -> re.Pattern[str]:
+        return re.compile(_pattern(_SPLIT.split(self._unmistakable)))
+
+
+def _pattern(pieces: Sequence[str]) -> str:
+    return "".join(_hole(p) if i % 2 else re.escape(p) for i, p in enumerate(pieces))
+
+
+def _hole(name: str) -> str:
+    hole = _HOLES[name]
+    body = f"{hole.chars}{{{hole.least},{hole.most}}}+"
+    return f"(?P<{name}>{body})" if hole.captured else body
+
+
+def _follow(alternatives: list[str]) -> str:
+    return rf"(?=[ \t\r\n]{{0,64}}(?:{'|'.join(alternatives)}))"
+
+
+def _prefixes(text: str) -> list[str]:
+    return [re.escape(text[:n]) for n in range(len(text) - 1, -1, -1)]
+
+
+def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
+    """A pattern for the shape where the input ends in the middle of it."""
+    rest = r"(?!)"
+    if then:
+        heads = dict.fromkeys(p for t in then for p in _prefixes(t))
+        rest = rf"[ \t\r\n]{{0,64}}+(?:{'|'.join(sorted(heads, key=len, reverse=True))})\Z"
+    for i in range(len(pieces) - 1, -1, -1):
+        piece = pieces[i]
+        if i % 2:
+            hole = _HOLES[piece]
+            rest = rf"(?:{hole.chars}{{0,{hole.most}}}+\Z|{hole.chars}{{{hole.least},{hole.most}}}+{rest})"
+        elif piece:
+            rest = rf"(?:{re.escape(piece)}{rest}|(?:{'|'.join(_prefixes(piece))})\Z)"
+    return rest
+
+
+T = TypeVar("T")
+
+
+class MarkerMatch(NamedTuple, Generic[T]):
+    """A marker that was found, and its meaning."""
+
+    meaning: T
+    match: re.Match[str]
+
+
+class MarkerCut(NamedTuple, Generic[T]):
+    """The input ended inside a marker."""
+
+    meaning: T
+    marked: bool
+    """Its unmistakable part is there."""
+    more: bool
+    """Something follows that part."""
+
+
+class Markers(Generic[T]):
+    """A set of shapes, each with a meaning; the first one that matches at a place wins.
+
+    `trigger` checks quickly and conservatively whether a piece of text may contain (the start of) a marker or ends in a
+    line break and blanks; None means that all of the text is plain.
+    """
+
+    __slots__ = ("_first", "_heads", "_prefixes", "_reach", "_shapes", "trigger")
+
+    def __init__(self, shapes: Iterable[tuple[Shape, T]]) -> None:
+        self._shapes = tuple(shapes)
+        if not all(shape.head for shape, _ in self._shapes):
+            raise ValueError(f"a marker starts with literal text: {self._shapes}")
+        heads = dict.fromkeys(shape.head for shape, _ in self._shapes)
+        first = "".join(sorted({re.escape(h[0]) for h in heads}))
+        self._first = re.compile(f"[{first}]" if first else r"(?!)")
+        self._heads = re.compile("|".join(re.escape(h) for h in heads) or r"(?!)")
+        self._prefixes = frozenset(h[:n] for h in heads for n in range(1, len(h)))
+        self._reach = max((len(h) for h in heads), default=1) - 1
+        ending = r"[\r\n][ \t]*+\Z"
+        self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
+
+    def find(self, text: str, position: int, final: bool) -> int:
+        """Where the first complete head, or the last text's incomplete one, begins; -1 if nowhere."""
+        found = self._heads.search(text, position)
+        if found is not None:
+            return found.start()
+        if not final:
+            for start in self._first.finditer(text, max(position, len(text) - self._reach)):
+                if text[start.start() :] in self._prefixes:
+                    return start.start()
+        return -1
+
+    def at(
+        self, text: str, position: int, final: bool, line_start: bool = True
+    ) -> MarkerMatch[T] | MarkerCut[T] | More | None:
+        """What is at `position`; `line_start`: only blanks precede it on its line."""
+        for shape, means in self._shapes:
+            if shape.line_start and not line_start:
+                continue
+            answer = shape.at(text, position, final)
+            if answer is MORE:
+                return MORE
+            if answer is not None:
+                return MarkerMatch(means, answer)
+        return self._cut(text, position, line_start) if final else None
+
+    def _cut(self, text: str, position: int, line_start: bool) -> MarkerCut[T] | None:
+        cuts = [
+            MarkerCut(means, *cut)
+            for shape, means in self._shapes
+            if (line_start or not shape.line_start) and (cut := shape.cut(text, position)) is not None
+        ]
+        return max(cuts, key=lambda cut: (cut.marked, cut.more), default=None)

@@ -1,0 +1,259 @@
+"""The state of one turn that is being parsed, the reader of its prose, and the `TurnParser` around them."""
+
+from collections.abc import Callable
+from re import compile
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from schemas.events import BlockEvent, BlockKind, Delta, FinishReason
+from services.families.coercion import Tools
+from services.families.grammar.scanner import BlockWriter, Reader, Scanner, escaped
+from services.families.grammar.shapes import BLANKS, MORE, MarkerCut, MarkerMatch, Markers, More
+
+T = TypeVar("T")
+_BREAK: Final = compile(r"[\r\n]").search
+
+
+class CallOpener(NamedTuple):
+    """The marker that opened a call: its whole text, and the literal text that such markers begin with."""
+
+    text: str = ""
+    head: str = ""
+    name: str | None = None
+    call_id: str | None = None
+
+
+class TurnState:
+    """What the readers of a turn share: input, output, tools, and whether the block is reasoning."""
+
+    __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "reasoning", "scanner", "tools")
+
+    def __init__(
+        self,
+        tools: Tools,
+        reasoning: bool,
+        calls: bool,
+        scanner: Scanner | None = None,
+        blocks: BlockWriter | None = None,
+    ) -> None:
+        self.scanner = scanner or Scanner()
+        self.blocks = blocks or BlockWriter()
+        self.tools = tools
+        self.calls = calls
+        """Whether call markers count; else they are text."""
+        self.reasoning = reasoning
+        """Whether the open or the next block is reasoning."""
+        self._held: list[str] = []
+        self._broken = False
+        self._resumed: BlockKind | None = None
+        """The kind of the block that the prompt began, until something of it was generated."""
+
+    def prose(self, text: str) -> None:
+        """Adds text that the scanner has just passed to the reasoning or text block. The first character that is not
+        blank opens it.
+
+        A line break, and blanks behind it, are held until more comes: they may precede a marker or the end. Blanks
+        before it are written at once, because many tokenizers have a token of a blank before each number. Blank lines
+        at the start of a block are framing.
+        """
+        held, blocks = self._held, self.blocks
+        solid, wait = _parted(text)
+        kind: BlockKind = "reasoning" if self.reasoning else "text"
+        if not solid or not (blocks.kind == kind or solid.strip(BLANKS)) or (held and not solid.strip(BLANKS)):
+            self.hold(text)
+            return
+        self._broken = False
+        if blocks.kind != kind:
+            solid = "".join(held) + solid
+            held.clear()
+            if self._resumed != kind:
+                solid = solid[solid.rfind("\n", 0, len(solid) - len(solid.lstrip(BLANKS))) + 1 :]
+            self._resumed = None
+            scanner = self.scanner
+            blocks.open(kind, behind=len(scanner.text) - scanner.position + len(wait) + len(solid))
+        elif held:
+            for piece in held:
+                blocks.write(piece)
+            held.clear()
+        blocks.write(solid)
+        self.hold(wait)
+
+    def hold(self, text: str) -> None:
+        """Holds `text` like trailing blanks: a stop token that came as text, say."""
+        if text:
+            self._held.append(text)
+            self._broken = self._broken or "\n" in text
+
+    @property
+    def holding(self) -> bool:
+        """Text is held until more prose comes."""
+        return bool(self._held)
+
+    @property
+    def open(self) -> bool:
+        """A block of the current kind is open."""
+        return self.blocks.kind == ("reasoning" if self.reasoning else "text")
+
+    @property
+    def begun(self) -> bool:
+        """A block of the current kind is open, or the prompt began it."""
+        return (self.blocks.kind or self._resumed) == ("reasoning" if self.reasoning else "text")
+
+    @property
+    def line_start(self) -> bool:
+        """The next character is at the start of a line or block."""
+        return self._broken or not self.begun
+
+    def end_prose(self) -> None:
+        """Ends the open reasoning or text; held text is dropped."""
+        self._held.clear()
+        self._broken = False
+        self._resumed = None
+        if self.blocks.kind != "tool_use":
+            self.blocks.close()
+
+    def resume(self) -> None:
+        """Treats what was parsed so far as part of the prompt: of its blocks only an open call stays."""
+        self._resumed = self.blocks.discard()
+        self._held.clear()
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Splits text at the first line break behind which there are only blanks."""
+    bare = text.rstrip(BLANKS)
+    found = _BREAK(text, len(bare))
+    return (text, "") if found is None else (text[: found.start()], text[found.start() :])
+
+
+def read_prose(
+    turn: TurnState, boundary: Markers[T], running: Markers[T], stop: T | None = None, tail: T | None = None
+) -> Reader[MarkerMatch[T] | None]:
+    """Reads prose of the current kind up to the marker that ends it, which is passed over; None at the input's end.
+
+    `boundary` are the markers before the block's first character, `running` those in it. A marker that means `stop` is
+    held like trailing blanks, and dropped if nothing follows it. One that means `tail` belongs to what came before.
+
+    If the input ends inside a marker: in running prose a piece of a marker is text, and a whole marker is dropped if
+    the input was cut off, or if more than the marker is there. At a boundary it is dropped unless the model stopped.
+    """
+    scanner = turn.scanner
+    while True:
+        if turn.begun:
+            answer = _pass_prose(turn, running)
+        else:
+            turn.hold((yield from scanner.blanks()))
+            answer = boundary.at(scanner.text, scanner.position, scanner.final)
+        if isinstance(answer, MarkerMatch):
+            scanner.position = answer.match.end()
+            if answer.meaning is not stop:
+                return answer
+            turn.hold(answer.match[0])
+        elif isinstance(answer, MarkerCut) and _marker_lost(turn, answer, tail):
+            scanner.position = len(scanner.text)
+            return None
+        elif answer is MORE:
+            yield
+        elif scanner.position < len(scanner.text):
+            scanner.position += 1
+            turn.prose(scanner.text[scanner.position - 1])
+        elif scanner.final:
+            return None
+        else:
+            if turn.open and not turn.holding:
+                scanner.trigger, scanner.escape = running.trigger, False
+            yield
+            scanner.trigger = None
+
+
+def _marker_lost(turn: TurnState, cut: MarkerCut[T], tail: T | None) -> bool:
+    """The incomplete marker at the end of the input is dropped, not text."""
+    stopped = turn.scanner.stopped
+    if turn.begun:
+        return cut.marked and (cut.more or not stopped)
+    return not stopped or (cut.marked and cut.more) or cut.meaning is tail
+
+
+def _pass_prose(turn: TurnState, markers: Markers[T]) -> MarkerMatch[T] | MarkerCut[T] | More | None:
+    """Adds prose up to a marker, or to the end; returns what is there."""
+    scanner = turn.scanner
+    text = scanner.text
+    look = scanner.position
+    while True:
+        at = markers.find(text, look, scanner.final)
+        stop = len(text) if at < 0 else at
+        if stop > scanner.position:
+            piece = text[scanner.position : stop]
+            scanner.position = stop
+            turn.prose(piece)
+        if at < 0:
+            return None
+        answer = markers.at(text, at, scanner.final, turn.line_start)
+        if answer is not None:
+            return answer
+        look = at + 1
+
+
+Grammar: TypeAlias = Callable[[TurnState], Reader[None]]
+
+
+class TurnParser:
+    """Splits one generation into reasoning, text and tool_use blocks, in order, while it comes in.
+
+    Call `feed` any number of times, then `finish` once. The blocks do not depend on how the text is cut into `feed`s,
+    an event that was returned stays true, and no text raises.
+    """
+
+    __slots__ = ("_blocks", "_program", "_turn", "scanner")
+
+    def __init__(self, program: Grammar, turn: TurnState, prefix: str = "") -> None:
+        self._turn = turn
+        self.scanner = turn.scanner
+        """Its `trigger` finds text that must be fed; see `passed`."""
+        self._blocks = turn.blocks
+        self._program = program(turn)
+        next(self._program, None)
+        if prefix:
+            self._read(prefix)
+            turn.resume()
+        self.scanner.trigger = None  # what is written so far is returned by the first feed
+
+    @property
+    def in_reasoning(self) -> bool:
+        """The open block, or else the next one, is reasoning."""
+        return self._turn.reasoning and self._blocks.kind != "tool_use"
+
+    def feed(self, text: str) -> list[BlockEvent]:
+        """Takes the next piece of the generation; returns the events that are certain now."""
+        scanner = self.scanner
+        trigger = scanner.trigger
+        if trigger is not None and text and trigger(text) is None:
+            if scanner.escape:
+                text = escaped(text)
+            blocks = self._blocks
+            length = blocks.length
+            blocks.length = length + len(text)
+            return [Delta(blocks.index, length, text)]
+        if not text:
+            return []
+        self._read(text)
+        return self._blocks.drain()
+
+    def passed(self, length: int) -> None:
+        """Counts characters that went into the open block past this parser, as the scanner's `trigger` found nothing in
+        them. To be called before the next `feed` or `finish`."""
+        self._blocks.length += length
+
+    def finish(self, reason: FinishReason) -> list[BlockEvent]:
+        """Ends the generation: decides what was held back, and closes all blocks.
+
+        With `FinishReason.STOP` a call whose body is whole is complete even without its closing marker; with any other
+        reason it is not.
+        """
+        self.scanner.final, self.scanner.reason = True, reason
+        self._read("")
+        turn = self._turn
+        turn.end_prose()
+        return self._blocks.drain()
+
+    def _read(self, text: str) -> None:
+        self.scanner.extend(text)
+        next(self._program, None)

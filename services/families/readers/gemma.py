@@ -1,0 +1,131 @@
+"""Reads and writes Gemma's argument objects: `{key:<|"|>text<|"|>,n:42,l:[…]}`, with a token for quotes.
+
+The string token also stands for a quote inside a string: it closes a string only if the grammar continues behind it.
+JSON's quotes are read too, and a string whose opening token is missing.
+"""
+
+from collections.abc import Callable, Mapping
+from json import dumps
+from re import compile
+from typing import Any, ClassVar, Final
+
+from services.families.coercion import number_text
+from services.families.grammar.scanner import Reader, Scanner, Write, escaped, quoted
+from services.families.grammar.shapes import END, MORE, MarkerMatch, Markers, Shape
+from services.families.readers.values import CONSTANTS, Values
+
+_BARE: Final = compile(r"[^,}\]<]*+")
+_TRIGGER: Final = compile("<").search
+
+
+class GemmaValues(Values):
+    """`token` is on both sides of a string, `closer` ends the call."""
+
+    object: ClassVar[Shape] = Shape("{")
+
+    def __init__(self, token: str, closer: str) -> None:
+        self._token = token
+        self._opens = Shape(token)
+        self._closer = Shape(closer)
+        self._closes = Markers(
+            [
+                (Shape(token, then=(",", "}", "]", END)), "end"),
+                (Shape(token), "quote"),
+                (self._closer, "broken"),
+            ]
+        )
+        self._keys = tuple(
+            Shape(f"{front}{{{hole}}}{back}{{ws}}{colon}")
+            for front, hole, back in ((token, "key", token), ('"', "key", '"'), ("", "bare", ""))
+            for colon in ":="
+        )
+        self._next = tuple(Shape("," + "{ws}" + key.text) for key in self._keys)
+
+    def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
+        """A key and its colon."""
+        found = yield from scanner.match(*self._keys)
+        if found is None:
+            return False
+        groups = found[1].groupdict()
+        write(quoted(groups.get("key") or groups["bare"]) + ":" + (yield from scanner.blanks()))
+        return True
+
+    def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
+        """A string between tokens or quotes, a number or constant, or bare text."""
+        if (yield from scanner.match(self._opens)) is not None:
+            return (yield from self._string(scanner, write, live))
+        if (yield from scanner.peek()) in ('"', "'"):
+            return (yield from self.string(scanner, write, live))
+        return (yield from self._bare(scanner, write, closer))
+
+    def _string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
+        write('"')
+        while True:
+            at = self._closes.find(scanner.text, scanner.position, scanner.final)
+            end = len(scanner.text) if at < 0 else at
+            write(escaped(scanner.text[scanner.position : end]))
+            scanner.position = end
+            found = self._closes.at(scanner.text, at, scanner.final) if at >= 0 else MORE
+            if isinstance(found, MarkerMatch):
+                if found.meaning == "broken":
+                    return False
+                scanner.position = found.match.end()
+                if found.meaning == "end":
+                    write('"')
+                    return True
+                write('\\"')
+            elif found is not MORE:
+                write(escaped(scanner.text[scanner.position]))
+                scanner.position += 1
+            elif scanner.final:
+                return False
+            else:
+                if live and at < 0:
+                    scanner.trigger, scanner.escape = _TRIGGER, True
+                yield
+                scanner.trigger = None
+
+    def _bare(self, scanner: Scanner, write: Write, closer: str) -> Reader[bool]:
+        """Text without an opening token: up to a closing one, a bracket, or a comma that the next key follows."""
+        parts: list[str] = []
+        while True:
+            found = _BARE.match(scanner.text, scanner.position)
+            assert found is not None
+            parts.append(found[0])
+            scanner.position = found.end()
+            char = yield from scanner.peek()
+            if not char:
+                return False
+            if char == "<":
+                if (yield from scanner.match(self._opens)) is not None:
+                    write(quoted("".join(parts)))
+                    return True
+                if (yield from scanner.match(self._closer)) is not None:
+                    return False
+            elif char in "}]" or (closer == "]" and char == ",") or (yield from self._key_follows(scanner)):
+                text = "".join(parts).strip()
+                write(CONSTANTS.get(text) or number_text(text, True) or quoted(text))
+                return bool(text)
+            parts.append(char)
+            scanner.position += 1
+
+    def _key_follows(self, scanner: Scanner) -> Reader[bool]:
+        found = yield from scanner.match(*self._next)
+        if found is not None:
+            scanner.position = found[1].start()
+        return found is not None
+
+
+def gemma_style(token: str) -> Callable[[Mapping[str, Any]], str]:
+    """Writes argument objects with `token` for quotes."""
+
+    def write(value: Any) -> str:
+        if isinstance(value, str):
+            return token + value + token
+        if isinstance(value, Mapping):
+            return "{" + ",".join(f"{key}:{write(item)}" for key, item in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ",".join(map(write, value)) + "]"
+        return dumps(value)
+
+    return write

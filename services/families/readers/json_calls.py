@@ -1,0 +1,323 @@
+"""Reads calls in JSON: `{"name": NAME, "arguments": {…}}`, a list of such, or the arguments alone behind a name.
+
+Arguments stream as they are once the name and their first token are known. A body that fails before that was no call
+and is given back as text, unless it names a tool of the request; one that fails later is a call that never completes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from json import loads
+from re import compile
+from typing import Final
+
+from services.families.grammar.scanner import Reader, Scanner
+from services.families.grammar.shapes import MORE, Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState
+from services.families.readers.values import JSON, Values
+
+_KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
+_MAX_KEY: Final = 520
+_SURROGATE: Final = compile(r"\\u[dD][89a-fA-F]").match
+_BRACKET: Final = compile(r"[\[{]|\Z").search
+
+
+class Form(Enum):
+    """What is behind the opening marker."""
+
+    ARGUMENTS = "the arguments alone; the marker has the name"
+    OBJECT = "an object with name and arguments"
+    LIST = "a list of such objects, or one alone"
+    KEYED = "a list of objects with one key: the name, its value the arguments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonCalls:
+    """The grammar of such a body.
+
+    `closes` end a call that is not in a list; without them the end of the JSON does. `names`, `arguments` and `ids` are
+    the keys that matter. `strict`: the JSON itself is the marker, so another key, or an unknown name without arguments,
+    means that it is no call.
+    """
+
+    form: Form = Form.OBJECT
+    closes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ("name",)
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+    ids: tuple[str, ...] = ()
+    strict: bool = False
+    rename: tuple[str, ...] = ()
+    stop_closes: bool = False
+    """What closes the call is a stop token, which engines do not return."""
+    values: Values = JSON
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+        """Reads the call or calls."""
+        return (yield from _Calls(self, turn, opener).read())
+
+    @cached_property
+    def closers(self) -> tuple[Shape, ...]:
+        """`closes` as shapes."""
+        return tuple(map(Shape, self.closes))
+
+
+class _Calls:
+    """The calls behind one marker."""
+
+    __slots__ = ("_any", "_argued", "_begun", "_lead", "_pending", "call_id", "grammar", "name", "opener", "turn")
+
+    def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
+        self.grammar, self.turn, self.opener = grammar, turn, opener
+        self.name: str | None = None
+        self.call_id: str | None = None
+        if opener.name is not None:
+            self._set_name(opener.name, opener.call_id)
+        self._lead = opener.text[: _bracket(opener.text)] if grammar.strict else opener.text
+        self._pending: str | None = None
+        self._argued = False
+        self._any = False
+        self._begun = False
+
+    def read(self) -> Reader[str | None]:
+        """Reads all calls; see `markup.CallReader`."""
+        scanner, grammar = self.turn.scanner, self.grammar
+        if grammar.strict:
+            scanner.position -= len(self.opener.text) - len(self._lead)
+        scanner.record()
+        yield from scanner.blanks()
+        if grammar.form is Form.ARGUMENTS:
+            whole = yield from self._sole(self._bare)
+        elif grammar.form is Form.OBJECT or (yield from scanner.peek()) != "[":
+            whole = yield from self._sole(self._object)
+        else:
+            whole = yield from self._list()
+        if whole:
+            scanner.recorded()
+            return None
+        return (yield from self._failed())
+
+    def _set_name(self, name: str, call_id: str | None = None) -> None:
+        self.name, self.call_id = self.turn.tools.named(name, self.grammar.rename), call_id
+
+    def _sole(self, item: Callable[[], Reader[bool]]) -> Reader[bool]:
+        """One call and its closing marker."""
+        if not (yield from item()):
+            return False
+        self.turn.blocks.close((yield from self._closed()))
+        return True
+
+    def _closed(self) -> Reader[bool]:
+        """Passes the closing marker, and stray brackets before it; False if the input was cut off here."""
+        if not self.grammar.closers:
+            return True
+        scanner = self.turn.scanner
+        yield from scanner.blanks()
+        while (yield from scanner.peek()) in ("}", "]"):
+            scanner.position += 1
+            yield from scanner.blanks()
+        if (yield from scanner.match(*self.grammar.closers)) is not None:
+            return True
+        return scanner.stopped or not scanner.final
+
+    def _list(self) -> Reader[bool]:
+        scanner = self.turn.scanner
+        scanner.position += 1
+        while True:
+            yield from scanner.blanks()
+            char = yield from scanner.peek()
+            if char == "{":
+                self.name = self.call_id = self._pending = None
+                self._argued = False
+                if not (yield from self._object()):
+                    return False
+                self.turn.blocks.close()
+                self._any = True
+                scanner.record()
+            elif char == ",":
+                scanner.position += 1
+            else:
+                if char == "]":
+                    scanner.position += 1
+                return self._any
+
+    def _object(self) -> Reader[bool]:
+        """An object that is a call; leaves its block open."""
+        scanner, blocks = self.turn.scanner, self.turn.blocks
+        if (yield from scanner.peek()) != "{" or not (yield from self._members(nested=False)) or self.name is None:
+            return False
+        if blocks.kind != "tool_use":
+            if self.grammar.strict and self._pending is None and self.name not in self.turn.tools:
+                return False
+            self._open(self._pending or "{}")
+        return True
+
+    def _members(self, nested: bool) -> Reader[bool]:
+        scanner = self.turn.scanner
+        scanner.position += 1
+        while True:
+            yield from scanner.blanks()
+            char = yield from scanner.peek()
+            if char in ("}", ","):
+                scanner.position += 1
+                if char == "}":
+                    return True
+                continue
+            key = yield from self._short_string()
+            if key is None or not (yield from JSON.colon(scanner, _drop)) or not (yield from self._member(key, nested)):
+                return False
+
+    def _member(self, key: str, nested: bool) -> Reader[bool]:
+        grammar, scanner = self.grammar, self.turn.scanner
+        char = yield from scanner.peek()
+        if grammar.form is Form.KEYED:
+            self._set_name(key)
+            return (yield from self._value())
+        if key in grammar.arguments and not self._argued:  # the first ones may have been sent
+            self._argued = True
+            return (yield from self._value())
+        if key in grammar.names or (key == "function" and char == '"'):
+            name = yield from self._short_string()
+            if not name:
+                return False
+            self._set_name(name, self.call_id)
+            return True
+        if key == "function" and char == "{" and not nested:
+            return (yield from self._members(nested=True))
+        if key in grammar.ids and char == '"':
+            self.call_id = yield from self._short_string()
+            return self.call_id is not None
+        if grammar.strict and key not in ("type", "id"):
+            return False
+        return (yield from grammar.values.copy(scanner, _drop))
+
+    def _short_string(self) -> Reader[str | None]:
+        """A short string: a key or name."""
+        scanner = self.turn.scanner
+        while True:
+            found = _KEY.match(scanner.text, scanner.position)
+            if found is not None:
+                scanner.position = found.end()
+                try:
+                    text = str(loads(f'"{found[2]}"', strict=False))
+                except ValueError:
+                    text = found[2]
+                return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            rest = scanner.text[scanner.position : scanner.position + _MAX_KEY]
+            if scanner.final or len(rest) == _MAX_KEY or rest[:1] not in ("", '"', "'"):
+                return None
+            yield
+
+    def _bare(self) -> Reader[bool]:
+        """The arguments alone, or the closer without any."""
+        scanner = self.turn.scanner
+        if (yield from scanner.peek()) in ("{", '"', "n"):
+            return (yield from self._value())
+        closer = yield from scanner.match(*self.grammar.closers)
+        if closer is not None:
+            scanner.position = closer[1].start()
+            self._open("{}")
+            return True
+        if self.grammar.stop_closes and scanner.stopped and not scanner.rest():
+            self._open("{}")
+            return True
+        return False
+
+    def _value(self) -> Reader[bool]:
+        """The arguments: an object, or null, or a string that holds an object."""
+        scanner = self.turn.scanner
+        self._begun = True
+        char = yield from scanner.peek()
+        written: list[str] = []
+        if char == "{":
+            while (answer := self.grammar.values.object.at(scanner.text, scanner.position, scanner.final)) is MORE:
+                yield
+            if answer is None:
+                return False
+            if self.name is not None:
+                self._open("")
+                return (yield from self.grammar.values.copy(scanner, self.turn.blocks.write, live=True))
+            whole = yield from self.grammar.values.copy(scanner, written.append)
+        elif char == '"':
+            whole = yield from self._encoded(written)
+        else:
+            whole = (yield from JSON.word(scanner)) == "null"
+            written.append("{}")
+        if self.turn.blocks.kind != "tool_use":
+            self._pending = "".join(written)
+            if whole and self.name is not None:
+                self._open(self._pending)
+        return whole
+
+    def _encoded(self, written: list[str]) -> Reader[bool]:
+        """Arguments inside a JSON string: decoded while they come in."""
+        inner = Scanner()
+        copy = JSON.copy(inner, lambda text: self._write(written, text))
+        ended: list[bool] = []
+
+        def decode(piece: str) -> None:
+            if piece == '"':
+                return
+            # Half of a surrogate pair stays an escape: alone it is no text.
+            inner.extend(piece if _SURROGATE(piece) else loads(f'"{piece}"', strict=False))
+            if ended:
+                return
+            try:
+                next(copy)
+            except StopIteration as end:
+                ended.append(bool(end.value))
+
+        if not (yield from JSON.string(self.turn.scanner, decode, False)):
+            return False
+        if not ended and not inner.text.strip() and self.turn.blocks.kind != "tool_use":
+            written.append("{}")
+            return True
+        opened = self.turn.blocks.kind == "tool_use" or "".join(written[:1]) == "{"
+        return opened and ended == [True] and not inner.rest().strip()
+
+    def _write(self, written: list[str], text: str) -> None:
+        blocks = self.turn.blocks
+        if blocks.kind == "tool_use":
+            blocks.write(text)
+        elif self.name is not None and not written and text[:1] == "{":
+            self._open(text)
+        else:
+            written.append(text)
+
+    def _open(self, text: str) -> None:
+        self.turn.scanner.recorded()
+        self.turn.end_prose()
+        self.turn.blocks.open("tool_use", self.name, self.call_id)
+        if text:
+            self.turn.blocks.write(text)
+
+    def _failed(self) -> Reader[str | None]:
+        """Handles a body that is malformed or has no end."""
+        turn, scanner = self.turn, self.turn.scanner
+        text = self._lead + scanner.recorded()
+        if turn.blocks.kind != "tool_use":
+            if scanner.final:
+                return text if scanner.stopped and self.grammar.strict and not self._any else None
+            certain = not self.grammar.strict or self._begun
+            known = self.grammar.form is Form.ARGUMENTS or (
+                certain and self.name is not None and self.name in turn.tools
+            )
+            if not self._any and not known:
+                return text
+            if self.name is not None:
+                self._open("")
+        turn.blocks.close(False)
+        if self.grammar.closers:
+            again = (Shape(self.opener.head),) if self.opener.head else ()
+            yield from scanner.seek(Markers([(shape, None) for shape in (*self.grammar.closers, *again)]))
+        return None
+
+
+def _bracket(text: str) -> int:
+    """Where the JSON of a strict marker begins."""
+    found = _BRACKET(text)
+    return found.start() if found else len(text)
+
+
+def _drop(_: str) -> None:
+    """Drops text that is not needed."""

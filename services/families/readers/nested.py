@@ -1,0 +1,243 @@
+"""Reads calls whose arguments are nested tags, each behind a namespace token: the schema gives the types.
+
+    NS<invoke name="N"> NS<key>value NS</key> NS<list>NS<item>1 NS</item> NS</list> NS</invoke>
+
+A string argument streams; any other is written when it has ended, and consecutive repeats of one are a list.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from json import loads
+from re import compile, escape
+from typing import Any, Final
+
+from services.families.coercion import STRING, coerced, resolved, types_of
+from services.families.grammar.scanner import Reader, Trigger, quoted
+from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState
+from services.families.readers.values import StringSink, literal
+from services.families.writing import as_text
+
+_MAX_DEPTH: Final = 64
+
+
+class Tag(Enum):
+    """A tag behind the namespace token."""
+
+    OPEN = "opens an element"
+    CLOSE = "closes one"
+    END = "closes the call"
+    BEYOND = "belongs to what comes after the call"
+
+
+@dataclass(frozen=True)
+class Nested:
+    """The grammar: the namespace token, and the heads of what may follow a call."""
+
+    token: str
+    beyond: tuple[str, ...]
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+        """Reads the call. An opener that ends in `key>` includes the start of its first element."""
+        name = turn.tools.named(opener.name or "")
+        elided = compile(r""">\s*([^\s<>"']+)>\Z""").search(opener.text)
+        turn.end_prose()
+        turn.blocks.open("tool_use", name)
+        turn.blocks.close((yield from _Invocation(self, turn, name).read(elided[1] if elided else None)))
+        return None
+
+    @cached_property
+    def tags(self) -> Markers[Tag]:
+        """All tags."""
+        return Markers(
+            [
+                (Shape(self.token + "</invoke>"), Tag.END),
+                *((Shape(self.token + head), Tag.BEYOND) for head in self.beyond),
+                (Shape(self.token + "</{key}>"), Tag.CLOSE),
+                (Shape(self.token + "<{key}>"), Tag.OPEN),
+            ]
+        )
+
+    @cached_property
+    def trigger(self) -> Trigger:
+        """Finds text in a string that must pass the reader."""
+        return compile(f"[{escape(self.token[0])}]").search
+
+
+class _Invocation:
+    """The arguments of one call."""
+
+    __slots__ = ("_any", "_grammar", "_pending", "_properties", "_root", "_turn")
+
+    def __init__(self, grammar: Nested, turn: TurnState, name: str) -> None:
+        self._grammar, self._turn = grammar, turn
+        self._properties = turn.tools.parameters(name)
+        self._root = turn.tools.schema(name)
+        self._any = False
+        self._pending: tuple[str, list[str]] = ("", [])
+
+    def read(self, elided: str | None) -> Reader[bool]:
+        """Reads to the call's end; True if it is whole."""
+        scanner = self._turn.scanner
+        if elided is not None and not (yield from self._argument(elided)):
+            return False
+        while True:
+            found = yield from scanner.seek(self._grammar.tags)
+            if found is None:
+                if not (self._any or self._pending[1]) or not scanner.stopped or scanner.rest().strip():
+                    return False
+                break
+            if found.meaning is not Tag.BEYOND:
+                scanner.position = found.match.end()
+            if found.meaning in (Tag.END, Tag.BEYOND):
+                break
+            if found.meaning is Tag.OPEN and not (yield from self._argument(found.match["key"])):
+                return False
+        self._flush()
+        self._turn.blocks.write("}" if self._any else "{}")
+        return True
+
+    def _argument(self, key: str) -> Reader[bool]:
+        schema = self._properties.get(key)
+        if types_of(schema, self._root) == STRING or key not in self._properties:
+            self._flush()
+            self._begin(key)
+            return (yield from self._string(key))
+        value = yield from self._element(schema, 0)
+        if value is None:
+            return False
+        if self._pending[0] != key:
+            self._flush()
+            self._pending = (key, [])
+        self._pending[1].append(value)
+        return True
+
+    def _begin(self, key: str) -> None:
+        self._turn.blocks.write((", " if self._any else "{") + quoted(key) + ": ")
+        self._any = True
+
+    def _flush(self) -> None:
+        key, values = self._pending
+        if values:
+            self._begin(key)
+            self._turn.blocks.write(values[0] if len(values) == 1 else f"[{', '.join(values)}]")
+            self._pending = ("", [])
+
+    def _string(self, key: str) -> Reader[bool]:
+        """A value that is text up to its own closer."""
+        scanner, tags = self._turn.scanner, self._grammar.tags
+        sink = StringSink(self._turn.blocks.write)
+        look = scanner.position
+        while True:
+            at = tags.find(scanner.text, look, scanner.final)
+            found = tags.at(scanner.text, at, scanner.final) if at >= 0 else MORE
+            if isinstance(found, MarkerMatch) and (found.meaning is Tag.END or found.match[0].endswith(f"</{key}>")):
+                sink.write(scanner.text[scanner.position : at])
+                scanner.position = at if found.meaning is Tag.END else found.match.end()
+                sink.end()
+                return True
+            if found is not MORE:
+                look = at + 1
+                continue
+            end = len(scanner.text) if at < 0 else at
+            sink.write(scanner.text[scanner.position : end])
+            scanner.position = end
+            if scanner.final:
+                return False
+            if at < 0:
+                scanner.trigger, scanner.escape = self._grammar.trigger, True
+            yield
+            scanner.trigger = None
+            look = scanner.position
+
+    def _element(self, schema: Any, depth: int) -> Reader[str | None]:
+        """An element's value as JSON, its closer passed over; None if the input ends in it."""
+        schema = resolved(schema, self._root)
+        children: list[tuple[str, str]] = []
+        text: list[str] = []
+        while True:
+            found = yield from self._tag(text)
+            if found is None:
+                return None
+            if found.meaning is not Tag.OPEN or depth >= _MAX_DEPTH:
+                if found.meaning is Tag.CLOSE:
+                    self._turn.scanner.position = found.match.end()
+                return self._value(schema, "".join(text), children)
+            self._turn.scanner.position = found.match.end()
+            key = found.match["key"]
+            child = yield from self._element(_child(schema, key), depth + 1)
+            if child is None:
+                return None
+            children.append((key, child))
+
+    def _tag(self, text: list[str]) -> Reader[MarkerMatch[Tag] | None]:
+        """Stops in front of the next tag; adds what comes before to `text`."""
+        scanner = self._turn.scanner
+        scanner.record()
+        found = yield from scanner.seek(self._grammar.tags)
+        text.append(scanner.recorded())
+        return found
+
+    def _value(self, schema: Mapping[str, Any], text: str, children: list[tuple[str, str]]) -> str:
+        types = types_of(schema, self._root) if schema else frozenset[str]()
+        if not children:
+            return self._leaf(schema, types, text)
+        if "array" in types - {"object"} or ("properties" not in schema and all(key == "item" for key, _ in children)):
+            return f"[{', '.join(value for _, value in children)}]"
+        members: dict[str, list[str]] = {"$text": [quoted(text)]} if text.strip() else {}
+        for key, value in children:
+            members.setdefault(key, []).append(value)
+        written = (f"{quoted(k)}: {v[0] if len(v) == 1 else '[' + ', '.join(v) + ']'}" for k, v in members.items())
+        return f"{{{', '.join(written)}}}"
+
+    def _leaf(self, schema: Mapping[str, Any], types: frozenset[str], text: str) -> str:
+        if not types:
+            return text if _is_json(text) else quoted(text)
+        if "string" not in types:
+            if not text.strip() and types & {"array", "object"}:
+                return "[]" if "array" in types else "{}"
+            if types == {"array"} and text.lstrip()[:1] != "[":
+                return f"[{coerced(text, types_of(schema.get('items'), self._root), literal)}]"
+        return coerced(text, types, literal)
+
+
+def _child(schema: Mapping[str, Any], key: str) -> Any:
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and key in properties:
+        return properties[key]
+    return schema.get("items") if "items" in schema else schema.get("additionalProperties")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+@dataclass(frozen=True)
+class NestedStyle:
+    """Writes such arguments."""
+
+    token: str
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str:
+        """All arguments, in order."""
+        return "".join(self._element(key, value) for key, value in arguments.items())
+
+    def _element(self, key: str, value: Any) -> str:
+        return f"{self.token}<{key}>{self._content(value)}{self.token}</{key}>"
+
+    def _content(self, value: Any) -> str:
+        if isinstance(value, Mapping):
+            return self(value)
+        if isinstance(value, list):
+            return "".join(self._element("item", item) for item in value)
+        return as_text(value)

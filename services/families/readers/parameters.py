@@ -1,0 +1,278 @@
+"""Reads calls with one tag per argument: `<function=NAME> <parameter=KEY> value </parameter> … </function>`.
+
+A value is text up to its closing tag. That tag counts only if the grammar continues behind it, so a value may hold the
+tag's text; a tag that opens a parameter which is still missing ends a value that has no closer. Strings stream; the
+type of another value is decided when it has ended.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from re import Match, compile, escape
+from typing import Any, Final
+
+from services.families.coercion import NULLABLE_STRING, STRING
+from services.families.grammar.scanner import Reader, Trigger, quoted
+from services.families.grammar.shapes import END, MORE, MarkerMatch, Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState
+from services.families.readers.values import (
+    JSON,
+    HeldSink,
+    NullableSink,
+    Sink,
+    StringSink,
+    json_or_string,
+    json_string_or_string,
+    typed,
+)
+
+_RAW: Final = frozenset({"string", "true"})
+
+
+class Tag(Enum):
+    """A tag in or between values."""
+
+    OPEN = "opens a parameter"
+    CLOSE = "closes it"
+    END = "closes the call"
+    JSON = "holds all arguments as JSON"
+    BEYOND = "belongs to what comes after the call"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The grammar of such a call, from behind its opening tag on.
+
+    `opens` are the parameters' opening tags (holes: `key`, and `bool` or `word` for a stated type), `closes` their
+    closing tags; `ends` close the call, `beyond` are heads of what may follow it. `frame`: the template puts a line
+    break on each side of a value.
+    """
+
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    ends: tuple[str, ...]
+    beyond: tuple[str, ...] = ()
+    frame: bool = False
+    json: tuple[str, ...] = ()
+    """What opens arguments that are one JSON object instead; its brace, if it has no marker."""
+    unwrap: tuple[str, ...] = ()
+    """A sole parameter of this name, if it is not in the schema, holds all arguments."""
+    unescape: Callable[[str], str] = str
+    """Undoes the escapes in a tag's attributes."""
+    stop_closes: bool = False
+    """What closes the call is a stop token, which engines do not return."""
+    rename: tuple[str, ...] = ()
+    """Namespaces that may precede a tool's name."""
+
+    @property
+    def follows(self) -> tuple[str, ...]:
+        """What must follow the opening tag for it to count."""
+        return tuple(dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)))
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+        """Reads the call."""
+        name = turn.tools.named(self.unescape(opener.name or ""), self.rename)
+        turn.end_prose()
+        turn.blocks.open("tool_use", name)
+        whole = yield from _Arguments(self, turn, name).read()
+        turn.blocks.close(whole)
+        return None
+
+    @cached_property
+    def stated(self) -> bool:
+        """The model states types; a value without one, and without a schema, is JSON if it can be."""
+        return any("{bool}" in opener for opener in self.opens)
+
+    @cached_property
+    def front(self) -> Markers[Tag]:
+        """Tags before the first value."""
+        return self._tags(
+            (self.opens, Tag.OPEN), (self.ends, Tag.END), (self.json, Tag.JSON), (self.beyond, Tag.BEYOND)
+        )
+
+    @cached_property
+    def between(self) -> Markers[Tag]:
+        """Tags after a value."""
+        return self._tags((self.opens, Tag.OPEN), (self.ends, Tag.END), (self.beyond, Tag.BEYOND))
+
+    @staticmethod
+    def _tags(*groups: tuple[tuple[str, ...], Tag]) -> Markers[Tag]:
+        return Markers([(Shape(text), tag) for texts, tag in groups for text in texts])
+
+    @cached_property
+    def inside(self) -> Markers[Tag]:
+        """Tags that may end a value."""
+        after = (*dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond)), END)
+        beyond = (*(Shape(b).head for b in self.beyond), END)
+        return Markers(
+            [
+                *((Shape(c, then=after), Tag.CLOSE) for c in self.closes),
+                *((Shape(o), Tag.OPEN) for o in self.opens),
+                *((Shape(e, then=beyond), Tag.END) for e in self.ends),
+            ]
+        )
+
+    @cached_property
+    def trigger(self) -> Trigger:
+        """Finds text in a value that must pass the reader."""
+        first = "".join(sorted({escape(t[0]) for t in (*self.opens, *self.closes, *self.ends)}))
+        return compile(rf"[{first}]|\n\Z" if self.frame else rf"[{first}]").search
+
+
+class _Arguments:
+    """The arguments of one call."""
+
+    __slots__ = ("_cut", "_end", "grammar", "name", "parameters", "seen", "turn")
+
+    def __init__(self, grammar: Parameters, turn: TurnState, name: str) -> None:
+        self.grammar, self.turn, self.name = grammar, turn, name
+        self.parameters: Mapping[str, Any] = turn.tools.parameters(name)
+        self.seen: set[str] = set()
+        self._end = "{}"
+        self._cut = False
+
+    def read(self) -> Reader[bool]:
+        """Reads to the call's end; True if it is whole."""
+        found = yield from self._next()
+        if found is not None and found.meaning is Tag.JSON:
+            return (yield from self._json(found.match))
+        while found is not None and found.meaning is Tag.OPEN:
+            found = yield from self._parameter(found.match)
+        if found is None and not ((self.seen or self.grammar.stop_closes) and self._settled):
+            return False
+        self.turn.blocks.write(self._end)
+        return True
+
+    @property
+    def _settled(self) -> bool:
+        """The model stopped here by itself, with no value open."""
+        scanner = self.turn.scanner
+        return not self._cut and scanner.stopped and not scanner.rest().strip()
+
+    def _json(self, opener: Match[str]) -> Reader[bool]:
+        scanner = self.turn.scanner
+        if opener[0] == "{":
+            scanner.position = opener.start()
+        yield from scanner.blanks()
+        if (yield from scanner.peek()) != "{" or not (yield from JSON.copy(scanner, self.turn.blocks.write, live=True)):
+            yield from self._next()
+            return False
+        self.seen.add("")
+        return (yield from self._next()) is not None or self._settled
+
+    def _next(self) -> Reader[MarkerMatch[Tag] | None]:
+        """Passes the next tag and the noise before it; a tag beyond the call is not passed."""
+        grammar, scanner = self.grammar, self.turn.scanner
+        found = yield from scanner.seek(grammar.between if self.seen else grammar.front)
+        if found is not None and found.meaning is not Tag.BEYOND:
+            scanner.position = found.match.end()
+        return found
+
+    def _parameter(self, tag: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
+        """Reads a value; returns the tag behind it, None at the end of the input."""
+        grammar = self.grammar
+        key = grammar.unescape(tag["key"]).strip()
+        if key in grammar.unwrap and not self.seen and key not in self.parameters:
+            return (yield from self._wrapped(key))
+        self._begin(key)
+        sink = self._sink(key, tag.groupdict())
+        found = yield from self._value(sink)
+        if found is not None:
+            sink.end()
+        return (yield from self._after(found))
+
+    def _after(self, found: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
+        self._cut = found is None
+        return (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
+
+    def _begin(self, key: str) -> None:
+        self.turn.blocks.write(("{" if not self.seen else ", ") + quoted(key) + ": ")
+        self.seen.add(key)
+        self._end = "}"
+
+    def _wrapped(self, key: str) -> Reader[MarkerMatch[Tag] | None]:
+        """Reads a parameter that may hold all arguments."""
+        written: list[str] = []
+        sink = HeldSink(written.append, json_or_string)
+        ended = yield from self._value(sink)
+        if ended is not None:
+            sink.end()
+        found = yield from self._after(ended)
+        value = "".join(written)
+        if value[:1] == "{" and (found is None or found.meaning is not Tag.OPEN):
+            self.seen.add(key)
+            self._end = value
+        else:
+            self._begin(key)
+            self.turn.blocks.write(value)
+        return found
+
+    def _sink(self, key: str, tag: Mapping[str, str]) -> Sink:
+        write = self.turn.blocks.write
+        types = self.turn.tools.types(self.name, key)
+        stated = tag.get("bool") or tag.get("word")
+        known = key in self.parameters
+        if stated is None and not known and self.grammar.stated:
+            return HeldSink(write, json_or_string)
+        if stated in _RAW or (stated is None and types == STRING):
+            return StringSink(write)
+        if stated is not None:
+            return HeldSink(write, json_string_or_string if known and types == STRING else json_or_string)
+        return NullableSink(write) if types == NULLABLE_STRING else HeldSink(write, typed(types))
+
+    def _value(self, sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
+        """Writes the value, without its frame, up to the tag that ends it; None at the end of the input."""
+        grammar, scanner, markers = self.grammar, self.turn.scanner, self.grammar.inside
+        held, first = "", grammar.frame
+        while True:
+            text, look = scanner.text, scanner.position
+            while True:
+                at = markers.find(text, look, scanner.final)
+                found = markers.at(text, at, scanner.final) if at >= 0 else None
+                if at < 0 or found is MORE or (isinstance(found, MarkerMatch) and self._ends(found)):
+                    break
+                look = at + 1
+            piece = text[scanner.position : at if at >= 0 else len(text)]
+            scanner.position += len(piece)
+            if piece and first:
+                first = False
+                piece = piece.removeprefix("\n")
+            if piece:
+                piece = held + piece
+                held = "\n" if grammar.frame and piece[-1] == "\n" else ""
+                sink.write(piece.removesuffix(held))
+            if isinstance(found, MarkerMatch):
+                scanner.position = found.match.end()
+                # At a cut the text might have continued with anything.
+                return found if found.meaning is not Tag.END or not scanner.final or scanner.stopped else None
+            if scanner.final:
+                return None
+            if at < 0 and not held and not first and sink.live:
+                scanner.trigger, scanner.escape = grammar.trigger, True
+            yield
+            scanner.trigger = None
+
+    def _ends(self, found: MarkerMatch[Tag]) -> bool:
+        """A tag that opens a parameter ends a value only if the tool has that parameter and it was not given yet."""
+        if found.meaning is not Tag.OPEN:
+            return True
+        key = found.match["key"].strip()
+        return key not in self.seen and (key in self.parameters or not self.parameters)
+
+
+@dataclass(frozen=True)
+class BareCall:
+    """A call that is only a name: without arguments (`whole`), or broken off behind it, which never completes."""
+
+    whole: bool
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+        """Writes the block; reads nothing."""
+        turn.end_prose()
+        turn.blocks.open("tool_use", turn.tools.named(opener.name or ""))
+        if self.whole:
+            turn.blocks.write("{}")
+        turn.blocks.close(self.whole)
+        return None
+        yield

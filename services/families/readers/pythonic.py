@@ -1,0 +1,140 @@
+"""Reads calls in Python: `[f(a='x', b=1), g()]`, in a list or line by line, keyword arguments only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from services.families.grammar.scanner import Reader, quoted
+from services.families.grammar.shapes import Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState
+from services.families.readers.values import PYTHON
+
+_CALL: Final = Shape("{name}{ws}(")
+_KEY: Final = Shape("{bare}{ws}=")
+
+
+@dataclass(frozen=True)
+class Pythonic:
+    """The grammar behind `marker`; `closes` end it. Without a marker the list is its own, and one in running text
+    counts only if it calls a tool of the request."""
+
+    marker: str = ""
+    closes: tuple[str, ...] = ()
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+        """Reads the calls."""
+        return (yield from _Calls(self, turn, opener).read())
+
+    @cached_property
+    def ends(self) -> Markers[None]:
+        """Where to continue after a malformed call."""
+        return Markers([(Shape(close), None) for close in self.closes])
+
+
+class _Calls:
+    """The calls of one list."""
+
+    __slots__ = ("_any", "_grammar", "_lead", "_turn")
+
+    def __init__(self, grammar: Pythonic, turn: TurnState, opener: CallOpener) -> None:
+        self._grammar, self._turn = grammar, turn
+        self._any = False
+        self._lead = grammar.marker
+        turn.scanner.position -= len(opener.text) - len(grammar.marker)
+
+    def read(self) -> Reader[str | None]:
+        scanner = self._turn.scanner
+        scanner.record()
+        yield from scanner.blanks()
+        if (yield from scanner.peek()) == "[":
+            scanner.position += 1
+        while (yield from self._more()):
+            if not (yield from self._call()):
+                return (yield from self._failed())
+            self._any = True
+            scanner.record()
+        if not self._any:
+            return (yield from self._failed())
+        scanner.recorded()
+        return None
+
+    def _more(self) -> Reader[bool]:
+        """Whether another call begins here; passes the end of the list."""
+        scanner = self._turn.scanner
+        while True:
+            yield from scanner.blanks()
+            char = yield from scanner.peek()
+            if char not in (",", ";"):
+                break
+            scanner.position += 1
+        if char == "]":
+            scanner.position += 1
+        return char not in ("", "]", "<") and (not self._any or (yield from self._named()))
+
+    def _named(self) -> Reader[bool]:
+        scanner = self._turn.scanner
+        found = yield from scanner.match(_CALL)
+        if found is not None:
+            scanner.position = found[1].start()
+        return found is not None
+
+    def _call(self) -> Reader[bool]:
+        """One call, from its name to its closing bracket; a block that fails in between stays open."""
+        turn = self._turn
+        scanner, write = turn.scanner, turn.blocks.write
+        found = yield from scanner.match(_CALL)
+        if found is None:
+            return False
+        name = turn.tools.named(found[1]["name"])
+        if not self._grammar.marker and not self._any and turn.begun and name not in turn.tools:
+            return False
+        before = "{"
+        while True:
+            yield from scanner.blanks()
+            if (yield from scanner.peek()) == ")":
+                break
+            key = yield from scanner.match(_KEY)
+            if key is None:
+                return False
+            if before == "{":
+                self._open(name)
+            write(before + quoted(key[1]["bare"]) + ": ")
+            if not (yield from PYTHON.copy(scanner, write, live=True)):
+                return False
+            before = ", "
+            yield from scanner.blanks()
+            char = yield from scanner.peek()
+            if char == ",":
+                scanner.position += 1
+            elif char != ")":
+                return False
+        scanner.position += 1
+        if before == "{":
+            self._open(name)
+        write("{}" if before == "{" else "}")
+        turn.blocks.close()
+        return True
+
+    def _open(self, name: str) -> None:
+        self._turn.scanner.recorded()
+        self._turn.end_prose()
+        self._turn.blocks.open("tool_use", name)
+
+    def _failed(self) -> Reader[str | None]:
+        turn, scanner = self._turn, self._turn.scanner
+        text = self._lead + scanner.recorded()
+        if turn.blocks.kind != "tool_use":
+            if scanner.final and not scanner.stopped:
+                scanner.position = len(scanner.text)
+                return None
+            return None if self._any else text
+        turn.blocks.close(False)
+        if self._grammar.closes:
+            yield from scanner.seek(self._grammar.ends)
+        return None
+
+
+def python_style(arguments: Mapping[str, Any]) -> str:
+    """Keyword arguments."""
+    return ", ".join(f"{key}={value!r}" for key, value in arguments.items())

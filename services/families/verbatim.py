@@ -1,0 +1,30 @@
+"""The parser of raw completions: everything is one text, and no marker counts.
+
+Special tokens are not shown, as in vLLM and OpenAI's API; blanks are.
+"""
+
+from re import compile
+from typing import Final
+
+from services.families.family import Family
+from services.families.grammar.scanner import Reader
+from services.families.grammar.turn import TurnState
+from services.families.writing import Style
+
+_NOTHING: Final = compile(r"(?!)").search
+
+
+def everything(turn: TurnState) -> Reader[None]:
+    """Passes all text on, blank or not."""
+    scanner, blocks = turn.scanner, turn.blocks
+    while not scanner.final:
+        if scanner.position < len(scanner.text):
+            if blocks.kind is None:
+                blocks.open("text", behind=len(scanner.text) - scanner.position)
+            blocks.write(scanner.rest())
+            scanner.position = len(scanner.text)
+            scanner.trigger = _NOTHING
+        yield
+
+
+VERBATIM: Final = Family(name="verbatim", models="any, for raw completions", grammar=everything, style=Style())

@@ -1,0 +1,72 @@
+"""Writes turns in a family's format: for prompts that force a call, for the demo model and for tests."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from json import dumps
+from typing import Any, Final
+
+NAME: Final = "{name}"
+ARGUMENTS: Final = "{arguments}"
+
+
+def as_json(arguments: Mapping[str, Any]) -> str:
+    """One JSON object."""
+    return dumps(arguments, ensure_ascii=False)
+
+
+def as_text(value: Any) -> str:
+    """Strings bare, everything else as JSON."""
+    return value if isinstance(value, str) else dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Tags:
+    """One tag per argument: `template` with `{key}` and `{value}` (and `{string}`: whether it is one)."""
+
+    template: str
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str:
+        """All arguments, in order."""
+        return "".join(map(self._tag, arguments, arguments.values()))
+
+    def _tag(self, key: str, value: Any) -> str:
+        front, _, back = self.template.partition("{value}")
+        front = front.replace("{key}", key).replace("{string}", "true" if isinstance(value, str) else "false")
+        return front.replace("{type}", _type(value)) + as_text(value) + back
+
+
+def _type(value: Any) -> str:
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+@dataclass(frozen=True)
+class Style:
+    """The written form: `call` with `{name}` and `{arguments}`, `reasoning` and `text` with `{text}`; `joint` is
+    between any two of them."""
+
+    call: str = ""
+    arguments: Callable[[Mapping[str, Any]], str] = as_json
+    reasoning: str = ""
+    text: str = "{text}"
+    joint: str = ""
+
+    def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """One call, whole."""
+        front, _, back = self.call.partition(ARGUMENTS)
+        return front.replace(NAME, name) + self.arguments(arguments) + back.replace(NAME, name)
+
+    def write_reasoning(self, text: str) -> str:
+        """Reasoning with its markers."""
+        front, _, back = self.reasoning.partition("{text}")
+        return front + text + back
+
+    def write_text(self, text: str) -> str:
+        """Text with its markers, where it has any."""
+        front, _, back = self.text.partition("{text}")
+        return front + text + back
+
+    def call_prefix(self, name: str | None) -> str:
+        """The text that opens a call of `name`; of any tool if None."""
+        front = self.call.partition(ARGUMENTS)[0]
+        return front.partition(NAME)[0] if name is None else front.replace(NAME, name)

@@ -1,0 +1,1 @@
+"""The HTTP APIs, one package each, over one conversation and event model."""

@@ -1,0 +1,220 @@
+"""`messages` as turns: order kept, instructions in their place, reasoning before what followed it.
+
+Consecutive results are in the order of their calls, since many templates tell them apart by nothing else. Ids are
+checked only where the prompt would be wrong: a result without its call, and two calls of one id in one message. Calls
+without results are accepted, since an interrupted agent sends them. Within an assistant's message the API has no order;
+it is reasoning, text, calls, unless the reasoning itself names its place.
+
+Reasoning of earlier turns is taken from the first of these fields that holds something; the others repeat it:
+
+    reasoning_details[]   OpenRouter's; ours (`format` of `DETAILS`) hold seals and the call that follows each
+    thinking_blocks[]     LiteLLM's: Messages' blocks with their signatures
+    reasoning_content     a string (most servers), or Dynamo's segments: one before each call, one after the last
+    reasoning, reasoning_text
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.conversation import Call, Media, Part, Reasoning, Result, Role, Text, Turn
+from schemas.errors import Invalid
+from services.frontend.apis.chat import wire
+from services.frontend.apis.chat.content import content_parts, thinking_text
+from services.frontend.apis.common.openai_wording import missing_parameter
+
+DETAILS = "turnwire-v1"
+"""`format` of details that this server made."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9]")
+
+
+class Thought(Struct, frozen=True):
+    """Reasoning, and the index of the message's call that it precedes; None: it follows the last one."""
+
+    reasoning: Reasoning
+    call: int | None = 0
+
+
+class History:
+    """The turns of a request."""
+
+    def __init__(self, *, pairing: bool = True) -> None:
+        self.turns: list[Turn] = []
+        self._pairing = pairing
+        self._names: dict[str, str] = {}
+        self._places: dict[str, int] = {}
+        """By call id: position among all calls of the conversation; of equal ids the last."""
+        self._made = 0
+        self._legacy_ids: dict[str, str] = {}
+
+    def read(self, messages: list[wire.Message]) -> None:
+        """Reads all messages. Raises Invalid."""
+        for role, run in groupby(enumerate(messages), key=lambda pair: _kind(pair[1])):
+            if role == "tool":
+                results = [self._result(message, f"messages[{index}]") for index, message in run]
+                results.sort(key=lambda result: self._places.get(result.call_id, self._made))
+                self.turns.append(Turn("tool", [*results]))
+            else:
+                for index, message in run:
+                    self._message(message, f"messages[{index}]")
+
+    def _message(self, message: wire.Message, path: str) -> None:
+        if message.role == "assistant":
+            parts = self._assistant(message, path)
+            if parts:
+                self.turns.append(Turn("assistant", parts, message.name))
+            return
+        if message.content is None:
+            raise missing_parameter(f"{path}.content")
+        parts = [*content_parts(message.content, f"{path}.content")]
+        if message.role == "user":
+            self.turns.append(Turn("user", parts, message.name))
+        elif parts:
+            role: Role = "developer" if message.role == "developer" else "system"
+            self.turns.append(Turn(role, parts, message.name))
+
+    def _assistant(self, message: wire.Message, path: str) -> list[Part]:
+        calls = self._calls(message, path)
+        content: list[Part] = [*content_parts(message.content, f"{path}.content")]
+        if message.refusal and not content:
+            content = [Text(message.refusal)]
+        return _ordered(thoughts(message, [call.call_id for call in calls]), content, calls)
+
+    def _calls(self, message: wire.Message, path: str) -> list[Call]:
+        calls: list[Call] = []
+        for index, given in enumerate(message.tool_calls or []):
+            place = f"{path}.tool_calls[{index}]"
+            if self._pairing and any(call.call_id == given.id for call in calls):
+                raise Invalid(f"Duplicate value for '{place}.id': '{given.id}'.", param=f"{place}.id")
+            calls.append(_call(given, place))
+        if message.function_call is not None and not calls:
+            # Such a call has no id, and a message has only one: the position serves as id.
+            call_id = f"function_call_{len(self.turns)}"
+            self._legacy_ids[message.function_call.name] = call_id
+            arguments = _arguments(message.function_call.arguments, f"{path}.function_call")
+            calls.append(Call(call_id, message.function_call.name, arguments))
+        for call in calls:
+            self._names[call.call_id] = call.name
+            self._places[call.call_id] = self._made
+            self._made += 1
+        return calls
+
+    def _result(self, message: wire.Message, path: str) -> Result:
+        call_id = message.tool_call_id
+        if message.role == "function":
+            if message.name is None:
+                raise missing_parameter(f"{path}.name")
+            call_id = self._legacy_ids.get(message.name)
+        elif call_id is None:
+            raise missing_parameter(f"{path}.tool_call_id")
+        name = self._names.get(call_id or "")
+        if name is None and self._pairing:
+            raise Invalid(
+                f"Invalid parameter: messages with role '{message.role}' must be a response to a preceding message "
+                "with 'tool_calls'.",
+                param=f"{path}.role",
+            )
+        content = content_parts(message.content, f"{path}.content")
+        parts = [part for part in content if isinstance(part, Text | Media)]
+        return Result(call_id or "", [*parts], name=name or message.name)
+
+
+def _kind(message: wire.Message) -> str:
+    return "tool" if message.role in ("tool", "function") else "other"
+
+
+def _call(given: wire.ToolCall, path: str) -> Call:
+    if given.custom is not None:
+        wrapped = msgspec.json.encode({"input": given.custom.input}).decode()
+        return Call(given.id, given.custom.name, wrapped, kind="custom")
+    if given.function is None:
+        raise missing_parameter(f"{path}.{given.type or 'function'}")
+    return Call(given.id, given.function.name, _arguments(given.function.arguments, f"{path}.function"))
+
+
+def _arguments(raw: Raw, path: str) -> str:
+    """The JSON text in the string, or of the value that is there instead of a string."""
+    text = bytes(raw)
+    if text == b"null":
+        return ""
+    try:
+        return msgspec.json.decode(text, type=str) if text.startswith(b'"') else text.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"Invalid '{path}.arguments': {error}", param=f"{path}.arguments") from None
+
+
+def _ordered(thought: Sequence[Thought], content: list[Part], calls: list[Call]) -> list[Part]:
+    def before(call: int | None) -> list[Reasoning]:
+        return [item.reasoning for item in thought if item.call == call]
+
+    if not calls:
+        return [*(item.reasoning for item in thought), *content]
+    parts: list[Part] = [*before(0), *content]
+    for index, call in enumerate(calls):
+        parts += [*(before(index) if index else ()), call]
+    return [*parts, *before(None)]
+
+
+def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
+    """The reasoning of an assistant's message, in order. Values of unknown form are left out."""
+    details = message.reasoning_details if isinstance(message.reasoning_details, list) else []
+    found = _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
+    return found or _text(message, len(call_ids))
+
+
+def _own_details(details: list[Any], call_ids: Sequence[str]) -> list[Thought]:
+    # Clients change call ids (OpenClaw removes the underscores), but return the details unchanged.
+    places = {_UNSAFE.sub("", call_id): place for place, call_id in enumerate(call_ids)}
+    found = []
+    for detail in details:
+        if isinstance(detail, dict) and detail.get("format") == DETAILS and _text_of(detail, "data"):
+            place = places.get(_UNSAFE.sub("", str(detail.get("id"))))
+            found.append(Thought(Reasoning(None, detail["data"]), place if call_ids else 0))
+    return found
+
+
+def _details(details: list[Any]) -> list[Thought]:
+    found = []
+    for detail in details:
+        if not isinstance(detail, dict) or detail.get("format") == DETAILS:
+            continue
+        text, seal = _text_of(detail, "text"), _text_of(detail, "signature") or _text_of(detail, "data")
+        summary = _text_of(detail, "summary")
+        if text or summary:
+            found.append(Thought(Reasoning(text, seal, [summary] if summary else [])))
+    return found if any(thought.reasoning.text for thought in found) else []
+
+
+def _blocks(blocks: Any) -> list[Thought]:
+    found = []
+    for block in blocks if isinstance(blocks, list) else []:
+        if isinstance(block, dict):
+            text, seal = _text_of(block, "thinking"), _text_of(block, "signature") or _text_of(block, "data")
+            if text or seal:
+                found.append(Thought(Reasoning(text, seal)))
+    return found
+
+
+def _text(message: wire.Message, calls: int) -> list[Thought]:
+    segments = message.reasoning_content
+    if isinstance(segments, list) and calls and len(segments) == calls + 1:
+        places = [*range(calls), None]
+        return [
+            Thought(Reasoning(segment), place)
+            for segment, place in zip(segments, places, strict=True)
+            if isinstance(segment, str) and segment
+        ]
+    for given in (segments, message.reasoning, message.reasoning_text, message.reasoning_details):
+        text = thinking_text(given)
+        if text:
+            return [Thought(Reasoning(text))]
+    return []
+
+
+def _text_of(holder: dict[str, Any], name: str) -> str | None:
+    value = holder.get(name)
+    return value if isinstance(value, str) and value else None

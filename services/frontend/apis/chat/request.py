@@ -1,0 +1,229 @@
+"""A Chat Completions request as a `Conversation`.
+
+`docs/chat.md` lists what each field does. Refused are fields that would silently change the meaning of the answer
+(audio output, unsupported output formats, files); unknown fields are ignored.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct
+
+from schemas.conversation import Client, Conversation, OutputFormat, Thinking, ToolSpec
+from schemas.errors import Invalid
+from services.frontend.apis.base import Collector, Renderer, Reply
+from services.frontend.apis.chat import tools, wire
+from services.frontend.apis.chat.history import History
+from services.frontend.apis.chat.shape import ReasoningField, ReasoningPlace, Settings, Shape, answered_tier
+from services.frontend.apis.chat.stream import ChatCollector, ChatStream
+from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.hints import first_header, hints
+from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts
+from services.frontend.apis.common.openai_wording import explainer, invalid_value, missing_parameter, unsupported
+from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
+
+REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
+REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_UNSPECIFIED = ("auto", "default")
+_bodies = BodyDecoder(wire.Body, tools.read_tools)
+_SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
+_explain = explainer(
+    {
+        "role": ("developer", "system", "user", "assistant", "tool", "function"),
+        "content.type": tuple(str(part.__struct_config__.tag) for part in get_args(wire.Part)),
+        "tool_calls.type": ("function", "custom"),
+        "tools.type": ("function", "custom"),
+        "tool_choice.type": ("function", "custom", "allowed_tools"),
+        "allowed_tools.mode": ("auto", "required"),
+        "response_format.type": ("text", "json_object", "json_schema"),
+        "format.type": ("text", "grammar"),
+        "grammar.syntax": ("lark", "regex"),
+        "thinking.type": ("enabled", "disabled", "adaptive", "auto"),
+        "reasoning_effort": EFFORTS,
+        "verbosity": ("low", "medium", "high"),
+    }
+)
+
+Mode: TypeAlias = Literal["default", "enabled", "adaptive", "disabled"]
+
+
+class ChatAsk(Struct, frozen=True):
+    """A parsed request."""
+
+    conversation: Conversation
+    choices: int
+    stream: bool
+    notes: list[str]
+    shape: Shape
+
+    @property
+    def conversations(self) -> Sequence[Conversation]:
+        """One for each choice, each with its own seed if one is given."""
+        return [for_choice(self.conversation, choice) for choice in range(self.choices)]
+
+    def renderer(self, reply: Reply) -> Renderer:
+        """The streamed answer."""
+        return ChatStream(reply, self.shape, self.choices)
+
+    def collector(self, reply: Reply) -> Collector:
+        """The answer in one piece."""
+        return ChatCollector(reply, self.shape, self.choices)
+
+
+def parse(
+    body: bytes,
+    headers: Mapping[str, str],
+    settings: Settings,
+    *,
+    counting: bool = False,
+    known: KnownParts[tools.Tools] | None = None,
+) -> ChatAsk:
+    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests.
+
+    `counting`: only the prompt is needed; calls and results may be unmatched.
+    """
+    parts = KnownParts[tools.Tools]() if known is None else known
+    request, given_tools = decode_body(partial(_bodies.decode, known=parts), body, _explain)
+    if not request.messages:
+        raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
+    _refuse(request)
+    specs = tools.specs(request, given_tools)
+    history = History(pairing=not counting)
+    history.read(request.messages)
+    conversation = Conversation(
+        request.model,
+        history.turns,
+        tools=specs,
+        tool_choice=tools.choice(request, specs),
+        thinking=thinking(request),
+        sampling=openai_sampling(request, max_tokens=_limit(request), logprobs=_logprobs(request)),
+        format=_format(request) or guided_format(request),
+        template_kwargs={**(request.chat_template_args or {}), **(request.chat_template_kwargs or {})},
+        client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+        verbosity=request.verbosity,
+        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
+        prefill=_continues(request),
+    )
+    notes = ["web_search_options"] if bytes(request.web_search_options) != b"null" else []
+    shape = _shape(request, specs, headers, settings)
+    return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape)
+
+
+def _refuse(request: wire.Body) -> None:
+    if "audio" in (request.modalities or ()):
+        raise unsupported("modalities", "'audio' is not supported by this server")
+    if request.chat_template is not None:
+        raise unsupported("chat_template")
+
+
+def _limit(request: wire.Body) -> int | None:
+    given = request.max_completion_tokens
+    return request.max_tokens if given is None else given
+
+
+def _logprobs(request: wire.Body) -> int | None:
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs:
+        message = "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled."
+        raise Invalid(message, param="top_logprobs", code="invalid_value")
+    return None
+
+
+def _format(request: wire.Body) -> OutputFormat | None:
+    given = request.response_format
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return OutputFormat("json_object")
+    if given.json_schema is None:
+        raise missing_parameter("response_format.json_schema")
+    schema = given.json_schema
+    if schema.schema is None:
+        return OutputFormat("json_object", name=schema.name, strict=schema.strict)
+    return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
+
+
+def _continues(request: wire.Body) -> bool:
+    last = request.messages[-1]
+    return bool(request.continue_final_message or last.prefix or last.partial)
+
+
+def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
+    if session := first_header(headers, _SESSION_HEADERS):
+        return session
+    key = request.prompt_cache_key
+    return key if isinstance(key, str) and key else None
+
+
+def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> Shape:
+    options = request.stream_options
+    return Shape(
+        reasoning=_reasoning(request, headers, settings),
+        details=_flag(headers.get(REASONING_DETAILS_HEADER), settings.reasoning_details),
+        legacy=tools.legacy(request),
+        freeform=frozenset(tool.name for tool in specs if tool.kind == "custom"),
+        logprobs=bool(request.logprobs),
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+        service_tier=answered_tier(request.service_tier),
+        fingerprint=settings.fingerprint,
+    )
+
+
+def _reasoning(request: wire.Body, headers: Mapping[str, str], settings: Settings) -> ReasoningPlace:
+    if request.include_reasoning is False or (request.reasoning is not None and request.reasoning.exclude):
+        return "omitted"
+    if request.separate_reasoning is False:
+        return "inline"
+    given = headers.get(REASONING_FIELD_HEADER)
+    return next((field for field in get_args(ReasoningField) if field == given), settings.reasoning_field)
+
+
+def _flag(given: str | None, default: bool) -> bool:
+    return default if given is None else given.lower() in ("1", "true")
+
+
+def thinking(body: wire.Body) -> Thinking:
+    """The request's thinking settings, from any of the ecosystem's fields. Raises Invalid for an unknown effort.
+
+    In order of precedence: `thinking` (DeepSeek, GLM, Kimi; Dynamo's boolean), `reasoning` (OpenRouter),
+    `enable_thinking` (Qwen's API), `reasoning_effort`. The client's `chat_template_kwargs` are applied later, over all
+    of them. An effort or a budget without a switch turns reasoning on; the effort `none` and a budget of 0 turn it off.
+    """
+    options = body.reasoning or wire.ReasoningOptions()
+    effort = _effort(body.reasoning_effort, "reasoning_effort") or _effort(options.effort, "reasoning.effort")
+    switch = body.thinking if isinstance(body.thinking, wire.Thinking) else None
+    budgets = (
+        switch.budget_tokens if switch else None,
+        options.max_tokens,
+        body.thinking_budget,
+        body.thinking_token_budget,
+    )
+    budget = next((budget for budget in budgets if budget is not None), None)
+    mode = _mode(body, options)
+    if mode is None:
+        mode = "default" if effort is None and budget is None else "adaptive"
+        mode = "disabled" if effort == "none" or budget == 0 else mode
+    return Thinking(mode, budget, effort)
+
+
+def _mode(body: wire.Body, options: wire.ReasoningOptions) -> Mode | None:
+    given = body.thinking
+    if isinstance(given, wire.Thinking):
+        return "adaptive" if given.type == "auto" else given.type
+    for switch in (given, options.enabled, body.enable_thinking):
+        if switch is not None:
+            return "enabled" if switch else "disabled"
+    return None
+
+
+def _effort(given: str | None, place: str) -> str | None:
+    if given is None or given in _UNSPECIFIED:
+        return None
+    if given not in EFFORTS:
+        raise invalid_value(given, place, EFFORTS)
+    return given

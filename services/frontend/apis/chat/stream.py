@@ -1,0 +1,271 @@
+"""A turn, or several side by side, as chunks of Chat Completions, or as one document that merges them.
+
+    start                                           role chunk of every choice
+    Delta "Let me look." of reasoning               delta.reasoning_content
+    BlockStop of reasoning                          nothing [, reasoning_dispatch]
+    BlockStart tool_use name=Read                   delta.tool_calls[{index,id,type,function{name,arguments:""}}]
+    Delta '{"file_path": "/a'                       delta.tool_calls[{index,function{arguments}}]
+    BlockStop complete                              nothing [, tool_call_dispatch]
+    Finish                                          delta {} with finish_reason; after the last choice usage and [DONE]
+
+Ids, names and roles are sent once: the Python SDK concatenates repeated strings.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from schemas.events import BlockStart, BlockStop, Dispatch, Finish, Prepared, TokenLogprob, TopLogprob
+from services.frontend.apis.base import Reply
+from services.frontend.apis.chat.calls import CallWriter
+from services.frontend.apis.chat.history import DETAILS
+from services.frontend.apis.chat.shape import Shape
+from services.frontend.apis.common.openai_chunks import ChunkCollector, ChunkStream, answer_head, first_usage, reason_of
+
+_THINK = ("<think>\n", "\n</think>\n\n")
+"""Around reasoning that is part of the content."""
+_CONTENT = b'{"content":'
+_encode = msgspec.json.Encoder().encode
+
+
+class ChatStream(ChunkStream["_Choice"]):
+    """Renders one answer."""
+
+    __slots__ = ("_shape",)
+
+    def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
+        self._shape = shape
+        super().__init__(
+            _answer_head("chat.completion.chunk", reply, shape),
+            choices,
+            lambda index, head, tail: _Choice(reply, shape, index, head, tail),
+            include_usage=shape.include_usage,
+            continuous_usage=shape.continuous_usage,
+        )
+
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        """The role chunk of every choice."""
+        role = b'{"role":"assistant","content":"","refusal":null}'
+        usage = first_usage(prepared[:1]) if self._shape.continuous_usage else None
+        return b"".join(choice.chunk(role, usage=usage) for choice in self._choices)
+
+
+class ChatCollector(ChunkCollector):
+    """Collects one answer."""
+
+    def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
+        reply = replace(reply, dispatch=False, dispatch_reasoning=False)
+        stream = ChatStream(reply, replace(shape, continuous_usage=False), choices)
+        super().__init__(stream, stream.start(()), _answer_head("chat.completion", reply, shape), choices)
+
+    def document(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """One choice, with its merged deltas as the message."""
+        message = choice.pop("delta")
+        if not message["content"] and ("tool_calls" in message or "function_call" in message):
+            message["content"] = None
+        return {"index": choice.pop("index"), "message": message, **choice}
+
+
+def _answer_head(object: str, reply: Reply, shape: Shape) -> dict[str, Any]:
+    head = answer_head(f"chatcmpl-{reply.turn}", object, reply, shape.fingerprint)
+    return head if shape.service_tier is None else {**head, "service_tier": shape.service_tier}
+
+
+class _Choice:
+    """Writes the chunks of one choice."""
+
+    __slots__ = (
+        "_block",
+        "_call",
+        "_calls",
+        "_complete",
+        "_dispatched",
+        "_frame",
+        "_head",
+        "_index",
+        "_reasoning_text",
+        "_reply",
+        "_seals",
+        "_seals_sent",
+        "_shape",
+        "_tail",
+        "_text",
+        "_thinking",
+        "_thought",
+        "plain",
+    )
+
+    def __init__(self, reply: Reply, shape: Shape, index: int, head: bytes, tail: bytes) -> None:
+        self._reply = reply
+        self._shape = shape
+        self._index = index
+        self._frame = head, tail
+        self._head = head + b'{"index":%d,"delta":' % index
+        self._tail = b',"logprobs":null,"finish_reason":null}' + tail
+        self._text = self._head + _CONTENT, b"}" + self._tail
+        first = "reasoning" if shape.reasoning == "reasoning" else "reasoning_content"
+        self._reasoning_text = self._head + b'{"%b":' % first.encode(), b"}" + self._tail
+        self._block: BlockStart | None = None
+        self._call: CallWriter | None = None
+        self._dispatched: Dispatch | None = None
+        self._calls = 0
+        self._complete = 0
+        self._thought: list[str] = []
+        self._thinking = False
+        """The open block has sent reasoning."""
+        self.plain: tuple[bytes, bytes] | None = None
+        self._seals: list[str] = []
+        """Seals of reasoning since the last call."""
+        self._seals_sent = 0
+
+    def chunk(self, delta: bytes, *, usage: dict[str, Any] | None = None, **fields: Any) -> bytes:
+        """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`."""
+        if not fields and usage is None:
+            return self._head + delta + self._tail
+        ending = _encode({"logprobs": None, "finish_reason": None, **fields})
+        tail = self._frame[1] if usage is None else b'],"usage":' + _encode(usage) + b"}\n\n"
+        return self._head + delta + b"," + ending[1:] + tail
+
+    def begin(self, event: BlockStart, out: list[bytes]) -> None:
+        self._block = event
+        self.plain = None
+        self._thought.clear()
+        self._thinking = False
+        if event.kind != "tool_use" or (self._shape.legacy and self._calls):
+            return
+        self._call = CallWriter(
+            event,
+            self._calls,
+            f"{self._reply.turn}c{self._index}b",
+            freeform=event.name in self._shape.freeform,
+            legacy=self._shape.legacy,
+        )
+        self._calls += 1
+        self._dispatched = None
+        out.append(self.chunk(self._call.opening()))
+        self._send_seals(self._call.id, out)
+
+    def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
+        block = self._block
+        if block is None:
+            return
+        if block.kind == "text":
+            if tokens and self._shape.logprobs:
+                out.append(self.chunk(_CONTENT + _encode(text) + b"}", logprobs=_logprobs(tokens)))
+            elif text:
+                head, tail = self._text
+                out.append(head + _encode(text) + tail)
+                self.plain = None if self._shape.logprobs else self._text
+        elif block.kind == "tool_use":
+            if self._call is not None:
+                self._add(self._call.piece(text), out)
+                around = self._call.plain()
+                self.plain = around and (self._head + around[0], around[1] + self._tail)
+        elif text:
+            self._reasoning(text, out)
+
+    def dispatch(self, event: Dispatch) -> None:
+        self._dispatched = event
+
+    def stop(self, event: BlockStop, out: list[bytes]) -> None:
+        block, self._block = self._block, None
+        self.plain = None
+        if block is None:
+            return
+        if block.kind == "tool_use":
+            self._stop_call(event, out)
+        elif block.kind == "reasoning" and self._thinking:
+            self._stop_reasoning(event, out)
+
+    def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
+        if self._block is not None:
+            self.stop(BlockStop(self._block.block, complete=False), out)
+        self._send_seals(None, out)
+        calls = ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
+        out.append(self.chunk(b"{}", usage=usage, **reason_of(event, calls)))
+
+    def _reasoning(self, text: str, out: list[bytes]) -> None:
+        place = self._shape.reasoning
+        opening, self._thinking = not self._thinking, True
+        if self._reply.dispatch_reasoning:
+            self._thought.append(text)
+        if place == "omitted":
+            return
+        head, tail = self._reasoning_text
+        if place == "inline":
+            head, tail = self._text
+            text = _THINK[0] + text if opening else text
+        encoded = _encode(text)
+        if place == "both":
+            tail = b',"reasoning":' + encoded + tail
+        elif not self._reply.dispatch_reasoning:
+            self.plain = head, tail
+        out.append(head + encoded + tail)
+
+    def _stop_reasoning(self, event: BlockStop, out: list[bytes]) -> None:
+        if self._shape.reasoning == "omitted":
+            return
+        if self._shape.reasoning == "inline":
+            out.append(self.chunk(_CONTENT + _encode(_THINK[1]) + b"}"))
+        if self._shape.details and event.seal:
+            self._seals.append(event.seal)
+        if self._reply.dispatch_reasoning:
+            reasoning = {"index": self._index, "reasoning_content": "".join(self._thought)}
+            self._event("reasoning_dispatch", reasoning, out)
+
+    def _stop_call(self, event: BlockStop, out: list[bytes]) -> None:
+        call, self._call = self._call, None
+        if call is None:
+            return
+        self._add(call.end(complete=event.complete), out)
+        if not event.complete:
+            return
+        self._complete += 1
+        dispatched = self._dispatched if self._reply.dispatch else None
+        whole = None if dispatched is None else call.whole(dispatched.arguments)
+        if whole is not None:
+            dispatch = {"choice_index": self._index, "tool_call": {"index": call.index, **whole}}
+            self._event("tool_call_dispatch", dispatch, out)
+
+    def _send_seals(self, call_id: str | None, out: list[bytes]) -> None:
+        """Sends the seals since the last call in `reasoning_details`. `call_id` None: the turn is over.
+
+        A client that sends them back restores the reasoning and its place: the id of an entry is that of the call that
+        follows it, and clients keep such entries with their calls. The SDKs join entries by `index`, so each is sent
+        once, whole.
+        """
+        if not self._seals:
+            return
+        entries = []
+        for index, seal in enumerate(self._seals, self._seals_sent):
+            entry_id = call_id or f"rs_{self._reply.turn}{self._index}{index}"
+            entries.append(
+                {"type": "reasoning.encrypted", "data": seal, "id": entry_id, "format": DETAILS, "index": index}
+            )
+        self._seals_sent += len(entries)
+        self._seals.clear()
+        out.append(self.chunk(_encode({"reasoning_details": entries})))
+
+    def _add(self, delta: bytes, out: list[bytes]) -> None:
+        if delta:
+            out.append(self._head + delta + self._tail)
+
+    def _event(self, name: str, content: dict[str, Any], out: list[bytes]) -> None:
+        # A chunk without choices and with a member of its own: the only form that every client ignores.
+        head, tail = self._frame
+        member = b"],%b:%b" % (_encode(name), _encode(content))
+        out.append(b"event: %b\n" % name.encode() + head + member + tail[1:])
+
+
+def _logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {
+        "content": [{**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top]} for token in tokens],
+        "refusal": None,
+    }
+
+
+def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
+    data = token.data or token.token.encode("utf-8", "replace")
+    return {"token": token.token, "logprob": token.logprob, "bytes": list(data)}

@@ -1,0 +1,129 @@
+"""The tools of a Chat request as the model sees them, and which of them it may call."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from schemas.conversation import Grammar, ToolChoice, ToolSpec
+from schemas.errors import Invalid
+from services.frontend.apis.chat import wire
+from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter
+
+_tools = msgspec.json.Decoder(list[wire.Tool] | None)
+_MODES: dict[str, Literal["none", "auto", "any"]] = {"none": "none", "auto": "auto", "required": "any"}
+
+
+class Tools(Struct, frozen=True):
+    """The tools of a request body. Requests share them: not to be changed."""
+
+    given: list[wire.Tool] | None
+    specs: list[ToolSpec]
+
+
+def read_tools(data: bytes) -> Tools:
+    """The tools of a request body from their JSON. Raises msgspec.ValidationError and Invalid."""
+    given = _tools.decode(data)
+    return Tools(given, _first_of_each([_tool(tool, f"tools[{index}]") for index, tool in enumerate(given or [])]))
+
+
+def specs(body: wire.Body, tools: Tools) -> list[ToolSpec]:
+    """The tools, then the legacy functions. Of several with one name the first counts. Raises Invalid."""
+    if not body.functions:
+        return tools.specs
+    return _first_of_each([*tools.specs, *(_function(function) for function in body.functions)])
+
+
+def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
+    """The request's `tool_choice`. Raises Invalid if it cannot be met."""
+    if legacy(body):
+        return _legacy_choice(body.function_call, tools)
+    given, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    if given is None:
+        return ToolChoice(parallel=parallel)
+    if isinstance(given, str):
+        return _mode(given, tools, parallel)
+    if given.type == "allowed_tools":
+        return _allowed(given, tools, parallel)
+    return ToolChoice("tool", _known(_name(given, "tool_choice"), tools, "tool_choice"), parallel)
+
+
+def legacy(body: wire.Body) -> bool:
+    """Whether the answer's call is in `function_call`: only `functions` are given."""
+    return bool(body.functions) and not body.tools
+
+
+def _first_of_each(found: list[ToolSpec]) -> list[ToolSpec]:
+    return list({tool.name: tool for tool in reversed(found)}.values())[::-1]
+
+
+def _tool(tool: wire.Tool, path: str) -> ToolSpec:
+    if tool.type == "function":
+        if tool.function is None:
+            raise missing_parameter(f"{path}.function")
+        return _function(tool.function)
+    custom = tool.custom
+    if custom is None:
+        raise missing_parameter(f"{path}.custom")
+    grammar = None
+    if custom.format is not None and custom.format.type == "grammar":
+        if custom.format.grammar is None:
+            raise missing_parameter(f"{path}.custom.format.grammar")
+        grammar = Grammar(custom.format.grammar.syntax, custom.format.grammar.definition)
+    return ToolSpec(custom.name, custom.description or "", kind="custom", grammar=grammar)
+
+
+def _function(function: wire.Function) -> ToolSpec:
+    return ToolSpec(function.name, function.description or "", function.parameters or {}, strict=function.strict)
+
+
+def _mode(given: str, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:
+    if given not in _MODES:
+        raise invalid_value(given, "tool_choice", list(_MODES))
+    if given == "required":
+        _needs_tools(tools, "tool_choice")
+    return ToolChoice(_MODES[given], parallel=parallel)
+
+
+def _allowed(given: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:
+    allowed = given.allowed_tools
+    if allowed is None:
+        raise missing_parameter("tool_choice.allowed_tools")
+    names = [
+        _known(_name(tool, place), tools, place)
+        for index, tool in enumerate(allowed.tools)
+        for place in [f"tool_choice.allowed_tools.tools[{index}]"]
+    ]
+    if allowed.mode == "required" and names:
+        return ToolChoice("any", parallel=parallel, allowed=names)
+    return ToolChoice(parallel=parallel, allowed=names) if names else ToolChoice("none", parallel=parallel)
+
+
+def _legacy_choice(given: str | wire.Named | None, tools: Sequence[ToolSpec]) -> ToolChoice:
+    if given is None:
+        return ToolChoice(parallel=False)
+    if isinstance(given, str):
+        if given not in ("none", "auto"):
+            raise invalid_value(given, "function_call", ("none", "auto"))
+        return ToolChoice("none" if given == "none" else "auto", parallel=False)
+    return ToolChoice("tool", _known(given.name, tools, "function_call"), parallel=False)
+
+
+def _name(given: wire.ToolChoice | wire.ChosenTool, place: str) -> str:
+    named = given.custom if given.type == "custom" else given.function
+    if named is None:
+        raise missing_parameter(f"{place}.{given.type}")
+    return named.name
+
+
+def _known(name: str, tools: Sequence[ToolSpec], place: str) -> str:
+    _needs_tools(tools, place)
+    if all(tool.name != name for tool in tools):
+        raise Invalid(f"Tool '{name}' in '{place}' not found in 'tools'.", param=place, code="invalid_value")
+    return name
+
+
+def _needs_tools(tools: Sequence[ToolSpec], place: str) -> None:
+    if not tools:
+        raise Invalid(f"'{place}' is only allowed when 'tools' are specified.", param=place)

@@ -1,0 +1,282 @@
+"""Types of a Chat Completions request.
+
+Fields that decide neither prompt nor answer are left out and skipped (`store`, `metadata`, `prediction`, `moderation`,
+`safety_identifier`, …). Reasoning is no part of the API and has the type Any: no form of it makes a request invalid.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Raw, Struct, field
+
+from services.frontend.apis.common.sampling_fields import Limit, OpenAIFields
+
+NULL: Any = field(default_factory=lambda: Raw(b"null"))
+"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
+
+
+class TextPart(Struct, tag="text"):
+    """Text."""
+
+    text: str
+
+
+class InputTextPart(Struct, tag="input_text"):
+    """Text as in Responses; some clients mix the two APIs."""
+
+    text: str
+
+
+class OutputTextPart(Struct, tag="output_text"):
+    """Text as in Responses; some clients mix the two APIs."""
+
+    text: str
+
+
+class RefusalPart(Struct, tag="refusal"):
+    """A refusal of the assistant."""
+
+    refusal: str
+
+
+class Url(Struct):
+    """A URL, or a data URL."""
+
+    url: str
+
+
+class ImagePart(Struct, tag="image_url"):
+    """An image."""
+
+    image_url: str | Url
+
+
+class VideoPart(Struct, tag="video_url"):
+    """A video (vLLM)."""
+
+    video_url: str | Url
+
+
+class AudioUrlPart(Struct, tag="audio_url"):
+    """Audio by URL (vLLM)."""
+
+    audio_url: str | Url
+
+
+class InputAudio(Struct):
+    """Audio in base64."""
+
+    data: str
+    format: str = ""
+
+
+class AudioPart(Struct, tag="input_audio"):
+    """Audio."""
+
+    input_audio: InputAudio
+
+
+class File(Struct):
+    """A document: inline, or in the Files API, which this server lacks."""
+
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+class FilePart(Struct, tag="file"):
+    """A document."""
+
+    file: File
+
+
+class ThinkingPart(Struct, tag="thinking"):
+    """Reasoning as a part of an assistant's content (Mistral)."""
+
+    thinking: Any = None
+
+
+Part: TypeAlias = (
+    TextPart
+    | InputTextPart
+    | OutputTextPart
+    | RefusalPart
+    | ImagePart
+    | VideoPart
+    | AudioUrlPart
+    | AudioPart
+    | FilePart
+    | ThinkingPart
+)
+Content: TypeAlias = str | list[Part | str]
+
+
+class FunctionCall(Struct):
+    """A call of a function. Natively `arguments` is JSON text; some clients send an object."""
+
+    name: str
+    arguments: Raw = NULL
+
+
+class CustomCall(Struct):
+    """A call of a freeform tool."""
+
+    name: str
+    input: str = ""
+
+
+class ToolCall(Struct):
+    """A call of the assistant."""
+
+    id: str
+    type: Literal["function", "custom"] | None = None
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
+
+
+class Message(Struct):
+    """One message of any role. The answer continues a message with `prefix` (DeepSeek) or `partial` (Kimi)."""
+
+    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
+    content: Content | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None
+    refusal: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    reasoning_text: Any = None
+    reasoning_details: Any = None
+    thinking_blocks: Any = None
+    prefix: bool | None = None
+    partial: bool | None = None
+
+
+class Function(Struct):
+    """A function."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class GrammarSpec(Struct):
+    """`definition` in the language `syntax`."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class CustomFormat(Struct):
+    """Format of a freeform tool's input; the grammar is one level deeper than in Responses."""
+
+    type: Literal["text", "grammar"]
+    grammar: GrammarSpec | None = None
+
+
+class Custom(Struct):
+    """A freeform tool."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class Tool(Struct):
+    """A tool; its `type` is the name of the member that it has."""
+
+    type: Literal["function", "custom"] = "function"
+    function: Function | None = None
+    custom: Custom | None = None
+
+
+class Named(Struct):
+    """The name of a tool."""
+
+    name: str
+
+
+class ChosenTool(Struct):
+    """One tool, named."""
+
+    type: Literal["function", "custom"] = "function"
+    function: Named | None = None
+    custom: Named | None = None
+
+
+class AllowedTools(Struct):
+    """The tools that may be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[ChosenTool]
+
+
+class ToolChoice(Struct):
+    """Which tool to call. Only `function` and `custom` name one."""
+
+    type: Literal["function", "custom", "allowed_tools"]
+    function: Named | None = None
+    custom: Named | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+class JsonSchema(Struct):
+    """The schema of the answer's text."""
+
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct):
+    """The format of the answer's text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class Thinking(Struct):
+    """The switch of DeepSeek, GLM and Kimi."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Limit | None = None
+
+
+class ReasoningOptions(Struct):
+    """The options of OpenRouter."""
+
+    effort: str | None = None
+    max_tokens: Limit | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+
+
+class Body(OpenAIFields, kw_only=True):
+    """The request."""
+
+    messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
+    max_completion_tokens: Limit | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Function] | None = None
+    function_call: str | Named | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    thinking: bool | Thinking | None = None
+    thinking_budget: Limit | None = None
+    thinking_token_budget: Limit | None = None
+    enable_thinking: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    modalities: list[str] | None = None
+    web_search_options: Raw = NULL
+    include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_args: dict[str, Any] | None = None

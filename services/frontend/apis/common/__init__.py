@@ -1,0 +1,1 @@
+"""What several APIs share: decoding, sampling fields, errors, structured output."""

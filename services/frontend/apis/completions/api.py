@@ -1,0 +1,58 @@
+"""Completions: its answer as types, and its operation."""
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from services.frontend.apis.base import Operation
+from services.frontend.apis.common.openai_chunks import EVENTS, FINGERPRINT, UsageAnswer
+from services.frontend.apis.common.shared_errors import OPENAI
+from services.frontend.apis.completions import wire
+from services.frontend.apis.completions.dialect import Completions
+from services.frontend.http.mount import Api, Mount
+
+PATH = "/v1/completions"
+
+
+class AnswerChoice(Struct):
+    """One of the answers."""
+
+    index: int
+    text: str
+    finish_reason: Literal["stop", "length"]
+    logprobs: dict[str, Any] | None
+
+
+class Answer(Struct):
+    """A text completion."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[AnswerChoice]
+    usage: UsageAnswer
+    system_fingerprint: str
+
+
+def _mount(mount: Mount) -> None:
+    mount.add_turns(PATH, Completions(FINGERPRINT))
+
+
+API = Api(
+    name="Completions",
+    title="OpenAI Chat Completions",
+    errors=OPENAI,
+    paths=("/v1/completions",),
+    operations=(
+        Operation(
+            path=PATH,
+            summary="Continue a text",
+            body=wire.Body,
+            example={"model": "your-model", "prompt": "Once upon a time", "max_tokens": 64},
+            answer=Answer,
+            events=EVENTS,
+        ),
+    ),
+    mount=_mount,
+)

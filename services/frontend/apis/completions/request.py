@@ -1,0 +1,135 @@
+"""A Completions request as `Conversation`s: one for each choice, `n` for each prompt."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Client, Conversation, RawPrompt
+from schemas.errors import Invalid
+from schemas.frames import pack_ids
+from services.frontend.apis.base import Collector, Renderer, Reply
+from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.hints import hints
+from services.frontend.apis.common.openai_wording import explainer
+from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.apis.completions import wire
+from services.frontend.apis.completions.stream import CompletionsCollector, CompletionsStream, Shape
+
+MAX_TOKENS = 16
+"""The API's own default."""
+
+_decoder = msgspec.json.Decoder(wire.Body)
+_explain = explainer({})
+
+MAX_CHOICES = 1024
+"""In one request, over all its prompts; each is a turn of its own."""
+
+
+class CompletionsAsk(Struct, frozen=True):
+    """A parsed request."""
+
+    conversation: Conversation
+    """Without its prompt."""
+    prompts: list[RawPrompt]
+    each: int
+    """Choices per prompt."""
+    stream: bool
+    notes: list[str]
+    shape: Shape
+
+    @property
+    def conversations(self) -> Sequence[Conversation]:
+        """One for each choice, by prompt; each choice of a prompt has its own seed if one is given."""
+        return [
+            replace(for_choice(self.conversation, choice), prompt=prompt)
+            for prompt in self.prompts
+            for choice in range(self.each)
+        ]
+
+    def renderer(self, reply: Reply) -> Renderer:
+        """The streamed answer."""
+        return CompletionsStream(reply, self.shape)
+
+    def collector(self, reply: Reply) -> Collector:
+        """The answer in one piece."""
+        return CompletionsCollector(reply, self.shape)
+
+
+def parse(body: bytes, headers: Mapping[str, str], fingerprint: str | None = None) -> CompletionsAsk:
+    """Parses a request. Raises Invalid in the native wording."""
+    request = decode_body(_decoder.decode, body, _explain)
+    found, each = prompts(request), request.n or 1
+    _check(request, len(found) * each)
+    limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    conversation = Conversation(
+        request.model,
+        [],
+        sampling=openai_sampling(request, max_tokens=limit, logprobs=request.logprobs),
+        format=guided_format(request),
+        client=Client(user_agent=headers.get("user-agent")),
+        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
+    )
+    texts = echoed(found, request)
+    options = request.stream_options
+    shape = Shape(
+        echoes=[text for text in texts for _ in range(each)],
+        prompts=len(found),
+        logprobs=request.logprobs is not None,
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+        fingerprint=fingerprint,
+    )
+    return CompletionsAsk(conversation, found, each, bool(request.stream), _notes(request), shape)
+
+
+def _check(request: wire.Body, choices: int) -> None:
+    if choices > MAX_CHOICES:
+        raise Invalid(f"Too many choices: {choices} of at most {MAX_CHOICES} in one request.", param="prompt")
+    if request.best_of and request.best_of != (request.n or 1):
+        message = "'best_of' other than 'n' is not supported by this server."
+        raise Invalid(message, param="best_of", code="unsupported_value")
+
+
+def _notes(request: wire.Body) -> list[str]:
+    # Few models are trained to fill a gap, each in its own format, which a client can write into the prompt.
+    return ["suffix"] if request.suffix else []
+
+
+def prompts(body: wire.Body) -> list[RawPrompt]:
+    """The prompts in the field's four forms; None is the empty text. Raises Invalid for an empty or mixed list."""
+    special = body.add_special_tokens is not False
+    given = body.prompt
+    if given is None or isinstance(given, str):
+        return [RawPrompt(given or "", add_special_tokens=special)]
+    if not given:
+        raise Invalid("Invalid 'prompt': empty array. Expected at least one prompt.", param="prompt")
+    ids = [item for item in given if isinstance(item, int)]
+    if len(ids) == len(given):
+        return [_tokens(ids)]
+    if ids:
+        raise Invalid("Invalid 'prompt': token ids and prompts cannot be mixed.", param="prompt", code="invalid_type")
+    return [
+        RawPrompt(item, add_special_tokens=special) if isinstance(item, str) else _tokens(item)
+        for item in given
+        if not isinstance(item, int)
+    ]
+
+
+def echoed(found: Sequence[RawPrompt], body: wire.Body) -> list[str]:
+    """The text before each prompt's answer: the prompt with `echo`, else "". Raises Invalid if it is unknown."""
+    if not body.echo:
+        return [""] * len(found)
+    texts = [prompt.text for prompt in found if prompt.text is not None]
+    if len(texts) < len(found):
+        raise Invalid("'echo' needs a prompt of text.", param="echo", code="unsupported_value")
+    if body.logprobs:
+        raise Invalid("'echo' with 'logprobs': those of a prompt are not known.", param="logprobs")
+    return texts
+
+
+def _tokens(ids: list[int]) -> RawPrompt:
+    if not ids:
+        raise Invalid("Invalid 'prompt': empty array. Expected at least one token.", param="prompt")
+    return RawPrompt(token_ids=pack_ids(ids))

@@ -1,0 +1,116 @@
+"""Turns side by side as chunks of Completions, or as one document: text, then a finish_reason, for each choice."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.events import BlockStart, BlockStop, Dispatch, Finish, Prepared, TokenLogprob
+from services.frontend.apis.base import Reply
+from services.frontend.apis.common.openai_chunks import ChunkCollector, ChunkStream, answer_head, first_usage, reason_of
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Shape(Struct, frozen=True):
+    """The form of one answer."""
+
+    echoes: list[str]
+    """The text before each choice; there are as many as choices."""
+    prompts: int = 1
+    logprobs: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    fingerprint: str | None = None
+
+
+class CompletionsStream(ChunkStream["_Choice"]):
+    """Renders one answer."""
+
+    __slots__ = ("_shape",)
+
+    def __init__(self, reply: Reply, shape: Shape) -> None:
+        self._shape = shape
+        super().__init__(
+            answer_head(f"cmpl-{reply.turn}", "text_completion", reply, shape.fingerprint),
+            len(shape.echoes),
+            lambda index, head, tail: _Choice(index, head, tail, shape),
+            include_usage=shape.include_usage,
+            continuous_usage=shape.continuous_usage,
+            prompts=shape.prompts,
+        )
+
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        """The prompts, where they are echoed."""
+        usage = None
+        if self._shape.continuous_usage:
+            usage = first_usage(prepared[:: len(prepared) // self._shape.prompts])
+        pairs = zip(self._choices, self._shape.echoes, strict=True)
+        return b"".join(choice.chunk(echo, usage=usage) for choice, echo in pairs if echo)
+
+
+class CompletionsCollector(ChunkCollector):
+    """Collects one answer."""
+
+    def __init__(self, reply: Reply, shape: Shape) -> None:
+        head = answer_head(f"cmpl-{reply.turn}", "text_completion", reply, shape.fingerprint)
+        stream = CompletionsStream(reply, replace(shape, continuous_usage=False))
+        super().__init__(stream, stream.start(()), head, len(shape.echoes))
+
+
+class _Choice:
+    """Writes the chunks of one choice."""
+
+    __slots__ = ("_base", "_head", "_index", "_length", "_logprobs", "_tail", "plain")
+
+    def __init__(self, index: int, head: bytes, tail: bytes, shape: Shape) -> None:
+        self._index = index
+        self._head = head
+        self._tail = tail
+        self._logprobs = shape.logprobs
+        self._length = self._base = len(shape.echoes[index])
+        """Characters of the choice's text, and of that before its open block; counted for log probabilities only."""
+        self.plain: tuple[bytes, bytes] | None = None
+        if not shape.logprobs:
+            self.plain = head + b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}' + tail
+
+    def begin(self, event: BlockStart, out: list[bytes]) -> None:
+        self._base = self._length
+
+    def dispatch(self, event: Dispatch) -> None:
+        """Completions have no calls."""
+
+    def stop(self, event: BlockStop, out: list[bytes]) -> None:
+        pass
+
+    def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
+        if self.plain is not None:
+            if text:
+                out.append(self.plain[0] + _encode(text) + self.plain[1])
+            return
+        if tokens:
+            out.append(self.chunk(text, logprobs=self._token_logprobs(tokens)))
+        elif text:
+            out.append(self.chunk(text))
+        self._length += len(text)
+
+    def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
+        out.append(self.chunk("", usage=usage, **reason_of(event)))
+
+    def chunk(self, text: str, *, usage: dict[str, Any] | None = None, **fields: Any) -> bytes:
+        document = {"index": self._index, "text": text, "logprobs": None, "finish_reason": None, **fields}
+        tail = self._tail if usage is None else b'],"usage":' + _encode(usage) + b"}\n\n"
+        return self._head + _encode(document) + tail
+
+    def _token_logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """The chosen token is always in `top_logprobs`, so there may be one more than requested, as natively."""
+        return {
+            "text_offset": [self._base + token.at for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "tokens": [token.token for token in tokens],
+            "top_logprobs": [
+                {token.token: token.logprob, **{top.token: top.logprob for top in token.top}} for token in tokens
+            ],
+        }

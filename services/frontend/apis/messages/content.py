@@ -1,0 +1,187 @@
+"""Content blocks as parts of the conversation: text, images, documents, search results, and other servers' tools."""
+
+import base64
+from collections.abc import Iterable
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from msgspec import Raw
+
+from schemas.conversation import Media, ResultPart, Text, ToolReference
+from schemas.errors import Invalid
+from services.frontend.apis.messages.wire import (
+    Base64Source,
+    Block,
+    BrowserStateBlock,
+    ContentSource,
+    DocumentBlock,
+    FileSource,
+    HostedBlock,
+    HostedUse,
+    ImageBlock,
+    PlainSource,
+    ResultBlock,
+    SearchResultBlock,
+    TextBlock,
+    ToolReferenceBlock,
+    UrlSource,
+)
+
+MAX_MEDIA_TYPE = 128
+
+_OPAQUE = frozenset({"encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"})
+
+
+def plain_parts(block: Block | ResultBlock, path: str) -> list[Text | Media] | None:
+    """The parts of a block that may stand in a message or in a tool result; None for a block of another kind.
+
+    Empty text, which agents send, is left out. Raises Invalid for a file reference.
+    """
+    if isinstance(block, TextBlock):
+        return [Text(block.text)] if block.text else []
+    if isinstance(block, ImageBlock):
+        return [_image(block, path)]
+    if isinstance(block, DocumentBlock):
+        return _document(block, path)
+    if isinstance(block, SearchResultBlock):
+        body = "\n".join(text.text for text in block.content)
+        return [Text(_headed((("Title", block.title), ("Source", block.source)), body))]
+    return None
+
+
+def result_parts(content: str | list[ResultBlock] | None, path: str) -> list[ResultPart]:
+    """The content of a tool result. A string and one text block are equivalent."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [Text(content)] if content else []
+    parts: list[ResultPart] = []
+    for index, block in enumerate(content):
+        if isinstance(block, ToolReferenceBlock):
+            parts.append(ToolReference(block.tool_name))
+        elif isinstance(block, BrowserStateBlock):
+            changes = raw_text(block.state_changes)
+            state = f"Open tabs: {raw_text(block.tabs)}"
+            parts.append(Text(state if changes == "null" else f"{state}\nChanges: {changes}"))
+        else:
+            parts += plain_parts(block, f"{path}.content.{index}") or []
+    return parts
+
+
+def raw_text(raw: Raw) -> str:
+    """JSON text as the client spelled it. Raises Invalid where it is not UTF-8."""
+    try:
+        return bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        raise Invalid(f"The request body is not valid JSON: {error}") from None
+
+
+def _image(block: ImageBlock, path: str) -> Media:
+    source = block.source
+    if isinstance(source, FileSource):
+        raise _no_files(path)
+    if isinstance(source, UrlSource):
+        return _linked("image", source.url)
+    return Media("image", media_type=source.media_type, size_bytes=_decoded_size(source, f"{path}.image"))
+
+
+def _document(block: DocumentBlock, path: str) -> list[Text | Media]:
+    source = block.source
+    if isinstance(source, FileSource):
+        raise _no_files(path)
+    if isinstance(source, UrlSource):
+        return [_linked("document", source.url, block.title)]
+    head = (("Title", block.title), ("Context", block.context))
+    if isinstance(source, Base64Source):
+        text = _plain_text(source)
+        if text is not None:
+            return [Text(_headed(head, text))]
+        size = _decoded_size(source, f"{path}.document")
+        return [Media("document", media_type=source.media_type, size_bytes=size, title=block.title)]
+    if isinstance(source, PlainSource):
+        return [Text(_headed(head, source.data))]
+    return _document_blocks(source, head, path)
+
+
+def _document_blocks(source: ContentSource, head: tuple[tuple[str, str | None], ...], path: str) -> list[Text | Media]:
+    if isinstance(source.content, str):
+        return [Text(_headed(head, source.content))]
+    title = _headed(head, "")
+    parts: list[Text | Media] = [Text(title)] if title else []
+    for index, block in enumerate(source.content):
+        parts += plain_parts(block, f"{path}.source.content.{index}") or []
+    return parts
+
+
+def _linked(kind: Literal["image", "document"], url: str, title: str | None = None) -> Media:
+    """Media by URL. The bytes of a `data:` URL are dropped like other inline bytes."""
+    if url[:5].lower() != "data:":
+        return Media(kind, url=url, title=title)
+    meta, _, data = url[5:].partition(",")
+    media_type, *marks = meta.split(";")
+    size = len(data) * 3 // 4 - data[-2:].count("=") if "base64" in marks else len(unquote_to_bytes(data))
+    return Media(kind, media_type=media_type[:MAX_MEDIA_TYPE], size_bytes=size, title=title)
+
+
+def _plain_text(source: Base64Source) -> str | None:
+    """The text of a text document that was sent as bytes."""
+    if not source.media_type.startswith("text/"):
+        return None
+    try:
+        return base64.b64decode(msgspec.json.decode(source.data, type=str), validate=True).decode()
+    except (ValueError, msgspec.ValidationError):
+        return None
+
+
+def _headed(head: Iterable[tuple[str, str | None]], body: str) -> str:
+    lines = [f"{name}: {value}" for name, value in head if value]
+    return "\n".join([*lines, "", body]) if lines else body
+
+
+def _decoded_size(source: Base64Source, path: str) -> int:
+    data = bytes(source.data)
+    if not data.startswith(b'"'):
+        raise Invalid(f"{path}.source.base64.data: Input should be a valid string")
+    characters = len(data) - 2 - data.count(b"\\")
+    return characters * 3 // 4 - data[-3:-1].count(b"=")
+
+
+def _no_files(path: str) -> Invalid:
+    return Invalid(f"{path}.source: file references are not supported by this server; send the content itself")
+
+
+def hosted_text(block: HostedBlock) -> str:
+    """A block of a tool that another server ran (web search, code execution, MCP, …), as text of the history.
+
+    Conversations that began elsewhere contain them and refer to their results. One line for a call; the readable
+    content of a result. Raises Invalid for content that is nested too deeply.
+    """
+    if isinstance(block, HostedUse):
+        return f"[{block.name or 'tool'} {raw_text(block.input)}]"
+    tag = str(block.__struct_config__.tag)
+    try:
+        return f"[{tag.removesuffix('_tool_result')} result]\n{_readable(block.content)}"
+    except RecursionError:
+        raise Invalid(f"`{tag}` block: its content is nested too deeply") from None
+
+
+def _readable(content: Raw) -> str:
+    value = msgspec.json.decode(content)
+    if isinstance(value, str):
+        return value
+    return "\n".join(_lines(value))
+
+
+def _lines(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [line for item in value for line in _lines(item)]
+    if isinstance(value, dict):
+        nested = [item for item in value.values() if isinstance(item, dict | list)]
+        flat = " ".join(str(item) for key, item in value.items() if _shown(key, item))
+        return ([flat] if flat else []) + [line for item in nested for line in _lines(item)]
+    return [] if value is None else [str(value)]
+
+
+def _shown(key: str, value: Any) -> bool:
+    return key != "type" and key not in _OPAQUE and isinstance(value, str | int | float) and value != ""

@@ -1,0 +1,198 @@
+"""Errors of the Messages API: their shape, and failed validations in the words of the native API, which clients parse.
+
+msgspec: "Object missing required field `text` - at `$.messages[0].content[1]`"
+native:  "messages.0.content.1.text.text: Field required"
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec import Struct
+
+from schemas.errors import ErrorInfo, ErrorKind, Invalid
+from services.frontend.apis.base import ErrorFormat, ErrorReply
+from services.frontend.apis.messages import wire
+
+KINDS: dict[ErrorKind, tuple[int, str]] = {
+    ErrorKind.INVALID: (400, "invalid_request_error"),
+    ErrorKind.CONTEXT_OVERFLOW: (400, "invalid_request_error"),
+    ErrorKind.UNAUTHORIZED: (401, "authentication_error"),
+    ErrorKind.FORBIDDEN: (403, "permission_error"),
+    ErrorKind.NOT_FOUND: (404, "not_found_error"),
+    ErrorKind.TOO_LARGE: (413, "request_too_large"),
+    ErrorKind.RATE_LIMITED: (429, "rate_limit_error"),
+    ErrorKind.OVERLOADED: (529, "overloaded_error"),
+    # Not 529: Claude Code gives up after three of those in a row, but tries ten times on any other 5xx, which is
+    # the time that a worker needs to load its model.
+    ErrorKind.UNAVAILABLE: (503, "overloaded_error"),
+    ErrorKind.TIMED_OUT: (504, "timeout_error"),
+    ErrorKind.ENGINE: (500, "api_error"),
+}
+"""Status and type of every kind of error."""
+
+
+class AnthropicErrorDetail(Struct):
+    """The kind and the text of an error."""
+
+    type: str
+    message: str
+    details: dict[str, Any] | None = None
+
+
+class AnthropicError(Struct):
+    """An error in the format of the Messages API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
+
+
+def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
+    """The error as an HTTP response."""
+    own_status, _ = KINDS[info.kind]
+    headers = {"content-type": "application/json"}
+    if info.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
+    return ErrorReply(status or own_status, headers, msgspec.json.encode(_document(info, request_id)))
+
+
+def error_event(info: ErrorInfo, request_id: str) -> bytes:
+    """The error as the last event of a stream."""
+    return b"event: error\ndata: " + msgspec.json.encode(_document(info, request_id)) + b"\n\n"
+
+
+def _document(info: ErrorInfo, request_id: str) -> dict[str, Any]:
+    error: dict[str, Any] = {"type": KINDS[info.kind][1], "message": info.message}
+    details = {**({"error_code": info.code} if info.code else {}), **(info.details or {})}
+    if details:
+        error["details"] = details
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+STATUSES = frozenset({408, *(status for status, _ in KINDS.values())})
+ANTHROPIC = ErrorFormat("anthropic", AnthropicError, STATUSES, error_reply)
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_EXPECTED = re.compile(r"Expected `([^`]*)`")
+_TAG = re.compile(r"Invalid (?:enum )?value '(.*)'", re.DOTALL)
+_TYPES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "object": "dictionary",
+    "array": "list",
+}
+
+
+def _tags(union: Any) -> tuple[str, ...]:
+    return tuple(str(kind.__struct_config__.tag) for kind in get_args(union))
+
+
+_BLOCKS = _tags(wire.Block)
+_KNOWN = {
+    "thinking": get_args(wire.Thinking.__annotations__["type"]),
+    "tool_choice": get_args(wire.ToolChoice.__annotations__["type"]),
+    "system": ("text",),
+    "format": ("json_schema",),
+    "output_format": ("json_schema",),
+    "tool": _tags(wire.ChangedTool),
+    "tool_changes": ("tool_addition", "tool_removal"),
+}
+"""Values of `type`, by the field that holds the object."""
+_KNOWN_IN = {
+    ("tool_result", "content"): _tags(wire.ResultBlock),
+    ("search_result", "content"): ("text",),
+    ("content", "content"): ("text", "image"),
+    ("image", "source"): _tags(wire.ImageBlock.__annotations__["source"]),
+    ("document", "source"): _tags(wire.DocumentBlock.__annotations__["source"]),
+}
+"""Values of `type` that depend on the type of the surrounding object."""
+_CHOICES = {
+    "role": ("user", "assistant", "system"),
+    "effort": get_args(wire.Effort),
+    "clear_at": ("next_user_message", "never"),
+    "display": ("summarized", "omitted", "updates"),
+}
+
+
+def explain(body: bytes, message: str) -> Invalid:
+    """The native error for a failed validation of `body`."""
+    match = _AT.match(message)
+    what, path = (match["what"], match["path"] or "") if match else (message, "")
+    steps = [name or index or "..." for name, index in _STEP.findall(path)]
+    if not steps and _EXPECTED.match(what):
+        return Invalid("The request body must be a JSON object.")
+    missing = _MISSING.match(what)
+    field = missing[1] if missing else None
+    if field == "type":
+        return Invalid(f"{_place(body, steps)}: Unable to extract tag using discriminator 'type'")
+    if missing:
+        steps = [*steps, missing[1]]
+        return Invalid(f"{_place(body, steps)}: Field required", param=".".join(steps))
+    tag = _TAG.match(what)
+    if tag and steps and steps[-1] == "type":
+        place = ".".join(steps[:-1])
+        found = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
+        tags = ", ".join(f"'{known}'" for known in _known(body, steps[:-1]))
+        return Invalid(f"{found}: {tags}" if tags else found, param=f"{place}.type")
+    return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
+
+
+def _reason(what: str, steps: Sequence[str]) -> str:
+    expected = _EXPECTED.match(what)
+    if expected:
+        kinds = [_TYPES.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
+        return f"Input should be a valid {' or '.join(kinds)}"
+    choices = _CHOICES.get(steps[-1] if steps else "")
+    if choices and what.startswith("Invalid enum value"):
+        quoted = [f"'{choice}'" for choice in choices]
+        return f"Input should be {', '.join(quoted[:-1])} or {quoted[-1]}"
+    return what
+
+
+def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:
+    """The tags that the object at `steps` may have."""
+    path = list(steps)
+    while path and path[-1].isdigit():
+        path.pop()
+    if not path:
+        return ()
+    node = _decoded(body)
+    for step in path[:-1]:
+        node = _child(node, step)
+    around = node.get("type") if isinstance(node, dict) else None
+    inside = _KNOWN_IN.get((around, path[-1])) if isinstance(around, str) else None
+    return inside or _KNOWN.get(path[-1]) or (_BLOCKS if path[-1] == "content" else ())
+
+
+def _place(body: bytes, steps: Sequence[str]) -> str:
+    """The path with the type of each block, as the native API writes it."""
+    node = _decoded(body)
+    place: list[str] = []
+    for at, step in enumerate(steps):
+        place.append(step)
+        node = _child(node, step)
+        inside = step.isdigit() or step in ("source", "thinking", "tool_choice")
+        if inside and at + 1 < len(steps) and isinstance(node, dict) and isinstance(node.get("type"), str):
+            place.append(node["type"])
+    return ".".join(place)
+
+
+def _decoded(body: bytes) -> Any:
+    """None if the body breaks off after the error, or is too deep."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _child(node: Any, step: str) -> Any:
+    if isinstance(node, list) and step.isdigit() and int(step) < len(node):
+        return node[int(step)]
+    return node.get(step) if isinstance(node, dict) else None

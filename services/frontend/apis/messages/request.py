@@ -1,0 +1,191 @@
+"""A Messages request as a `Conversation`.
+
+`docs/messages.md` lists what each field does. Refused are only fields that would silently change the meaning of the
+answer (threads, containers, MCP servers, files); unknown fields are ignored.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
+from schemas.errors import Invalid
+from services.frontend.apis.base import Collector, Renderer, Reply
+from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.hints import first_header, hints
+from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts
+from services.frontend.apis.common.sampling_fields import sampling_of
+from services.frontend.apis.messages import tools, wire
+from services.frontend.apis.messages.errors import explain
+from services.frontend.apis.messages.history import History, forget_thinking, thinking_turns
+from services.frontend.apis.messages.stream import MessagesCollector, MessagesStream
+
+THREADS = "thread_unsupported_request"
+"""On this code the SDK's tool runner sends the whole history again."""
+
+_bodies = BodyDecoder(wire.Body, tools.read_tools)
+_MIN_BUDGET = 1024
+_SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
+
+
+class MessagesAsk(Struct, frozen=True):
+    """A parsed request."""
+
+    conversation: Conversation
+    stream: bool
+    notes: list[str]
+    context_management: bool
+    """The request has the field, so the answer has it, too."""
+
+    @property
+    def conversations(self) -> Sequence[Conversation]:
+        """The one conversation: a Messages answer has one choice."""
+        return (self.conversation,)
+
+    def renderer(self, reply: Reply) -> Renderer:
+        """The streamed answer."""
+        omitted = self.conversation.thinking.display == "omitted"
+        return MessagesStream(reply, omit_thinking=omitted, context_management=self.context_management)
+
+    def collector(self, reply: Reply) -> Collector:
+        """The answer in one piece."""
+        omitted = self.conversation.thinking.display == "omitted"
+        return MessagesCollector(reply, omit_thinking=omitted, context_management=self.context_management)
+
+
+def parse(
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    counting: bool = False,
+    known: KnownParts[tools.Tools] | None = None,
+) -> MessagesAsk:
+    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests.
+
+    `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
+    calls and results, and may use features that this server lacks.
+    """
+    parts = KnownParts[tools.Tools]() if known is None else known
+    request, given_tools = decode_body(partial(_bodies.decode, known=parts), body, explain)
+    if not request.messages:
+        raise Invalid("messages: at least one message is required", param="messages")
+    if not counting:
+        _refuse(request)
+        _check_turn(request)
+    history = History(given_tools.specs, pairing=not counting)
+    history.read(request.messages)
+    kept = thinking_turns(request.context_management)
+    conversation = Conversation(
+        request.model,
+        forget_thinking(history.turns, kept) if isinstance(kept, int) else history.turns,
+        system=_system(request.system),
+        tools=history.tools.specs,
+        tool_choice=tools.choice(request, history.tools.offered),
+        thinking=msgspec.structs.replace(
+            _thinking(request, history.effort), history="default" if kept is None else "keep"
+        ),
+        sampling=sampling_of(request, max_tokens=request.max_tokens, stop=request.stop_sequences),
+        format=_format(request),
+        template_kwargs=request.chat_template_kwargs or {},
+        client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
+    )
+    return MessagesAsk(conversation, bool(request.stream), given_tools.dropped, request.context_management is not None)
+
+
+def _refuse(request: wire.Body) -> None:
+    if _given(request.thread):
+        raise Invalid(
+            "thread: message threads are not supported by this server", code=THREADS, details={"unsupported": []}
+        )
+    if request.mcp_servers:
+        raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
+    if _given(request.compaction):
+        raise Invalid("compaction: not supported by this server", param="compaction")
+    if _needs_container(request):
+        raise Invalid("container: not supported by this server", param="container")
+
+
+def _needs_container(request: wire.Body) -> bool:
+    # A container is where the code_execution tool runs. Without that tool an object that describes one changes nothing
+    # (the SDK's own tests send it); a bare id refers to the state of an earlier request.
+    if isinstance(request.container, str):
+        return True
+    coding = any((tool.type or "").startswith("code_execution_") for tool in request.tools or [])
+    return request.container is not None and coding
+
+
+def _check_turn(request: wire.Body) -> None:
+    if request.max_tokens is None:
+        raise Invalid("max_tokens: Field required", param="max_tokens")
+    if request.max_tokens < 0:
+        raise Invalid("max_tokens: Input should be greater than or equal to 0", param="max_tokens")
+    if any(not stop for stop in request.stop_sequences or []):
+        raise Invalid("stop_sequences: each stop sequence must be non-empty", param="stop_sequences")
+    budget = request.thinking.budget_tokens if request.thinking else None
+    if budget is not None and budget >= request.max_tokens > 0:
+        raise Invalid("`max_tokens` must be greater than `thinking.budget_tokens`.", param="thinking.budget_tokens")
+    last = request.messages[-1]
+    if last.role == "assistant" and last.content:
+        final = last.content if isinstance(last.content, str) else last.content[-1]
+        text = final.text if isinstance(final, wire.TextBlock) else final
+        if isinstance(text, str) and text != text.rstrip():
+            raise Invalid("messages: final assistant content cannot end with trailing whitespace")
+
+
+def _system(system: str | list[wire.TextBlock] | None) -> list[Text]:
+    if not system:
+        return []
+    texts = [system] if isinstance(system, str) else [block.text for block in system]
+    return [Text(text) for text in texts if text]
+
+
+def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
+    effort = latest_effort or (request.output_config.effort if request.output_config else None)
+    given = request.thinking
+    if given is None:
+        # Claude Code sends effort without `thinking` when thinking is off, and in its side jobs.
+        return Thinking("disabled" if effort else "default", effort=effort)
+    if given.type == "disabled":
+        return Thinking("disabled", effort=effort)
+    display: Literal["full", "omitted"] = "omitted" if given.display == "omitted" else "full"
+    if given.type != "enabled":
+        return Thinking("adaptive", effort=effort, display=display)
+    if given.budget_tokens is None:
+        raise Invalid("thinking.enabled.budget_tokens: Field required", param="thinking.budget_tokens")
+    if given.budget_tokens < _MIN_BUDGET:
+        raise Invalid(
+            f"thinking.enabled.budget_tokens: Input should be greater than or equal to {_MIN_BUDGET}",
+            param="thinking.budget_tokens",
+        )
+    return Thinking("enabled", given.budget_tokens, effort, display)
+
+
+def _format(request: wire.Body) -> OutputFormat | None:
+    given = (request.output_config.format if request.output_config else None) or request.output_format
+    return None if given is None else OutputFormat("json_schema", schema=given.schema)
+
+
+def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
+    if session := first_header(headers, _SESSION_HEADERS):
+        return session
+    user = request.metadata.user_id if request.metadata else None
+    if not user:
+        return None
+    try:
+        return msgspec.json.decode(user, type=_UserId).session_id
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        # Claude Code before 2.1: user_<hash>_account_<uuid>_session_<uuid>
+        _, found, session = user.rpartition("_session_")
+        return session if found and session else None
+
+
+class _UserId(Struct):
+    session_id: str | None = None
+
+
+def _given(raw: Raw) -> bool:
+    return bytes(raw) != b"null"

@@ -1,0 +1,333 @@
+"""A turn as the event stream of the Messages API, or as one Message that merges it.
+
+    BlockStart reasoning                            nothing yet
+    Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta
+    BlockStop seal=…                                signature_delta, content_block_stop [, reasoning_dispatch]
+    BlockStart tool_use name=Read                   content_block_start tool_use, input_json_delta ""
+    Delta '{"file_path": "/a'                       input_json_delta
+    BlockStop complete                              content_block_stop [, tool_call_dispatch]
+    Finish                                          message_delta, message_stop
+
+A text or thinking block opens with its first character, so none is ever empty; the indices that the client sees are
+counted here and have no gaps. Agents start a tool at its content_block_stop, while the stream continues.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from schemas.errors import ErrorInfo
+from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
+from services.frontend.apis.base import Reply, failure_of
+from services.frontend.apis.common.merging import merge, payloads
+from services.frontend.apis.messages.errors import error_event
+from services.frontend.apis.messages.wire import UNSEALED
+
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+_encode = msgspec.json.Encoder().encode
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
+_FIELDS = {
+    "text": (b"text_delta", b"text"),
+    "reasoning": (b"thinking_delta", b"thinking"),
+    "tool_use": (b"input_json_delta", b"partial_json"),
+}
+_END = b"}}\n\n"
+_REASONS = {
+    FinishReason.STOP: "end_turn",
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTEXT: "model_context_window_exceeded",
+    FinishReason.STOP_STRING: "stop_sequence",
+}
+
+
+class MessagesStream:
+    """Renders one turn."""
+
+    __slots__ = (
+        "_begun",
+        "_block",
+        "_call",
+        "_calls",
+        "_context_management",
+        "_head",
+        "_index",
+        "_omit_thinking",
+        "_open",
+        "_pinged",
+        "_plain",
+        "_reply",
+        "_text",
+    )
+
+    def __init__(self, reply: Reply, *, omit_thinking: bool = False, context_management: bool = False) -> None:
+        self._reply = reply
+        self._omit_thinking = omit_thinking
+        self._context_management = context_management
+        self._block: BlockStart | None = None
+        self._open = False
+        self._index = -1
+        self._head = b""
+        self._plain = False
+        """A delta of the open block is `_head`, its text and `_END`, and changes nothing else."""
+        self._calls = 0
+        self._pinged = False
+        self._begun = False
+        self._text: list[str] = []
+        """The open reasoning, where it is sent again whole."""
+        self._call: Dispatch | None = None
+        """The open block as a complete call."""
+
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        """`message_start`, with the exact size of the prompt."""
+        message: dict[str, Any] = {
+            "id": f"msg_{self._reply.turn}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._reply.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _first_usage(prepared[0].prompt_tokens),
+        }
+        return _event("message_start", {"message": message})
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        """The next events. Deltas that came together are sent together, as one."""
+        if self._plain and len(events) == 1 and type(first := events[0]) is Delta and first.text:
+            return self._head + _encode(first.text) + _END
+        out: list[bytes] = []
+        texts: list[str] = []
+        for event in events:
+            if isinstance(event, Delta):
+                texts.append(event.text)
+                continue
+            if texts:
+                self._delta("".join(texts), out)
+                texts.clear()
+            if isinstance(event, BlockStart):
+                self._start(event, out)
+            elif isinstance(event, Dispatch):
+                self._call = event
+            elif isinstance(event, BlockStop):
+                self._stop(event, out)
+            else:
+                self._end(event, out)
+        if texts:
+            self._delta("".join(texts), out)
+        return b"".join(out)
+
+    def error(self, info: ErrorInfo) -> bytes:
+        """The `error` event; nothing follows it."""
+        return error_event(info, self._reply.request_id)
+
+    def _start(self, event: BlockStart, out: list[bytes]) -> None:
+        self._block = event
+        self._open = self._plain = False
+        self._begun = False
+        self._text.clear()
+        self._call = None
+        if event.kind == "tool_use":
+            self._announce(event, _tool_use(event, self._reply), out)
+            out.append(self._head + b'""' + _END)
+
+    def _announce(self, block: BlockStart, content: dict[str, Any], out: list[bytes]) -> None:
+        self._index += 1
+        self._open = True
+        self._head = _DELTA % (self._index, *_FIELDS[block.kind])
+        out.append(_event("content_block_start", {"index": self._index, "content_block": content}))
+        if not self._pinged:
+            self._pinged = True
+            out.append(PING)
+
+    def _delta(self, text: str, out: list[bytes]) -> None:
+        block = self._block
+        if block is None or not text:
+            return
+        if not self._open:
+            empty: dict[str, Any] = {"type": "text", "text": ""}
+            if block.kind == "reasoning":
+                empty = {"type": "thinking", "thinking": "", "signature": ""}
+            self._announce(block, empty, out)
+        if block.kind == "reasoning" and self._omit_thinking:
+            return
+        kept = block.kind == "reasoning" and self._reply.dispatch_reasoning
+        if kept:
+            self._text.append(text)
+        self._plain = not kept
+        self._begun = True
+        out.append(self._head + _encode(text) + _END)
+
+    def _stop(self, event: BlockStop, out: list[bytes]) -> None:
+        block, self._block = self._block, None
+        self._plain = False
+        if block is None or not self._open:
+            return
+        if block.kind == "reasoning":
+            head = _DELTA % (self._index, b"signature_delta", b"signature")
+            out.append(head + _encode(event.seal or UNSEALED) + _END)
+        if block.kind == "tool_use" and not event.complete and not self._begun:
+            # No arguments at all would be read as {} and run; the beginning of an object never is.
+            out.append(self._head + b'"{"' + _END)
+        out.append(_event("content_block_stop", {"index": self._index}))
+        if block.kind == "tool_use" and event.complete:
+            self._calls += 1
+        if block.kind == "reasoning" and event.complete and self._reply.dispatch_reasoning:
+            self._dispatch(block, "".join(self._text), event.seal, out)
+        elif self._call is not None and event.complete and self._reply.dispatch:
+            self._dispatch(block, self._call.arguments or "{}", None, out)
+
+    def _dispatch(self, block: BlockStart, text: str, seal: str | None, out: list[bytes]) -> None:
+        """An extra event on request: the whole block, as in a document.
+
+        `data.type` is `ping`, since the AI SDK fails on unknown types. Other clients use the event's name.
+        """
+        if block.kind == "reasoning":
+            name = "reasoning_dispatch"
+            content: dict[str, Any] = {"type": "thinking", "thinking": text, "signature": seal or UNSEALED}
+        elif _is_object(text):
+            name = "tool_call_dispatch"
+            arguments = text.encode()
+            if b"\n" in arguments or b"\r" in arguments:
+                # An event is one line; the model may have put line breaks between the tokens of its JSON.
+                arguments = msgspec.json.format(arguments, indent=-1)
+            content = {**_tool_use(block, self._reply), "input": Raw(arguments)}
+        else:
+            return
+        data = _encode({"type": "ping", name: {"index": self._index, **content}})
+        out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
+
+    def _end(self, event: TurnEvent, out: list[bytes]) -> None:
+        failure = failure_of(event)
+        if failure is not None:
+            out.append(self.error(failure))
+        elif isinstance(event, Finish):
+            if self._block is not None:
+                self._stop(BlockStop(self._block.block, complete=False), out)
+            last: dict[str, Any] = {"delta": _stop(event, self._calls), "usage": _last_usage(event.usage)}
+            if self._context_management:
+                last["context_management"] = {"applied_edits": []}
+            out.append(_event("message_delta", last))
+            out.append(_event("message_stop", {}))
+
+
+class MessagesCollector:
+    """Collects one turn by merging the events of its stream.
+
+    Calls that are incomplete or no JSON object are left out: a Message cannot mark a call as not to be run.
+    """
+
+    def __init__(self, reply: Reply, *, omit_thinking: bool = False, context_management: bool = False) -> None:
+        self._stream = MessagesStream(
+            replace(reply, dispatch=False, dispatch_reasoning=False),
+            omit_thinking=omit_thinking,
+            context_management=context_management,
+        )
+        self._opening = b""
+        self._events: list[TurnEvent] = []
+
+    def start(self, prepared: Sequence[Prepared]) -> None:
+        """Takes the size of the prompt."""
+        self._opening = self._stream.start(prepared)
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        """Takes the next events."""
+        self._events += events
+
+    def body(self) -> bytes:
+        """The Message. Call it after a Finish only."""
+        if not self._events or not isinstance(self._events[-1], Finish):
+            raise RuntimeError("the turn has not finished")
+        message: dict[str, Any] = {}
+        content: list[dict[str, Any]] = []
+        for event in payloads(self._opening + self._stream.events(_without_broken_calls(self._events))):
+            if event["type"] == "message_start":
+                message = event["message"]
+            elif event["type"] == "content_block_start":
+                content.append(event["content_block"])
+            elif event["type"] == "content_block_delta":
+                merge(content[-1], {name: text for name, text in event["delta"].items() if name != "type"})
+            elif event["type"] == "message_delta":
+                usage = {**message["usage"], **event.pop("usage")}
+                message |= {"content": content, **event.pop("delta"), "usage": usage}
+                message |= {name: value for name, value in event.items() if name != "type"}
+        for block in content:
+            if "partial_json" in block:
+                block["input"] = Raw((block.pop("partial_json") or "{}").encode())
+        return _encode(message)
+
+
+def _without_broken_calls(events: Sequence[TurnEvent]) -> list[TurnEvent]:
+    kept: list[TurnEvent] = []
+    call: list[TurnEvent] = []
+    for event in events:
+        if isinstance(event, BlockStart) and event.kind == "tool_use":
+            call = [event]
+        elif not call:
+            kept.append(event)
+        elif isinstance(event, Delta | Dispatch):
+            call.append(event)
+        else:
+            if isinstance(event, BlockStop):
+                text = "".join(part.text for part in call if isinstance(part, Delta))
+                kept += [*call, event] if event.complete and _is_object(text or "{}") else []
+            else:
+                kept.append(event)
+            call = []
+    return kept
+
+
+def _stop(finish: Finish, complete_calls: int) -> dict[str, Any]:
+    """`stop_reason` and `stop_sequence`. A turn cut off after a complete call has `max_tokens`, as natively."""
+    reason = _REASONS.get(finish.reason, "end_turn")
+    if reason == "end_turn" and complete_calls:
+        reason = "tool_use"
+    return {"stop_reason": reason, "stop_sequence": finish.stop_string if reason == "stop_sequence" else None}
+
+
+def _first_usage(prompt_tokens: int) -> dict[str, Any]:
+    """Usage before decoding begins. The cached part is not known yet; the end of the stream corrects it."""
+    return {
+        "input_tokens": prompt_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+        "output_tokens": 1,
+        "service_tier": "standard",
+    }
+
+
+def _last_usage(usage: Usage) -> dict[str, Any]:
+    """Usage of the whole turn; `input_tokens` excludes those that were read from the cache."""
+    return {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.output,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning},
+    }
+
+
+def _is_object(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=dict[str, Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _tool_use(block: BlockStart, reply: Reply) -> dict[str, Any]:
+    return {
+        "type": "tool_use",
+        "id": block.call_id or f"toolu_{reply.turn}{block.block}",
+        "name": block.name or "",
+        "input": {},
+        "caller": {"type": "direct"},
+    }
+
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + _encode({"type": name, **fields}) + b"\n\n"

@@ -1,0 +1,244 @@
+"""The tools of a Messages request as the model sees them, and the changes that its messages make to them.
+
+Custom tools pass through. Tools whose schema the request leaves out because Anthropic's models know it (bash, text
+editor, memory) get one here; the client runs them like any other. Tools that Anthropic's servers run are left out and
+named in the notes: Claude Code's WebSearch sends nothing else and accepts a plain answer, while a 400 fails its call.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Text, ToolChoice, ToolSpec
+from schemas.errors import Invalid
+from services.frontend.apis.messages import wire
+from services.frontend.apis.messages.content import raw_text
+
+_tools = msgspec.json.Decoder(list[wire.Tool] | None)
+CUSTOM = "custom"
+HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_", "mcp_toolset")
+_SEARCH = "tool_search_tool_"
+_STRING = {"type": "string"}
+_EDITOR = "Shows, creates and edits files."
+_EDITS: dict[str, Any] = {
+    "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
+    "path": {**_STRING, "description": "Absolute path of the file or directory."},
+    "file_text": {**_STRING, "description": "For create: the content of the file."},
+    "old_str": {**_STRING, "description": "For str_replace: the text to replace; it must occur exactly once."},
+    "new_str": {**_STRING, "description": "For str_replace: the text to put in its place."},
+    "insert_line": {"type": "integer", "description": "For insert: the line after which to insert; 0: at the top."},
+    "insert_text": {**_STRING, "description": "For insert: the text to insert."},
+    "view_range": {
+        "type": "array",
+        "items": {"type": "integer"},
+        "description": "First and last line to show; -1 as the last: to the end.",
+    },
+}
+_BUILT_IN: tuple[tuple[str, str, str, dict[str, Any], list[str]], ...] = (
+    (
+        "bash_",
+        "bash",
+        "Runs commands in a bash shell that persists between calls.",
+        {
+            "command": {**_STRING, "description": "The command to run."},
+            "restart": {"type": "boolean", "description": "True: start the shell anew."},
+        },
+        [],
+    ),
+    ("text_editor_20250124", "str_replace_editor", _EDITOR, _EDITS, ["command"]),
+    ("text_editor_", "str_replace_based_edit_tool", _EDITOR, _EDITS, ["command"]),
+    (
+        "memory_",
+        "memory",
+        "Keeps notes in files under /memories between conversations.",
+        {
+            **_EDITS,
+            "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
+            "old_path": {**_STRING, "description": "For rename."},
+            "new_path": _STRING,
+        },
+        ["command"],
+    ),
+)
+"""Prefix of the type, name, description, properties and required properties."""
+Change: TypeAlias = wire.ToolAdditionBlock | wire.ToolRemovalBlock
+
+
+class Tools(Struct, frozen=True):
+    """The tools of a request body. Requests share them: not to be changed."""
+
+    given: list[wire.Tool] | None
+    specs: list[ToolSpec]
+    dropped: list[str]
+    """The types of those that this server cannot run."""
+
+
+def read_tools(data: bytes) -> Tools:
+    """The tools of a request body from their JSON. Raises msgspec.ValidationError and Invalid."""
+    given = _tools.decode(data)
+    return Tools(given, *specs(given or []))
+
+
+def specs(tools: list[wire.Tool]) -> tuple[list[ToolSpec], list[str]]:
+    """The tools that the model sees, and the types of those that were left out.
+
+    Raises Invalid for a type that neither the client nor this server can run, and for two tools of one name.
+    """
+    shown: list[ToolSpec] = []
+    dropped: list[str] = []
+    for index, tool in enumerate(tools):
+        if tool.type is not None and tool.type.startswith(HOSTED):
+            dropped.append(tool.type)
+        else:
+            shown.append(spec(tool, f"tools.{index}"))
+    names = [tool.name for tool in shown]
+    if len(set(names)) < len(names):
+        raise Invalid("tools: Tool names must be unique.", code="tool_name_conflict")
+    if any(kind.startswith(_SEARCH) for kind in dropped):
+        # Without the search nothing could load a deferred tool, so all are listed from the start.
+        shown = [replace(tool, deferred=False) for tool in shown]
+    return shown, dropped
+
+
+def spec(tool: wire.Tool, path: str) -> ToolSpec:
+    """One tool. Raises Invalid."""
+    kind = tool.type or CUSTOM
+    if kind == CUSTOM:
+        if not tool.name:
+            raise Invalid(f"{path}.custom.name: Field required", param=f"{path}.name")
+        if tool.input_schema is None:
+            raise Invalid(f"{path}.custom.input_schema: Field required", param=f"{path}.input_schema")
+        name, description, schema = tool.name, _described(tool), tool.input_schema
+    else:
+        name, description, schema = _built_in(kind, path)
+    return ToolSpec(
+        tool.name or name,
+        description=description,
+        schema=schema,
+        deferred=bool(tool.defer_loading),
+        strict=tool.strict,
+    )
+
+
+def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
+    """The request's `tool_choice`. Raises Invalid if it cannot be met."""
+    given = body.tool_choice
+    if given is None:
+        return ToolChoice()
+    if not body.tools and not tools:
+        raise Invalid("tool_choice: may only be specified while providing tools.", param="tool_choice")
+    if given.type == "tool" and not given.name:
+        raise Invalid("tool_choice.tool.name: Field required", param="tool_choice.name")
+    parallel = not given.disable_parallel_tool_use
+    forced = given.type in ("any", "tool")
+    if forced and body.thinking is not None and body.thinking.type == "enabled":
+        raise Invalid("Thinking may not be enabled when tool_choice forces tool use.", param="tool_choice")
+    if not tools:
+        return ToolChoice(parallel=parallel)
+    if given.type != "tool":
+        return ToolChoice(given.type, parallel=parallel)
+    if any(tool.name == given.name for tool in tools):
+        return ToolChoice("tool", name=given.name, parallel=parallel)
+    if any(tool.name == given.name and (tool.type or CUSTOM).startswith(HOSTED) for tool in body.tools or []):
+        return ToolChoice(parallel=parallel)
+    raise Invalid(f"tool_choice.tool.name: Tool '{given.name}' not found in provided tools", param="tool_choice")
+
+
+def _described(tool: wire.Tool) -> str:
+    text = tool.description or ""
+    if not tool.input_examples:
+        return text
+    examples = "\n".join(raw_text(example) for example in tool.input_examples)
+    return f"{text}\n\nExamples of input:\n{examples}".lstrip()
+
+
+def _built_in(kind: str, path: str) -> tuple[str, str, dict[str, Any]]:
+    for prefix, name, description, properties, required in _BUILT_IN:
+        if kind.startswith(prefix):
+            return name, description, {"type": "object", "properties": properties, "required": required}
+    raise Invalid(
+        f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags: "
+        "'custom', 'bash_20250124', 'memory_20250818', 'text_editor_20250124', 'text_editor_20250429', "
+        "'text_editor_20250728'",
+        param=f"{path}.type",
+    )
+
+
+class ToolSet:
+    """The tools of one request, as its messages add and withdraw them.
+
+    The model reads of a change where it happens. The list at the front of the prompt stays the same, and with it the
+    cached prompt of every turn so far.
+    """
+
+    def __init__(self, specs: list[ToolSpec]) -> None:
+        self._declared = specs
+        self._withdrawn: set[str] = set()
+        self.specs = specs
+        """All that the prompt describes, in the list at its front or further on."""
+
+    @property
+    def offered(self) -> list[ToolSpec]:
+        """Those that may be called at the end of the conversation."""
+        return [spec for spec in self.specs if spec.name not in self._withdrawn]
+
+    def change(self, block: Change, path: str) -> list[Text]:
+        """The text that describes a change, in its place. Raises Invalid for an invalid definition.
+
+        Empty for an unknown tool: it may be one of an MCP server, or of a conversation that continues without it.
+        """
+        spec = self._changed(block, path)
+        if spec is None:
+            return []
+        if isinstance(block, wire.ToolRemovalBlock):
+            self._withdrawn.add(spec.name)
+            return [Text(f"From here on the tool `{spec.name}` is not available any more.")]
+        if not any(not known.deferred for known in self.specs):
+            # Without a list at the front the model has no instructions how to call tools.
+            self._put(replace(spec, deferred=False))
+            return []
+        known = not spec.deferred and spec.name not in self._withdrawn
+        self._withdrawn.discard(spec.name)
+        return [] if known else [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
+
+    def compact(self, changes: Sequence[Change], path: str) -> None:
+        """A compaction replaces all text before it, so the list at the front is made again: from the request's tools
+        and the changes that the compaction carries. Raises Invalid."""
+        self.specs = self._declared
+        self._withdrawn.clear()
+        for index, block in enumerate(changes):
+            spec = self._changed(block, f"{path}.tool_changes.{index}")
+            if spec is not None and isinstance(block, wire.ToolAdditionBlock):
+                self._put(replace(spec, deferred=False))
+            elif spec is not None:
+                self.specs = [known for known in self.specs if known.name != spec.name]
+
+    def _changed(self, block: Change, path: str) -> ToolSpec | None:
+        changed = block.tool
+        if isinstance(changed, wire.ToolDefinition):
+            if (changed.definition.type or CUSTOM).startswith(HOSTED):
+                return None
+            added = replace(spec(changed.definition, f"{path}.tool.definition"), deferred=True)
+            self._put(added)
+            return added
+        if isinstance(changed, wire.NamedTool):
+            return next((spec for spec in self.specs if spec.name == changed.name), None)
+        return None
+
+    def _put(self, spec: ToolSpec) -> None:
+        names = [known.name for known in self.specs]
+        if spec.name in names:
+            self.specs = [spec if known.name == spec.name else known for known in self.specs]
+        else:
+            self.specs = [*self.specs, spec]
+
+
+def _definition(spec: ToolSpec) -> str:
+    """The tool in the form in which templates list tools."""
+    schema = spec.schema or {"type": "object", "properties": {}}
+    function = {"name": spec.name, "description": spec.description, "parameters": schema}
+    return json.dumps({"type": "function", "function": function}, ensure_ascii=False)

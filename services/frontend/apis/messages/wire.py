@@ -1,0 +1,378 @@
+"""Types of a Messages request.
+
+Fields that decide neither prompt nor answer are left out and skipped (`cache_control`, `citations`, `speed`,
+`service_tier`, future betas). Values that are large or whose spelling matters (tool input, base64 data) stay raw.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Raw, Struct, field
+
+from services.frontend.apis.common.sampling_fields import SamplingFields
+
+NULL: Any = field(default_factory=lambda: Raw(b"null"))
+"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
+_Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+_Refused: TypeAlias = Annotated[
+    Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported by this server."})
+]
+
+UNSEALED = "unsealed"
+"""Signature of reasoning without a seal: clients drop thinking whose signature is empty."""
+
+
+class TextBlock(Struct, tag="text"):
+    """Text."""
+
+    text: str
+
+
+class Base64Source(Struct, tag="base64"):
+    """Inline bytes, of which only the size is used."""
+
+    data: Annotated[Raw, Meta(extra_json_schema={"type": "string", "contentEncoding": "base64"})]
+    media_type: str = ""
+
+
+class UrlSource(Struct, tag="url"):
+    """A URL."""
+
+    url: str
+
+
+class FileSource(Struct, tag="file"):
+    """A reference to the Files API, which this server lacks."""
+
+    file_id: str = ""
+
+
+class PlainSource(Struct, tag="text"):
+    """A text document."""
+
+    data: str
+
+
+class ImageBlock(Struct, tag="image"):
+    """An image."""
+
+    source: Base64Source | UrlSource | FileSource
+
+
+class ContentSource(Struct, tag="content"):
+    """A document made of blocks."""
+
+    content: str | list[TextBlock | ImageBlock]
+
+
+class DocumentBlock(Struct, tag="document"):
+    """A document: text, blocks, PDF or a reference."""
+
+    source: Base64Source | UrlSource | FileSource | PlainSource | ContentSource
+    title: str | None = None
+    context: str | None = None
+
+
+class SearchResultBlock(Struct, tag="search_result"):
+    """A passage found by the client's own search."""
+
+    content: list[TextBlock]
+    source: str = ""
+    title: str = ""
+
+
+class ThinkingBlock(Struct, tag="thinking"):
+    """Replayed thinking. Agents also send an empty or no signature."""
+
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(Struct, tag="redacted_thinking"):
+    """Replayed thinking whose text is only in the seal."""
+
+    data: str
+
+
+class ToolUseBlock(Struct, tag="tool_use"):
+    """A call of the assistant."""
+
+    id: str
+    name: str
+    input: _Object
+
+
+class ToolReferenceBlock(Struct, tag="tool_reference"):
+    """Loads a deferred tool."""
+
+    tool_name: str
+
+
+class BrowserStateBlock(Struct, tag="browser_state"):
+    """Tabs of the client's browser after a call."""
+
+    tabs: Raw
+    state_changes: Raw = NULL
+
+
+ResultBlock: TypeAlias = (
+    TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock | BrowserStateBlock
+)
+
+
+class ToolResultBlock(Struct, tag="tool_result"):
+    """A tool result."""
+
+    tool_use_id: str
+    content: str | list[ResultBlock] | None = None
+    is_error: bool | None = None
+
+
+class HostedUse(Struct):
+    """A call of a tool that another server ran, in a history from that server."""
+
+    name: str = ""
+    input: Raw = field(default_factory=lambda: Raw(b"{}"))
+
+
+class ServerToolUseBlock(HostedUse, tag="server_tool_use"):
+    """web_search, web_fetch, code_execution, …"""
+
+
+class McpToolUseBlock(HostedUse, tag="mcp_tool_use"):
+    """A tool of an MCP server that the API called."""
+
+
+class HostedResult(Struct):
+    """The result of a tool that another server ran."""
+
+    content: Raw = NULL
+
+
+class WebSearchResultBlock(HostedResult, tag="web_search_tool_result"):
+    """Web pages found."""
+
+
+class WebFetchResultBlock(HostedResult, tag="web_fetch_tool_result"):
+    """A web page."""
+
+
+class CodeExecutionResultBlock(HostedResult, tag="code_execution_tool_result"):
+    """Output of a program."""
+
+
+class BashExecutionResultBlock(HostedResult, tag="bash_code_execution_tool_result"):
+    """Output of a command."""
+
+
+class EditorExecutionResultBlock(HostedResult, tag="text_editor_code_execution_tool_result"):
+    """Result of an edit."""
+
+
+class ToolSearchResultBlock(HostedResult, tag="tool_search_tool_result"):
+    """Tools found."""
+
+
+class McpResultBlock(HostedResult, tag="mcp_tool_result"):
+    """Answer of an MCP tool."""
+
+
+class McpListingBlock(HostedResult, tag="mcp_tool_listing"):
+    """Tools of an MCP server."""
+
+
+class AdvisorResultBlock(HostedResult, tag="advisor_tool_result"):
+    """Advice of another model."""
+
+
+class FallbackBlock(Struct, tag="fallback"):
+    """Another model took over; not part of the prompt."""
+
+
+class ContainerUploadBlock(Struct, tag="container_upload"):
+    """A file for a code-execution container, which this server lacks."""
+
+
+class NamedTool(Struct, tag="tool_reference"):
+    """A change of the tool set that names a declared tool."""
+
+    name: str
+
+
+class ToolDefinition(Struct, tag="tool_definition"):
+    """A change of the tool set that defines the tool."""
+
+    definition: "Tool"
+
+
+class McpTool(Struct, tag="mcp_tool_reference"):
+    """A change of an MCP server's tools, which this server has none of."""
+
+
+class McpToolset(Struct, tag="mcp_toolset_reference"):
+    """A change of an MCP server's tools, which this server has none of."""
+
+
+ChangedTool: TypeAlias = NamedTool | ToolDefinition | McpTool | McpToolset
+
+
+class ToolAdditionBlock(Struct, tag="tool_addition"):
+    """A tool is available from here on."""
+
+    tool: ChangedTool
+
+
+class ToolRemovalBlock(Struct, tag="tool_removal"):
+    """A tool is no longer available from here on."""
+
+    tool: ChangedTool
+
+
+class CompactionBlock(Struct, tag="compaction"):
+    """Replaces everything before it. `content` None: the compaction failed, the block is ignored."""
+
+    content: str | None = None
+    tool_changes: list[ToolAdditionBlock | ToolRemovalBlock] | None = None
+
+
+HostedBlock: TypeAlias = (
+    ServerToolUseBlock
+    | McpToolUseBlock
+    | WebSearchResultBlock
+    | WebFetchResultBlock
+    | CodeExecutionResultBlock
+    | BashExecutionResultBlock
+    | EditorExecutionResultBlock
+    | ToolSearchResultBlock
+    | McpResultBlock
+    | McpListingBlock
+    | AdvisorResultBlock
+)
+
+Block: TypeAlias = (
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | HostedBlock
+    | FallbackBlock
+    | ContainerUploadBlock
+    | CompactionBlock
+    | ToolAdditionBlock
+    | ToolRemovalBlock
+)
+
+Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
+
+
+class MessageOutput(Struct):
+    """A system message's effort."""
+
+    effort: Effort | None = None
+
+
+class Message(Struct):
+    """One message; `system` may be anywhere among them."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[
+        str | list[Block] | None,
+        Meta(extra_json_schema={"description": "Only a system message with `output_config` may have none."}),
+    ] = None
+    clear_at: Literal["next_user_message", "never"] | None = None
+    output_config: MessageOutput | None = None
+
+
+class Tool(Struct):
+    """A tool of any kind, by its `type`."""
+
+    name: Annotated[str, Meta(extra_json_schema={"minLength": 1})] = ""
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    input_examples: list[Raw] | None = None
+
+
+class ToolChoice(Struct):
+    """Which tools to call."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Struct):
+    """The client's thinking settings."""
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted", "updates"] | None = None
+
+
+class JsonFormat(Struct, tag="json_schema"):
+    """The answer's text must be JSON that fits the schema."""
+
+    schema: dict[str, Any]
+
+
+class OutputConfig(Struct):
+    """Effort and format of the answer."""
+
+    effort: Effort | None = None
+    format: JsonFormat | None = None
+
+
+class Metadata(Struct):
+    """The end user."""
+
+    user_id: str | None = None
+
+
+class Container(Struct):
+    """The container of the code-execution tool."""
+
+    id: str | None = None
+
+
+class ContextEdit(Struct):
+    """A change of the history that the model sees."""
+
+    type: str
+    keep: Any = None
+
+
+class ContextManagement(Struct):
+    """Changes to a long history."""
+
+    edits: list[ContextEdit] | None = None
+
+
+class Body(SamplingFields, kw_only=True):
+    """The request. Sampling parameters that Messages lacks are taken in vLLM's spelling."""
+
+    messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
+    model: str = ""
+    max_tokens: Annotated[int | None, Meta(extra_json_schema={"type": "integer", "minimum": 0})] = None
+    system: str | list[TextBlock] | None = None
+    stream: bool | None = None
+    stop_sequences: Annotated[list[str] | None, Meta(extra_json_schema={"items": {"minLength": 1}})] = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: JsonFormat | None = None
+    metadata: Metadata | None = None
+    container: str | Container | None = None
+    mcp_servers: Annotated[list[Raw] | None, Meta(extra_json_schema={"maxItems": 0})] = None
+    thread: _Refused = NULL
+    compaction: _Refused = NULL
+    context_management: ContextManagement | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    priority: Any = None
+    cache_salt: Any = None
+    nvext: Any = None

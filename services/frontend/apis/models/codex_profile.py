@@ -1,0 +1,166 @@
+"""A served model as an entry of Codex' model catalogue.
+
+The entry decides Codex' behaviour: prompt, tools, how much of a tool's output the model sees, when it compacts. For a
+model without one it falls back to a poor profile: no apply_patch, no tool_search, 10,000 bytes of tool output instead
+of 10,000 tokens, and a context window of 272,000 tokens.
+
+One bad entry fails the whole catalogue; in old versions a missing field does, too. So entries have every field that any
+version requires, and no effort that only newer versions accept, unless the model has it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from schemas.control import ModelCard
+from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
+
+Profile: TypeAlias = Mapping[str, Any]
+"""A catalogue entry of Codex itself, as `codex debug models --bundled` prints it."""
+
+OUTPUT_RESERVE = 20_000
+"""Tokens of the window that are kept free for an answer, whose size Codex does not limit; at most a quarter."""
+_LEVELS = {
+    "minimal": "Answers at once, with hardly a thought",
+    "low": "Thinks little; for plain tasks",
+    "medium": "Thinks as much as most tasks need",
+    "high": "Thinks long; for hard problems",
+    "xhigh": "Thinks very long; for the hardest problems",
+    "max": "Thinks as long as it can",
+}
+_OWN: Profile = {
+    "shell_type": "unified_exec",
+    "visibility": "list",
+    "supported_in_api": True,
+    "additional_speed_tiers": [],
+    "service_tiers": [],
+    "default_service_tier": None,
+    "availability_nux": None,
+    "upgrade": None,
+    "model_messages": None,
+    "include_skills_usage_instructions": True,
+    "include_plugin_usage_instructions": True,
+    "include_apps_usage_instructions": False,
+    "default_reasoning_summary": "auto",
+    "support_verbosity": True,
+    "default_verbosity": "low",
+    "apply_patch_tool_type": "freeform",
+    "web_search_tool_type": "text",
+    "truncation_policy": {"mode": "tokens", "limit": 10_000},
+    "effective_context_window_percent": 95,
+    "experimental_supported_tools": [],
+    "supports_image_detail_original": False,
+    "supports_search_tool": True,
+    "supports_experimental_context": False,
+    "use_responses_lite": False,
+    "supports_reasoning_effort_updates": False,
+    "base_instructions": INSTRUCTIONS,
+    # Required before 0.1xx, unused since.
+    "supports_parallel_tool_calls": True,
+    "minimal_client_version": "0.0.1",
+    "reasoning_summary_format": "none",
+    "prefer_websockets": False,
+}
+_HOSTED: Profile = {"upgrade": None, "availability_nux": None, "additional_speed_tiers": [], "service_tiers": []}
+"""Fields of Codex' own entries that describe OpenAI's service."""
+_SERVED = (
+    "slug",
+    "display_name",
+    "description",
+    "priority",
+    "supported_reasoning_levels",
+    "default_reasoning_level",
+    "supports_reasoning_summaries",
+    "input_modalities",
+    "context_window",
+    "max_context_window",
+    "auto_compact_token_limit",
+)
+"""Fields that describe the served model in every profile."""
+
+
+def catalogue(
+    entries: Iterable[tuple[ModelCard, str]], profiles: Mapping[str, Profile] | None = None
+) -> dict[str, Any]:
+    """The document for `model_catalog_url` and `model_catalog_json`: an entry for each name, in order.
+
+    `profiles`: by name, entries of Codex itself to use instead of ours.
+    """
+    own = profiles or {}
+    return {"models": [entry(card, name, place, own.get(name)) for place, (card, name) in enumerate(entries)]}
+
+
+def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None = None) -> dict[str, Any]:
+    """The entry for one name of a model. The model's windows and efforts replace those of `profile`."""
+    efforts = levels(card)
+    served = {
+        "slug": name,
+        "display_name": name,
+        "description": f"{card.name}, served by Turnwire",
+        "priority": priority,
+        "supported_reasoning_levels": [{"effort": level, "description": _LEVELS[level]} for level in efforts],
+        "default_reasoning_level": default_level(efforts),
+        "supports_reasoning_summaries": card.reasoning,
+        "input_modalities": ["text", "image"] if "images" in card.features else ["text"],
+        **_windows(card.max_model_len),
+    }
+    return reprofiled(served, profile)
+
+
+def reprofiled(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
+    """An entry of this server with another profile: one of Codex itself, or None for ours."""
+    kept = {name: served[name] for name in _SERVED if name in served}
+    own: Profile = _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
+    summary = own["default_reasoning_summary"] if kept.get("supports_reasoning_summaries") else "none"
+    return {**own, **kept, "default_reasoning_summary": summary}
+
+
+def levels(card: ModelCard) -> list[str]:
+    """The efforts to choose from. A template that only turns thinking on and off has one."""
+    if not card.reasoning and not card.efforts:
+        return []
+    known = [level for level in card.efforts if level in _LEVELS]
+    if "max" in known and "xhigh" not in known:
+        # Every version of Codex accepts `xhigh`, and the preprocessor maps it to the nearest level: `max`.
+        known[known.index("max")] = "xhigh"
+    return known or ["medium"]
+
+
+def default_level(efforts: list[str]) -> str:
+    """`medium`, else the middle one. Old versions require a level also for models without any."""
+    if not efforts:
+        return "none"
+    return "medium" if "medium" in efforts else efforts[len(efforts) // 2]
+
+
+def compact_at(window: int) -> int:
+    """Tokens at which Codex compacts: its own 90 %, or less to leave room for one answer."""
+    return min(window * 9 // 10, window - min(OUTPUT_RESERVE, window // 4))
+
+
+def profiles_of(document: object) -> dict[str, Profile]:
+    """The entries of a catalogue by slug. Raises ValueError if the document is none."""
+    models = document.get("models") if isinstance(document, dict) else None
+    if not isinstance(models, list) or not models:
+        raise ValueError('not a Codex catalogue: want {"models": [...]}, as `codex debug models --bundled` prints it')
+    found: dict[str, Profile] = {}
+    for model in models:
+        if not isinstance(model, dict) or not isinstance(model.get("slug"), str):
+            raise ValueError("not a Codex catalogue: each of its models has a slug")
+        found[model["slug"]] = model
+    return found
+
+
+def assigned(profiles: Mapping[str, Profile], slugs: Mapping[str, str], names: Iterable[str]) -> dict[str, Profile]:
+    """The entries of Codex itself that these names use: the one configured for the name, else the one with that name,
+    else the one configured for `*`. Raises ValueError for a configured slug without entry."""
+    for slug in slugs.values():
+        if slug not in profiles:
+            raise ValueError(f"there is no profile {slug} in the Codex catalogue, which has: {', '.join(profiles)}")
+    chosen = {name: slugs.get(name) or (name if name in profiles else slugs.get("*")) for name in names}
+    return {name: profiles[slug] for name, slug in chosen.items() if slug is not None}
+
+
+def _windows(window: int) -> dict[str, Any]:
+    if not window:
+        return {"context_window": None, "max_context_window": None, "auto_compact_token_limit": None}
+    return {"context_window": window, "max_context_window": window, "auto_compact_token_limit": compact_at(window)}

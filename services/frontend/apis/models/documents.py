@@ -1,0 +1,137 @@
+"""Served models as one document for Anthropic's SDKs, OpenAI's SDKs, Codex and vLLM's clients."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from schemas.control import ModelCard
+from schemas.errors import Invalid
+from services.frontend.apis.models import codex_profile
+from services.frontend.apis.models.codex_profile import Profile
+
+MAX_LIMIT = 1000
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+Named: TypeAlias = tuple[ModelCard, str]
+"""A model under one of its names."""
+
+
+def entry(card: ModelCard, name: str) -> dict[str, Any]:
+    """A model under one of its names, with the fields of all families."""
+    window = card.max_model_len or None
+    longest = card.max_output_tokens or window
+    return {
+        "id": name,
+        "type": "model",
+        "object": "model",
+        "display_name": name,
+        "description": f"{card.name}, served by Turnwire",
+        "created": card.created,
+        "created_at": datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "owned_by": "turnwire",
+        "root": card.name,
+        "parent": None if name == card.name else card.name,
+        "permission": [_permission(card, name)],
+        "lifecycle": "active",
+        "line": None,
+        "deprecated_at": None,
+        "retires_at": None,
+        "max_input_tokens": window,
+        "max_tokens": longest,
+        "max_model_len": window,
+        "context_window": window,
+        "max_output_tokens": longest,
+        "capabilities": _capabilities(card),
+    }
+
+
+def names(cards: Sequence[ModelCard]) -> list[Named]:
+    """Every model under each of its names, the model's own first."""
+    return [(card, name) for card in cards for name in dict.fromkeys((card.name, *card.aliases))]
+
+
+def listing(
+    named: Sequence[Named],
+    query: Mapping[str, str],
+    lifecycles: Sequence[str] = (),
+    profiles: Mapping[str, Profile] | None = None,
+) -> dict[str, Any]:
+    """The list, one entry for each name, cut to the requested page. Raises Invalid for a bad query.
+
+    Without `limit` it is complete: OpenAI's clients use no pages. `profiles`: see `codex_profile.catalogue`.
+    """
+    if lifecycles and "active" not in lifecycles:
+        named = []
+    page, more = _page(named, query)
+    data = [entry(card, name) for card, name in page]
+    return {
+        "object": "list",
+        "data": data,
+        "has_more": more,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        **codex_profile.catalogue(page, profiles),
+    }
+
+
+def _page(named: Sequence[Named], query: Mapping[str, str]) -> tuple[Sequence[Named], bool]:
+    limit = _limit(query.get("limit"))
+    ids = [name for _, name in named]
+    after, before = query.get("after_id"), query.get("before_id")
+    if after in ids:
+        named = named[ids.index(after) + 1 :]
+    elif before in ids:
+        named = named[: ids.index(before)]
+        return named[-limit:], len(named) > limit
+    return named[:limit], len(named) > limit
+
+
+def _limit(given: str | None) -> int:
+    if given is None:
+        return MAX_LIMIT
+    if not given.isdecimal() or not 1 <= int(given) <= MAX_LIMIT:
+        raise Invalid(f"limit: Input should be a valid integer from 1 to {MAX_LIMIT}", param="limit")
+    return int(given)
+
+
+def _permission(card: ModelCard, name: str) -> dict[str, Any]:
+    """A former member of OpenAI's models that clients of vLLM may read."""
+    return {
+        "id": f"modelperm-{name}",
+        "object": "model_permission",
+        "created": card.created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": "logprobs" in card.features,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+
+
+def _capabilities(card: ModelCard) -> dict[str, Any]:
+    no, yes, thinks = {"supported": False}, {"supported": True}, {"supported": card.reasoning}
+    return {
+        "batch": no,
+        "citations": no,
+        "code_execution": no,
+        "image_input": {"supported": "images" in card.features},
+        "pdf_input": no,
+        "structured_outputs": {"supported": "guided" in card.features},
+        "context_management": no,
+        "effort": {"supported": bool(card.efforts)}
+        | {level: {"supported": level in card.efforts} for level in _EFFORTS},
+        "server_tools": {**no, "web_search": no, "code_execution": no},
+        "thinking": {
+            **thinks,
+            "types": {
+                "adaptive": thinks,
+                "between_tools": thinks,
+                "disabled": {"supported": card.switchable} if card.reasoning else yes,
+                "enabled": thinks,
+            },
+        },
+    }

@@ -1,0 +1,100 @@
+"""The Response object: all members that the SDKs' strict types and the Open Responses schema require."""
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Raw
+
+from schemas.errors import ErrorInfo
+from schemas.events import Finish, FinishReason, Usage
+from services.frontend.apis.base import Reply
+from services.frontend.apis.responses.answer.items import Shape
+from services.frontend.apis.responses.errors import failure
+
+Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+def response_id(turn: str) -> str:
+    """The id of the response that a turn makes."""
+    return f"resp_{turn}"
+
+
+class ResponseState:
+    """One Response, from its beginning to its end."""
+
+    __slots__ = ("failure", "incomplete", "items", "reply", "shape", "status", "usage")
+
+    def __init__(self, reply: Reply, shape: Shape) -> None:
+        self.reply = reply
+        self.shape = shape
+        self.items: list[Raw] = []
+        """The finished output items, as JSON."""
+        self.status: Status = "in_progress"
+        self.usage: Usage | None = None
+        self.failure: ErrorInfo | None = None
+        self.incomplete: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the Response has ended."""
+        return self.status != "in_progress"
+
+    def cut_by(self, finish: Finish) -> bool:
+        """Whether a limit ended the turn before the model was done. A prefill generates nothing, and a summary that
+        reached the limit is still a summary."""
+        cut = finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT)
+        return cut and not self.shape.prefill and not self.shape.compacting
+
+    def finish(self, finish: Finish) -> None:
+        """The turn ended by itself."""
+        self.usage = _sum(finish.usage, self.shape.spent)
+        cut = self.cut_by(finish)
+        self.status = "incomplete" if cut else "completed"
+        self.incomplete = "max_output_tokens" if cut else None
+
+    def fail(self, info: ErrorInfo) -> None:
+        """The turn ended with an error."""
+        self.status, self.failure = "failed", info
+
+    def document(self, status: Status | None = None) -> dict[str, Any]:
+        """The Response object as it stands; `status` overrides the state.
+
+        `completed_at` is the time of this call where the reply has a clock, otherwise that of the reply.
+        """
+        reply, status = self.reply, status or self.status
+        completed_at = None
+        if status == "completed":
+            completed_at = int(reply.now()) if reply.now is not None else reply.created
+        incomplete = self.incomplete if status == "incomplete" else None
+        return {
+            "id": response_id(reply.turn),
+            "object": "response",
+            "created_at": reply.created,
+            "status": status,
+            "completed_at": completed_at,
+            "error": failure(self.failure) if self.failure is not None and status == "failed" else None,
+            "incomplete_details": None if incomplete is None else {"reason": incomplete},
+            "model": reply.model,
+            "output": list(self.items),
+            **self.shape.echo,
+            "usage": None if self.usage is None else _usage(self.usage),
+        }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """`input_tokens` includes the cached tokens, `output_tokens` the reasoning."""
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.prompt + usage.output,
+    }
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.prompt + other.prompt,
+        one.cached + other.cached,
+        one.output + other.output,
+        one.reasoning + other.reasoning,
+    )

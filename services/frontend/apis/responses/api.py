@@ -1,0 +1,157 @@
+"""The Responses API: its answers as types, and its operations."""
+
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from services.frontend.apis.base import Operation, Query
+from services.frontend.apis.common.shared_errors import OPENAI
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.routes import ResponseRoutes
+from services.frontend.apis.responses.server import RESPONSES, ResponsesServer, Sharing
+from services.frontend.http.mount import Api, Mount
+
+PATH = "/v1/responses"
+
+
+class Usage(Struct):
+    """Token counts; `input_tokens` includes those that were read from the cache, `output_tokens` reasoning."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class Answer(Struct):
+    """A response in any state; it also has the members of its request."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    completed_at: int | None
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, Any] | None
+    model: str
+    output: list[dict[str, Any]]
+    parallel_tool_calls: bool
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    usage: Usage | None
+
+
+class Deleted(Struct):
+    """A response that is no longer stored."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class Items(Struct):
+    """A page of a response's input."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class Tokens(Struct):
+    """The exact size of a prompt."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Compaction(Struct):
+    """A conversation as its user messages and one sealed summary."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: Usage
+
+
+_ID = "The id of a response."
+_EVENTS = "^(response\\..+|error|message|tool_call_dispatch|reasoning_dispatch)$"
+_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
+_ITEMS = (
+    Query("limit", {"type": "integer", "minimum": 0, "maximum": 100}, "Most items to return; default: 20."),
+    Query("after", {"type": "string"}, "Return the items that follow this one."),
+    Query("order", {"enum": ["asc", "desc"]}, "Oldest or newest first; default: newest."),
+)
+_FOLLOW = (
+    Query("stream", {"type": "boolean"}, "Send the events of the response again."),
+    Query("starting_after", {"type": "integer", "minimum": 0}, "Leave out the events up to this sequence number."),
+)
+
+
+def _mount(mount: Mount) -> None:
+    sharing = cast(Sharing | None, mount.sharing)
+    server = ResponsesServer(mount.config, mount.gateway, mount.server, mount.metrics, mount.log, sharing=sharing)
+    mount.app[RESPONSES] = server
+    mount.app.on_shutdown.append(server.close)
+    ResponseRoutes(server).add_to(mount.app.router)
+
+
+API = Api(
+    name="Responses",
+    title="OpenAI Responses",
+    errors=OPENAI,
+    paths=("/v1/responses",),
+    operations=(
+        Operation(
+            path=PATH,
+            summary="Create a response",
+            body=wire.Body,
+            example={
+                **_EXAMPLE,
+                "tools": [{"type": "function", "name": "get_weather", "parameters": _SCHEMA, "strict": False}],
+                "reasoning": {"effort": "medium"},
+            },
+            answer=Answer,
+            events=_EVENTS,
+        ),
+        Operation(method="get", path=PATH, summary="Open a WebSocket for responses", upgrade=True),
+        Operation(
+            path=f"{PATH}/compact",
+            summary="Compact a conversation",
+            body=wire.Body,
+            example=_EXAMPLE,
+            answer=Compaction,
+        ),
+        Operation(
+            path=f"{PATH}/input_tokens",
+            summary="Count the tokens of a response's prompt",
+            body=wire.Body,
+            example=_EXAMPLE,
+            answer=Tokens,
+        ),
+        Operation(
+            method="get",
+            path=f"{PATH}/{{id}}",
+            summary="Retrieve a stored response",
+            id=_ID,
+            answer=Answer,
+            events=_EVENTS,
+            query=_FOLLOW,
+        ),
+        Operation(method="delete", path=f"{PATH}/{{id}}", summary="Delete a stored response", id=_ID, answer=Deleted),
+        Operation(path=f"{PATH}/{{id}}/cancel", summary="Cancel a background response", id=_ID, answer=Answer),
+        Operation(
+            method="get",
+            path=f"{PATH}/{{id}}/input_items",
+            summary="List the input of a response",
+            id=_ID,
+            answer=Items,
+            query=_ITEMS,
+        ),
+    ),
+    mount=_mount,
+)

@@ -1,0 +1,144 @@
+"""The Responses API as a `Dialect`: from a request to the renderer of its answer. Pure but for a cache of tools."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.conversation import Conversation
+from schemas.errors import Invalid
+from schemas.events import Usage
+from services.frontend.apis.base import Reply
+from services.frontend.apis.common.known_parts import KnownParts
+from services.frontend.apis.responses.answer.compaction import CompactionCollector, CompactionStream
+from services.frontend.apis.responses.answer.items import Shape
+from services.frontend.apis.responses.answer.stream import KEEPALIVE, ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.errors import error_reply, previous_not_found
+from services.frontend.apis.responses.request import conversation
+from services.frontend.apis.responses.request.body import REASONING_SEALED, ResponsesRequest, decode, item_kinds
+from services.frontend.apis.responses.request.conversation import TRIGGER, Resolve
+from services.frontend.apis.responses.request.items import ItemReader
+from services.frontend.apis.responses.request.tools import RequestTools, ToolName
+from services.frontend.apis.responses.sealing import TextSealer
+
+
+class ResponsesAsk(Struct, frozen=True):
+    """A request that was converted to a conversation; it makes the renderer of its answer."""
+
+    request: ResponsesRequest
+    conversation: Conversation
+    notes: list[str]
+    names: Mapping[str, ToolName]
+    """The request's tools, by the names under which the model sees them."""
+    truncate: bool
+    """`truncation: auto`: drop the oldest turns where the context window is too small."""
+    sealer: TextSealer | None = None
+    """Set where the answer is a compaction item: the summary that the model writes, sealed."""
+    user_messages: Sequence[Raw] | None = None
+    """Set for POST /v1/responses/compact: the messages that its document repeats."""
+    before: Sequence[Raw] = ()
+    """Output items that were made before the turn: the summary of a compacted context."""
+    spent: Usage = Usage()
+    """The tokens that `before` cost."""
+
+    @property
+    def conversations(self) -> Sequence[Conversation]:
+        """See `Ask.conversations`. A Response has one choice."""
+        return (self.conversation,)
+
+    @property
+    def stream(self) -> bool:
+        """See `Ask.stream`."""
+        return self.request.stream and self.user_messages is None
+
+    def renderer(self, reply: Reply) -> ResponsesStream:
+        """See `Ask.renderer`."""
+        return self._stream(reply, recorded=self.request.store)
+
+    def collector(self, reply: Reply) -> ResponsesCollector:
+        """See `Ask.collector`."""
+        stream = self._stream(reply, recorded=False)
+        if self.user_messages is not None:
+            return CompactionCollector(stream, self.user_messages)
+        return ResponsesCollector(stream)
+
+    def _stream(self, reply: Reply, *, recorded: bool) -> ResponsesStream:
+        request = self.request
+        summary = request.reasoning.summary or request.reasoning.generate_summary
+        shape = Shape(
+            names=self.names,
+            echo=request.echo,
+            sealed=request.includes(REASONING_SEALED),
+            summary=summary not in (None, "none"),
+            logprobs=self.conversation.sampling.logprobs is not None,
+            prefill=request.prefill,
+            compacting=self.sealer is not None,
+            before=self.before,
+            spent=self.spent,
+        )
+        if self.sealer is not None:
+            return CompactionStream(reply, shape, self.sealer, recorded=recorded)
+        return ResponsesStream(reply, shape, recorded=recorded)
+
+
+def understand(
+    request: ResponsesRequest,
+    headers: Mapping[str, str],
+    *,
+    history: Sequence[Raw] = (),
+    resolve: Resolve | None = None,
+    sealer: TextSealer | None = None,
+    counting: bool = False,
+    compacting: bool = False,
+    known: KnownParts[RequestTools] | None = None,
+) -> ResponsesAsk:
+    """Converts a request to a conversation. Raises Invalid; NotFound for a reference that `resolve` does not find.
+
+    `history`: the items of the chain that `previous_response_id` names, before the request's own. `sealer` opens
+    compaction items, and seals a new one where the input ends in a `compaction_trigger` or `compacting` is set.
+    `counting`: only the size of the prompt is needed. `known` caches the tools of earlier requests.
+    """
+    body = request.body
+    tools = RequestTools.of(body.tools or [], KnownParts() if known is None else known)
+    compacting = conversation.ends_in_trigger(request.kinds) or compacting
+    if compacting and sealer is None and not counting:
+        raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
+    items = ItemReader(tools, sealer, pairing=not counting)
+    items.read(*conversation.resolved(history, item_kinds(history, "history"), resolve), "history")
+    items.read(*conversation.resolved(request.items, request.kinds, resolve), "input")
+    items.close()
+    built = conversation.build(request, headers, tools, items)
+    return ResponsesAsk(
+        request,
+        conversation.request_summary(built) if compacting else built,
+        [*tools.dropped, *items.notes],
+        tools.names,
+        truncate=body.truncation == "auto",
+        sealer=sealer if compacting else None,
+    )
+
+
+class Responses:
+    """The `Dialect`. One instance serves all requests."""
+
+    name = "responses"
+    keepalive = KEEPALIVE
+    error = staticmethod(error_reply)
+
+    def __init__(self) -> None:
+        self.decode = partial(decode, known=KnownParts[Raw]())
+        """See `request.body.decode`."""
+        self.understand = partial(understand, known=KnownParts[RequestTools]())
+        """See `understand`."""
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
+        """Converts a request where nothing is stored. Raises Invalid."""
+        request = self.decode(body)
+        if request.previous_response_id is not None:
+            raise previous_not_found(request.previous_response_id)
+        return self.understand(request, headers)
+
+    def count_body(self, tokens: int) -> bytes:
+        """The answer to POST /v1/responses/input_tokens."""
+        return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens})

@@ -1,0 +1,98 @@
+"""Errors of this API: failed validations in OpenAI's wording, and the `error` of a response that failed."""
+
+import math
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+import msgspec
+from msgspec import Raw
+
+from schemas.errors import ErrorInfo, ErrorKind, Invalid
+from services.frontend.apis.base import ErrorReply
+from services.frontend.apis.common.openai_wording import explainer
+from services.frontend.apis.common.shared_errors import openai_error, openai_reply
+from services.frontend.apis.responses import wire
+
+T = TypeVar("T")
+
+_FAILURE_CODES: dict[ErrorKind, str] = {
+    ErrorKind.CONTEXT_OVERFLOW: "context_length_exceeded",
+    ErrorKind.RATE_LIMITED: "rate_limit_exceeded",
+    # Not `server_is_overloaded`, on which Codex gives up: a turn that broke off is worth another try.
+    ErrorKind.OVERLOADED: "server_error",
+    ErrorKind.UNAVAILABLE: "server_error",
+    ErrorKind.TIMED_OUT: "server_error",
+    ErrorKind.ENGINE: "server_error",
+}
+"""Codes of a response that failed in mid-stream, chosen by what Codex does on them; otherwise `invalid_prompt`."""
+_PARAMS = {"messages": "input", "format": "text.format"}
+"""Fields which the pipeline calls by their names in other APIs."""
+
+
+def with_own_param(info: ErrorInfo) -> ErrorInfo:
+    """The error with the name that its field has in this API."""
+    own = _PARAMS.get(info.param or "")
+    return msgspec.structs.replace(info, param=own) if own else info
+
+
+def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
+    """An error before the first byte of the answer."""
+    return openai_reply(with_own_param(info), request_id, status)
+
+
+def failure(info: ErrorInfo) -> dict[str, Any]:
+    """The `error` member of a failed response."""
+    message = openai_error(info)["message"]
+    if info.kind is ErrorKind.RATE_LIMITED and info.retry_after_s is not None and "try again in" not in message:
+        # Codex reads the time to wait from the text.
+        message = f"{message} Please try again in {math.ceil(info.retry_after_s)}s."
+    return {"code": _FAILURE_CODES.get(info.kind, "invalid_prompt"), "message": message}
+
+
+def previous_not_found(name: str) -> Invalid:
+    """The error for a `previous_response_id` that is not stored; on its code Codex sends the whole conversation."""
+    return Invalid(
+        f"Previous response with id '{name}' not found.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def out_of_range(name: str, value: float, bound: int, side: Literal["min", "max"]) -> Invalid:
+    """The error for a number below its minimum or above its maximum."""
+    kind = "integer" if isinstance(value, int) else "decimal"
+    where, sign = ("below", ">=") if side == "min" else ("above", "<=")
+    return Invalid(
+        f"Invalid '{name}': {kind} {where} {side}imum value. Expected a value {sign} {bound}, but got {value} instead.",
+        param=name,
+        code=f"{kind}_{where}_{side}_value",
+    )
+
+
+def _literals(hint: Any) -> list[str]:
+    found: list[str] = []
+    for argument in get_args(hint):
+        found += [argument] if isinstance(argument, str) else _literals(argument)
+    return found
+
+
+_PARTS = [str(kind.__struct_config__.tag) for kind in get_args(wire.Part)]
+_CHOICES = {
+    name: choices
+    for owner in (wire.Reasoning, wire.TextConfig, wire.Body, wire.Message, wire.Tool, wire.ToolChoice)
+    for name, hint in get_type_hints(owner).items()
+    if (choices := _literals(hint))
+}
+_FORMATS = _literals(get_type_hints(wire.Format)["type"])
+explain = explainer(_CHOICES | {"format.type": _FORMATS, "content.type": _PARTS, "output.type": _PARTS})
+"""The native error for a failed validation of the body."""
+
+
+def convert(decoder: msgspec.json.Decoder[T], raw: Raw | bytes, place: str) -> T:
+    """Decodes the part of the request at `place`. Raises Invalid, which names the field."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        raise explain(b"null", f"{what} - at `$.{place}{path or '`'}") from None
+    except RecursionError:
+        raise Invalid(f"'{place}' is nested too deeply.", param=place) from None

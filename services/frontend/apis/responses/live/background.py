@@ -1,0 +1,187 @@
+"""Background responses: turns that run without their client, which can poll, follow and cancel them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from structlog.typing import FilteringBoundLogger
+
+from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable
+from services.frontend.apis.base import Reply
+from services.frontend.apis.responses.answer.document import Status, response_id
+from services.frontend.apis.responses.answer.stream import ResponsesStream, payloads
+from services.frontend.apis.responses.intake import AcceptedRequest
+from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Runner
+from services.frontend.apis.responses.store.memory import MemoryStore
+from services.frontend.apis.responses.store.record import ENDED, StoredResponse
+from services.frontend.http.middleware import RequestContext
+from services.frontend.pipeline.metrics import TurnRecord
+
+RETRY_AFTER_S = 5.0
+
+
+class Job:
+    """A background response that has not ended."""
+
+    def __init__(self, accepted: AcceptedRequest, reply: Reply) -> None:
+        self.accepted = accepted
+        self.id = response_id(reply.turn)
+        self.renderer: ResponsesStream = accepted.ask.renderer(reply)
+        self.payloads: list[bytes] = []
+        """The events so far, each at the index of its sequence number."""
+        self.ended: StoredResponse | None = None
+        self.cancelled = False
+        self.running = False
+        self.task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def status(self) -> Status:
+        """The state in which the response is shown."""
+        state = self.renderer.state
+        return state.status if state.over or self.running or self.payloads else "queued"
+
+    def document(self) -> dict[str, object]:
+        """The Response object as it stands."""
+        return self.renderer.state.document(self.status)
+
+    def emit(self, rendered: bytes) -> None:
+        """Adds the next part of its stream."""
+        self.payloads += payloads(rendered)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wakes the followers after a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self, after: int) -> AsyncIterator[list[bytes]]:
+        """The events after number `after` (-1: all), as they come, until the response has ended."""
+        at = after + 1
+        while True:
+            changed, fresh = self._changed, self.payloads[at:]
+            if fresh:
+                at += len(fresh)
+                yield fresh
+            elif self.ended is not None:
+                return
+            else:
+                await changed.wait()
+
+    async def wait(self) -> StoredResponse:
+        """The response when it has ended."""
+        while self.ended is None:
+            await self._changed.wait()
+        return self.ended
+
+
+class Background:
+    """The background responses of this process. At most `slots` run, and as many again wait."""
+
+    def __init__(
+        self, runner: Runner, store: MemoryStore, log: FilteringBoundLogger, *, slots: int, owner: str
+    ) -> None:
+        self._runner = runner
+        self._store = store
+        self._log = log
+        self._limit = 2 * slots
+        self._slots = asyncio.Semaphore(slots)
+        self._owner = owner
+        self._jobs: dict[str, Job] = {}
+        self._draining = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def start(self, accepted: AcceptedRequest, reply: Reply, exchange: RequestContext) -> Job:
+        """Starts a response. Raises RateLimited where too many wait or the caller has too many requests open, and
+        Unavailable while the server shuts down."""
+        if self._draining:
+            raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
+        if len(self._jobs) >= self._limit:
+            raise RateLimited(
+                f"There are {self._limit} background responses at work or waiting. Please try again later.",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        job = Job(accepted, reply)
+        open_request = contextlib.ExitStack()
+        record = self._runner.record()
+        open_request.enter_context(exchange.turn(record))
+        self._jobs[job.id] = job
+        self._keep(job, owner=self._owner)
+        job.task = asyncio.create_task(self._work(job, exchange, record), name=f"background {job.id}")
+
+        def ended(_task: asyncio.Task[None]) -> None:
+            open_request.close()
+            self._ended(job)
+
+        # Not in the task itself: a task that is cancelled before its first step never runs.
+        job.task.add_done_callback(ended)
+        return job
+
+    def find(self, id: str, tenant: str | None) -> Job | None:
+        """The tenant's response with this id, if it has not ended."""
+        job = self._jobs.get(id)
+        return job if job is not None and job.accepted.tenant == tenant else None
+
+    def cancel(self, id: str) -> None:
+        """Cancels a response if it runs here. The caller has checked its tenant."""
+        job = self._jobs.get(id)
+        if job is not None and job.task is not None and not job.cancelled:
+            job.cancelled = True
+            job.task.cancel()
+
+    async def drain(self) -> None:
+        """Accepts nothing new, and returns when the last response has ended. When cancelled, ends the others."""
+        self._draining = True
+        try:
+            await asyncio.gather(*self._tasks(), return_exceptions=True)
+        except asyncio.CancelledError:
+            await self.end()
+            raise
+
+    async def end(self) -> None:
+        """Ends what still runs, each response with an error that is stored."""
+        self._draining = True
+        tasks = self._tasks()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tasks(self) -> "list[asyncio.Task[None]]":
+        return [job.task for job in self._jobs.values() if job.task is not None]
+
+    async def _work(self, job: Job, exchange: RequestContext, record: TurnRecord) -> None:
+        try:
+            async with self._slots:
+                job.running = True
+                self._keep(job, owner=self._owner)
+                ask = job.accepted.ask
+                await self._runner.run(ask, job.renderer, exchange, record, emit=job.emit, on_end=lambda: None)
+        except TurnwireError as error:
+            self._fail(job, error.info)
+        except Exception:
+            # Nobody awaits this task: an unexpected error must be logged, and end the response.
+            self._log.exception("responses.background_failed", request=exchange.request_id)
+            self._fail(job, INTERNAL)
+
+    def _ended(self, job: Job) -> None:
+        """Stores the final state of a response, however its task ended."""
+        if job.task is not None and job.task.cancelled() and not job.cancelled:
+            self._fail(job, Unavailable("This server was shut down.").info)
+        running = job.status not in ENDED
+        if running and job.payloads:
+            job.emit(job.renderer.break_off())
+        job.ended = self._keep(job, status="cancelled" if running else None)
+        del self._jobs[job.id]
+        job.wake()
+
+    def _fail(self, job: Job, info: ErrorInfo) -> None:
+        if not job.payloads:
+            job.emit(job.renderer.start([NOT_STARTED]))
+        job.emit(job.renderer.error(info))
+
+    def _keep(self, job: Job, *, status: Status | None = None, owner: str = "") -> StoredResponse:
+        record = job.accepted.record(job.renderer, status=status or job.status, owner=owner)
+        self._store.put(record)
+        return record

@@ -1,0 +1,96 @@
+"""Frames of the Responses WebSocket that are not events of a response."""
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.errors import ErrorInfo, Invalid
+from services.frontend.apis.common.decode import decode_mended
+from services.frontend.apis.responses.errors import error_reply
+from services.frontend.apis.responses.request.body import given
+from services.frontend.apis.responses.wire import NULL
+
+CONNECTION_LIMIT = "websocket_connection_limit_reached"
+"""On this code Codex and the SDK open another connection and send the whole conversation."""
+STREAM_LIMIT = "websocket_stream_limit_reached"
+INVALID_STREAM = "invalid_stream_id"
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,256}")
+
+
+class Envelope(Struct):
+    """The members that tell a client's frames apart."""
+
+    type: str | None = None
+    stream_id: Raw = NULL
+    previous_response_id: Any = None
+    input: Raw = NULL
+
+
+_envelope = msgspec.json.Decoder(Envelope)
+
+
+def read_envelope(data: bytes) -> Envelope:
+    """Raises Invalid for a frame that is no JSON object with a type."""
+    try:
+        envelope = decode_mended(_envelope.decode, data)
+    except msgspec.ValidationError:
+        raise Invalid("A frame must be a JSON object with a string 'type'.", code="invalid_type") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Invalid("The frame is not valid JSON.", code="invalid_json") from None
+    if envelope.type is None:
+        raise Invalid("Missing required parameter: 'type'.", param="type", code="missing_required_parameter")
+    return envelope
+
+
+def lane_of(envelope: Envelope) -> str | None:
+    """The lane of a frame; None for the unnamed one. Raises Invalid."""
+    if not given(envelope.stream_id):
+        return None
+    try:
+        lane = msgspec.json.decode(envelope.stream_id, type=str)
+    except msgspec.ValidationError:
+        lane = ""
+    if not _STREAM_ID.fullmatch(lane):
+        raise Invalid(
+            "'stream_id' must be 1 to 256 characters of A-Z, a-z, 0-9, '_', '-', '.' and ':'.",
+            param="stream_id",
+            code=INVALID_STREAM,
+        )
+    return lane
+
+
+def lane_suffix(lane: str | None) -> bytes:
+    """The end of every event of a lane, after `payload[:-1]`: the SDK waits for events that name their lane."""
+    return b"}" if lane is None else b',"stream_id":' + msgspec.json.encode(lane) + b"}"
+
+
+def error_frame(info: ErrorInfo, lane: str | None) -> bytes:
+    """An error of the connection or of a response that could not start, with the status that it has over HTTP."""
+    reply = error_reply(info, "")
+    document: dict[str, Any] = {"type": "error", "status": reply.status, **msgspec.json.decode(reply.body)}
+    if "retry-after" in reply.headers:
+        document["headers"] = {"retry-after": reply.headers["retry-after"]}
+    return _on_lane(document, lane)
+
+
+def steer_refused(envelope: Envelope, sequence_number: int, lane: str | None) -> bytes:
+    """The answer to `response.steer`: running responses are not changed, and the input is returned. `lane`: that of the
+    response which was to be steered."""
+    error = {
+        "type": "invalid_request_error",
+        "code": "steering_not_supported",
+        "message": "This server does not steer a running response; send the input with the next request.",
+    }
+    document: dict[str, Any] = {
+        "type": "response.steer.failed",
+        "sequence_number": sequence_number,
+        "error": error,
+        "steer": {"previous_response_id": envelope.previous_response_id, "input": envelope.input},
+    }
+    return _on_lane(document, lane)
+
+
+def _on_lane(document: dict[str, Any], lane: str | None) -> bytes:
+    return msgspec.json.encode(document if lane is None else {**document, "stream_id": lane})

@@ -1,0 +1,273 @@
+"""Serves the Responses API over one WebSocket: many responses on a connection, one at a time in each lane.
+
+The client sends `response.create` frames and receives the events of the stream, one a frame, each with the name of its
+lane. The connection remembers its own responses, those with `store: false` too, so that the next request has only new
+items: Codex sends the result of a tool call without the history.
+
+An invalid frame is answered with an error, and the connection stays open. When a client hangs up, or reads nothing for
+too long, its turns are cancelled.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import WSMsgType, web
+from cachetools import LRUCache
+from msgspec import Struct
+from structlog.typing import FilteringBoundLogger
+
+from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
+from schemas.events import Finish, FinishReason, Usage
+from services.frontend.apis.responses.answer.document import response_id
+from services.frontend.apis.responses.answer.stream import payloads
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.intake import Intake
+from services.frontend.apis.responses.live import frames
+from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Runner
+from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.store.chain import Histories
+from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.sse import StreamLimits
+
+MAX_AGE_S = 60 * 60.0
+"""OpenAI's limit."""
+MAX_LANES = 32
+"""Lanes in which a response runs or waits."""
+MAX_WAITING = 8
+"""Requests that wait in one lane."""
+MAX_TARGETS = 4096
+"""Responses whose lane is remembered."""
+MEMORY_BYTES = 64 * 1024 * 1024
+MEMORY_ENTRIES = 4096
+"""What a connection may remember. A client whose response was dropped gets `previous_response_not_found`, on which it
+sends everything."""
+
+
+class Services(Struct, frozen=True):
+    """What all connections share."""
+
+    dialect: Responses
+    runner: Runner
+    store: MemoryStore
+    intake: Intake
+    limits: StreamLimits
+    log: FilteringBoundLogger
+
+
+class Socket:
+    """One connection."""
+
+    def __init__(self, ws: web.WebSocketResponse, request: web.Request, services: Services) -> None:
+        self._ws = ws
+        self._request = request
+        self._exchange = request[REQUEST_CONTEXT]
+        self._services = services
+        self._memory = MemoryStore(StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES), time.time)
+        self._histories = Histories(self._memory, services.store)
+        self._outbox = Outbox(ws, services.limits, self._disconnect)
+        self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
+        """The requests of each busy lane: the first one runs."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: str | None = None
+        """Why no new requests are accepted."""
+        self._steers = 0
+        self._lane_of: LRUCache[str, str] = LRUCache(MAX_TARGETS)
+        """The lanes of the latest responses: a steering frame names only the response."""
+
+    async def run(self) -> None:
+        """Serves the connection until it is closed."""
+        timer = asyncio.get_running_loop().call_later(MAX_AGE_S, self._too_old)
+        writing = asyncio.create_task(self._outbox.run())
+        try:
+            async for message in self._ws:
+                if message.type is WSMsgType.TEXT:
+                    self._receive(message.data)
+                elif message.type is WSMsgType.BINARY:
+                    self._refuse(Invalid("Frames must be text.", code="invalid_type").info, None)
+        finally:
+            timer.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._outbox.close()
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    def end(self, reason: str) -> None:
+        """Accepts no new requests; the connection is closed when its responses have ended."""
+        self._ending = self._ending or reason
+        if not self._lanes:
+            self._refuse(_closing(self._ending), None)
+            self._outbox.close()
+
+    def _too_old(self) -> None:
+        minutes = round(MAX_AGE_S / 60)
+        self.end(f"This connection has reached its limit of {minutes} minutes; open a new one to go on.")
+
+    def _disconnect(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    def _receive(self, data: bytes) -> None:
+        lane: str | None = None
+        try:
+            envelope = frames.read_envelope(data)
+            if envelope.type == "response.steer":
+                self._refuse_steering(envelope)
+                return
+            lane = frames.lane_of(envelope)
+            if envelope.type != "response.create":
+                raise Invalid(f"Unknown frame type: '{str(envelope.type)[:64]}'.", param="type", code="invalid_value")
+            if self._ending is not None:
+                raise raised(_closing(self._ending))
+            self._enqueue(lane, data)
+        except TurnwireError as error:
+            self._refuse(error.info, lane)
+        except Exception:
+            # An unexpected error in one frame must not end the other lanes.
+            self._services.log.exception("responses.frame_failed", request=self._exchange.request_id)
+            self._refuse(INTERNAL, lane)
+
+    def _enqueue(self, lane: str | None, data: bytes) -> None:
+        request = self._services.dialect.decode(data)
+        if request.background:
+            raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
+        waiting = self._lanes.get(lane)
+        if waiting is not None:
+            if len(waiting) > MAX_WAITING:
+                raise _too_many(f"At most {MAX_WAITING} requests may wait in one stream.")
+            waiting.append(request)
+            return
+        if len(self._lanes) >= MAX_LANES:
+            raise _too_many(f"At most {MAX_LANES} streams may be at work on one connection.", param="stream_id")
+        self._lanes[lane] = deque([request])
+        task = asyncio.create_task(self._serve(lane), name=f"lane {lane}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, lane: str | None) -> None:
+        """Answers the requests of one lane in order, until there are no more."""
+        waiting = self._lanes[lane]
+        try:
+            while waiting:
+                await self._respond(lane, waiting[0])
+                waiting.popleft()
+        finally:
+            del self._lanes[lane]
+        if self._ending is not None:
+            self.end(self._ending)
+
+    async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
+        services, runner = self._services, self._services.runner
+        exchange = runner.exchange(self._exchange)
+        suffix = frames.lane_suffix(lane)
+
+        def emit(rendered: bytes) -> None:
+            for payload in payloads(rendered):
+                self._outbox.send(payload[:-1] + suffix)
+
+        try:
+            accepted = await services.intake.accept(request, self._request.headers, exchange, histories=self._histories)
+            reply = runner.reply(exchange, request.model)
+            if lane is not None:
+                self._lane_of[response_id(reply.turn)] = lane
+            renderer = accepted.ask.renderer(reply)
+
+            def keep() -> None:
+                # Before the client receives the end: its next request may continue this response.
+                record = accepted.record(renderer)
+                self._memory.put(msgspec.structs.replace(record, events=b""))
+                if request.store:
+                    services.store.put(record)
+
+            record = runner.record()
+            try:
+                with exchange.turn(record):
+                    await runner.run(accepted.ask, renderer, exchange, record, emit=emit, on_end=keep)
+            except Invalid as error:
+                if not request.prefill or error.kind is not ErrorKind.INVALID:
+                    raise
+                # Codex warms up with instructions only, which some templates cannot render.
+                emit(renderer.start([NOT_STARTED]))
+                last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
+                keep()
+                emit(last)
+        except TurnwireError as error:
+            self._refuse(error.info, lane)
+        except Exception:
+            # Nobody awaits this task: an unexpected error must be logged and sent.
+            services.log.exception("responses.socket_failed", request=exchange.request_id)
+            self._refuse(INTERNAL, lane)
+
+    def _refuse_steering(self, envelope: frames.Envelope) -> None:
+        target = envelope.previous_response_id
+        lane = self._lane_of.get(target) if isinstance(target, str) else None
+        self._outbox.send(frames.steer_refused(envelope, self._steers, lane))
+        self._steers += 1
+
+    def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
+        self._outbox.send(frames.error_frame(info, lane))
+
+
+class Outbox:
+    """Sends frames as fast as the client reads them, and holds a bounded number of bytes."""
+
+    def __init__(self, ws: web.WebSocketResponse, limits: StreamLimits, on_slow: Callable[[], None]) -> None:
+        """`on_slow`: called once where the client does not read."""
+        self._ws = ws
+        self._limits = limits
+        self._on_slow = on_slow
+        self._frames: deque[bytes] = deque()
+        self._bytes = 0
+        self._closing = False
+        self._wake = asyncio.Event()
+
+    def send(self, frame: bytes) -> None:
+        """Queues a frame. A client that leaves too many bytes unread is disconnected."""
+        if self._closing:
+            return
+        self._frames.append(frame)
+        self._bytes += len(frame)
+        self._wake.set()
+        if self._bytes > self._limits.max_buffered_bytes:
+            self._give_up()
+
+    def close(self) -> None:
+        """Closes the connection after the queued frames."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Sends until `close`, then closes the connection."""
+        try:
+            while self._frames or not self._closing:
+                if not self._frames:
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                frame = self._frames.popleft()
+                self._bytes -= len(frame)
+                async with asyncio.timeout(self._limits.slow_reader_timeout_s):
+                    await self._ws.send_frame(frame, WSMsgType.TEXT)
+            await self._ws.close()
+        except (TimeoutError, ConnectionError):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._frames.clear()
+        self.close()
+        self._on_slow()
+
+
+def _closing(reason: str) -> ErrorInfo:
+    return ErrorInfo(ErrorKind.INVALID, reason, code=frames.CONNECTION_LIMIT)
+
+
+def _too_many(message: str, param: str | None = None) -> RateLimited:
+    return RateLimited(message, param=param, code=frames.STREAM_LIMIT, retry_after_s=RETRY_AFTER_S)

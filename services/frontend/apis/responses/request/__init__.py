@@ -1,0 +1,1 @@
+"""Responses requests: from the JSON of a body to a `Conversation`. Pure."""

@@ -1,0 +1,233 @@
+"""Decodes and checks the body of a Responses request; what is stored or echoed stays raw.
+
+This needs neither store nor key. The caller fetches what `previous_response_id` and `references` name, and passes it to
+`dialect.understand`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.errors import Invalid
+from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.known_parts import KnownParts
+from services.frontend.apis.common.openai_wording import missing_parameter, unsupported
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.errors import convert, explain, out_of_range
+
+REASONING_SEALED = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+MESSAGE = "message"
+_REFERENCE = "item_reference"
+
+_body = msgspec.json.Decoder(wire.Body)
+_kind = msgspec.json.Decoder(wire.ItemKind)
+_tool = msgspec.json.Decoder(dict[str, Raw])
+_reasoning = msgspec.json.Decoder(wire.Reasoning | None)
+_text = msgspec.json.Decoder(wire.TextConfig | None)
+_cache = msgspec.json.Decoder(wire.CacheOptions | None)
+_TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), wire.NULL)
+_RANGES: tuple[tuple[str, int, int | None], ...] = (
+    ("temperature", 0, 2),
+    ("top_p", 0, 1),
+    ("top_logprobs", 0, 20),
+    ("max_output_tokens", 1, None),
+)
+
+
+class ResponsesRequest(Struct, frozen=True):
+    """A request as the client sent it, checked as far as possible without its history."""
+
+    body: wire.Body
+    items: list[Raw]
+    """The input items, as the client spelled them; a string becomes one user message."""
+    kinds: list[wire.ItemKind]
+    """The kind of each item."""
+    reasoning: wire.Reasoning
+    text: wire.TextConfig
+    echo: dict[str, Any]
+    """The members of a Response object that repeat the request."""
+    prefill: bool
+    """Compute the prompt and generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+
+    @property
+    def model(self) -> str:
+        """As the client spelled it; "" if it named none."""
+        return self.body.model or ""
+
+    @property
+    def stream(self) -> bool:
+        """Whether to stream the answer."""
+        return bool(self.body.stream)
+
+    @property
+    def store(self) -> bool:
+        """Whether to keep the response: natively the default."""
+        return self.body.store is not False
+
+    @property
+    def background(self) -> bool:
+        """Whether the client does not wait for the answer."""
+        return bool(self.body.background)
+
+    @property
+    def previous_response_id(self) -> str | None:
+        """The response whose input and output come before this input."""
+        return self.body.previous_response_id
+
+    @property
+    def references(self) -> list[str]:
+        """The ids of the stored items that the input names, in order."""
+        return [kind.id for kind in self.kinds if is_reference(kind) and kind.id is not None]
+
+    def with_items(self, items: list[Raw]) -> "ResponsesRequest":
+        """The same request with other input items. Raises Invalid."""
+        return msgspec.structs.replace(self, items=items, kinds=item_kinds(items, "input"))
+
+    def without_input(self) -> "ResponsesRequest":
+        """What rendering the answer needs. The items would keep the bytes of the whole request alive."""
+        body = wire.Body(
+            model=self.body.model, stream=self.body.stream, store=self.body.store, include=self.body.include
+        )
+        return msgspec.structs.replace(self, body=body, items=[], kinds=[])
+
+    def includes(self, what: str) -> bool:
+        """Whether `include` names this."""
+        return what in (self.body.include or ())
+
+
+def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:
+    """Decodes a request. Raises Invalid in the native wording. `known` caches the echo of tools.
+
+    `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
+    """
+    body = decode_body(_body.decode, data, explain)
+    if not counting:
+        _refuse_unsupported(body)
+    _check_ranges(body)
+    items = [_user_message(body.input)] if isinstance(body.input, str) else body.input or []
+    reasoning = convert(_reasoning, body.reasoning, "reasoning") or wire.Reasoning()
+    text = convert(_text, body.text, "text") or wire.TextConfig()
+    cache = convert(_cache, body.prompt_cache_options, "prompt_cache_options") or wire.CacheOptions()
+    return ResponsesRequest(
+        body=body,
+        items=items,
+        kinds=item_kinds(items, "input"),
+        reasoning=reasoning,
+        text=text,
+        echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
+        prefill=body.generate is False or bool(cache.prewarm),
+    )
+
+
+def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
+    """The kind of each item. Raises Invalid for one that is no object, and for a reference without an id."""
+    kinds = [convert(_kind, item, f"{place}[{index}]") for index, item in enumerate(items)]
+    for index, kind in enumerate(kinds):
+        if kind.type == _REFERENCE and kind.id is None:
+            raise missing_parameter(f"{place}[{index}].id")
+    return kinds
+
+
+def is_reference(kind: wire.ItemKind) -> bool:
+    """Whether the item names a stored one; natively the type of such an item may be missing or null."""
+    return kind.type == _REFERENCE or (kind.type is None and kind.role is None and kind.id is not None)
+
+
+def _user_message(text: str) -> Raw:
+    """The item for an input that is a string."""
+    content = [{"type": "input_text", "text": text}]
+    return Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))
+
+
+def given(raw: Raw) -> bool:
+    """Whether a raw field is there and not null."""
+    return bytes(raw) != b"null"
+
+
+def _one_line(raw: Raw) -> Raw:
+    """A copy of the JSON without line breaks between its tokens: a client may have indented it. A copy, because a part
+    of the body would keep the whole body alive as long as the answer takes."""
+    text = bytes(raw)
+    return Raw(msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text)
+
+
+def _refuse_unsupported(body: wire.Body) -> None:
+    if given(body.conversation):
+        if body.previous_response_id is not None:
+            raise Invalid(
+                "Mutually exclusive parameters: 'conversation' and 'previous_response_id'.",
+                param="conversation",
+                code="mutually_exclusive_parameters",
+            )
+        raise unsupported("conversation")
+    if given(body.prompt):
+        raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
+    if body.background and body.store is False:
+        raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
+
+
+def _check_ranges(body: wire.Body) -> None:
+    for name, low, high in _RANGES:
+        value = getattr(body, name)
+        if value is not None and value < low:
+            raise out_of_range(name, value, low, "min")
+        if value is not None and high is not None and value > high:
+            raise out_of_range(name, value, high, "max")
+
+
+def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, known: KnownParts[Raw]) -> dict[str, Any]:
+    """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
+    summary = reasoning.summary or reasoning.generate_summary
+    shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": None if summary == "none" else summary}
+    if reasoning.context is not None:
+        shown["context"] = reasoning.context
+    shown_text: Any = _one_line(body.text)
+    if text.format is None:
+        shown_text = {"format": {"type": "text"}, **({"verbosity": text.verbosity} if text.verbosity else {})}
+    echo: dict[str, Any] = {
+        "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
+        "previous_response_id": body.previous_response_id,
+        "tools": _echoed_tools(body.tools or [], known),
+        "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "reasoning": shown,
+        "text": shown_text,
+        "truncation": body.truncation or "disabled",
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "top_logprobs": body.top_logprobs or 0,
+        "presence_penalty": body.presence_penalty or 0.0,
+        "frequency_penalty": body.frequency_penalty or 0.0,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "store": body.store is not False,
+        "background": bool(body.background),
+        "service_tier": "default",
+        "metadata": body.metadata or {},
+        "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_retention": body.prompt_cache_retention,
+        "safety_identifier": body.safety_identifier,
+        "user": body.user,
+    }
+    if given(body.prompt_cache_options):
+        echo["prompt_cache_options"] = _one_line(body.prompt_cache_options)
+    return echo
+
+
+def _echoed_tools(tools: list[Raw], known: KnownParts[Raw]) -> Raw:
+    def read(_: bytes) -> Raw:
+        return Raw(msgspec.json.encode([_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]))
+
+    return known.get(b",".join(tools), read)
+
+
+def _echoed_tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:
+    """A function with all the members that Open Responses requires; any other tool as it came."""
+    raw = _one_line(raw)
+    tool = convert(_tool, raw, place)
+    if bytes(tool.get("type", b"")) != b'"function"' or _TOOL_DEFAULTS.keys() <= tool.keys():
+        return raw
+    return tool | {key: value for key, value in _TOOL_DEFAULTS.items() if key not in tool}

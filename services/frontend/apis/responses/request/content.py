@@ -1,0 +1,78 @@
+"""Converts content parts: text stays text, images, files and audio become `Media`."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+from schemas.conversation import Media, Text
+from schemas.errors import Invalid
+from services.frontend.apis.common.openai_wording import unsupported
+from services.frontend.apis.responses import wire
+
+_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml", "application/toml")
+_SUFFIXES = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "json": "application/json"}
+
+
+def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
+    """A string equals its one text part; empty text is left out. Raises Invalid for a reference to a stored file."""
+    if isinstance(content, str):
+        return [Text(content)] if content else []
+    out: list[Text | Media] = []
+    for index, part in enumerate(content):
+        if isinstance(part, wire.PlainText | wire.Refusal):
+            text = part.text if isinstance(part, wire.PlainText) else part.refusal
+            out += [Text(text)] if text else []
+        elif isinstance(part, wire.InputFile):
+            out.append(_file(part, f"{place}[{index}]"))
+        elif isinstance(part, wire.InputAudio):
+            out.append(Media("audio"))
+        else:
+            out.append(image(part, f"{place}[{index}]"))
+    return out
+
+
+def image(part: wire.InputImage, place: str) -> Media:
+    """An image; of a data URL only type and size are kept. Raises Invalid for a reference to a stored file."""
+    if part.image_url is None:
+        raise _without_data(part.file_id, place, "image_url")
+    media_type, data = _data_url(part.image_url)
+    if data is None:
+        return Media("image", url=part.image_url)
+    return Media("image", media_type=media_type, size_bytes=_decoded_size(data))
+
+
+def _file(part: wire.InputFile, place: str) -> Text | Media:
+    if part.file_data is None:
+        if part.file_url is None:
+            raise _without_data(part.file_id, place, "file_data")
+        return Media("document", url=part.file_url, title=part.filename)
+    media_type, data = _data_url(part.file_data)
+    if data is None:
+        data = part.file_data
+    media_type = media_type or _SUFFIXES.get((part.filename or "").rpartition(".")[2].lower(), "")
+    if media_type.startswith(_TEXT_TYPES):
+        try:
+            body = base64.b64decode(data, validate=True).decode()
+        except (binascii.Error, ValueError):
+            pass
+        else:
+            return Text(f"Title: {part.filename}\n\n{body}" if part.filename else body)
+    return Media("document", media_type=media_type, size_bytes=_decoded_size(data), title=part.filename)
+
+
+def _without_data(file_id: str | None, place: str, member: str) -> Invalid:
+    if file_id:
+        return unsupported(f"{place}.file_id", "names a file, and this server keeps none; send its content")
+    return unsupported(place, f"has no {member}")
+
+
+def _data_url(url: str) -> tuple[str, str | None]:
+    """Type and base64 of a data URL; None for any other URL."""
+    if not url.startswith("data:"):
+        return "", None
+    head, _, data = url.partition(",")
+    return head.removeprefix("data:").partition(";")[0], data
+
+
+def _decoded_size(data: str) -> int:
+    return len(data) * 3 // 4 - data[-2:].count("=")

@@ -1,0 +1,159 @@
+"""Builds the `Conversation` of a Responses request."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolChoice, Turn
+from schemas.errors import Invalid, NotFound
+from services.frontend.apis.common.hints import hints
+from services.frontend.apis.common.openai_wording import missing_parameter
+from services.frontend.apis.common.sampling_fields import sampling_of
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.errors import convert
+from services.frontend.apis.responses.request import tools
+from services.frontend.apis.responses.request.body import LOGPROBS, ResponsesRequest, given, is_reference, item_kinds
+from services.frontend.apis.responses.request.items import ItemReader
+from services.frontend.apis.responses.request.tools import RequestTools
+
+Resolve = Callable[[str], Raw | None]
+"""Returns a stored item by its id."""
+
+SUMMARIZE = (
+    "Summarize the conversation so far for a model that goes on with it and sees nothing else of it. Tell the user's "
+    "goals and instructions, the decisions and their reasons, every file, command and result that still matters, what "
+    "is done, what is open, and the next step. Be exact with names, paths and values. Write the summary only; call no "
+    "tools."
+)
+"""The last message to the model where a compaction is requested."""
+TRIGGER = "compaction_trigger"
+_SESSION_HEADERS = ("session-id", "thread-id", "x-session-id", "x-session-affinity")
+_HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
+_reasoning = msgspec.json.Decoder(wire.Reasoning)
+_text = msgspec.json.Decoder(wire.TextConfig)
+
+
+def build(
+    request: ResponsesRequest, headers: Mapping[str, str], offered: RequestTools, items: ItemReader
+) -> Conversation:
+    """The conversation of the items that were read. Raises Invalid."""
+    body = request.body
+    if not items.turns and not body.instructions and request.model and body.input is None:
+        raise missing_parameter("input")
+    reasoning, text = _settings(request, items)
+    return Conversation(
+        request.model,
+        items.turns or [Turn("user", [])],
+        system=[Text(body.instructions)] if body.instructions else [],
+        tools=offered.settled(),
+        tool_choice=tools.choice(request, offered),
+        thinking=_thinking(reasoning),
+        sampling=_sampling(request),
+        format=_format(text),
+        template_kwargs=body.chat_template_kwargs or {},
+        client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+        verbosity=text.verbosity,
+        hints=hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt),
+        prefill=False,
+    )
+
+
+def request_summary(conversation: Conversation) -> Conversation:
+    """The same conversation, tools included, with a last message that requests a summary: the prefix stays cached."""
+    # A prefill-only limit and stop strings would leave no summary.
+    sampling = msgspec.structs.replace(
+        conversation.sampling, max_tokens=conversation.sampling.max_tokens or None, stop=[], stop_token_ids=[]
+    )
+    turns = [*conversation.turns, Turn("user", [Text(SUMMARIZE)])]
+    return msgspec.structs.replace(
+        conversation, turns=turns, tool_choice=ToolChoice("none"), format=None, sampling=sampling
+    )
+
+
+def resolved(
+    items: Sequence[Raw], kinds: Sequence[wire.ItemKind], resolve: Resolve | None
+) -> tuple[list[Raw], list[wire.ItemKind]]:
+    """Items with every reference replaced by the item that it names, and without compaction triggers.
+
+    Raises NotFound for a reference to an item that is not stored.
+    """
+    found: list[Raw] = []
+    found_kinds: list[wire.ItemKind] = []
+    for item, kind in zip(items, kinds, strict=True):
+        if is_reference(kind):
+            named = resolve(kind.id) if resolve is not None and kind.id is not None else None
+            if named is None:
+                raise NotFound(f"Item with id '{kind.id}' not found.", param="input")
+            found.append(named)
+            found_kinds += item_kinds([named], "input")
+        elif kind.type != TRIGGER:
+            found.append(item)
+            found_kinds.append(kind)
+    return found, found_kinds
+
+
+def ends_in_trigger(kinds: Sequence[wire.ItemKind]) -> bool:
+    """Whether the last item is a compaction trigger. Raises Invalid for one in another place."""
+    for index, kind in enumerate(kinds[:-1]):
+        if kind.type == TRIGGER:
+            raise Invalid("A compaction_trigger must be the last item.", param=f"input[{index}]", code="invalid_value")
+    return bool(kinds) and kinds[-1].type == TRIGGER
+
+
+def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reasoning, wire.TextConfig]:
+    """The request's reasoning and text settings, with the changes of a configuration update."""
+    reasoning, text = request.reasoning, request.text
+    if given(items.reasoning):
+        update = convert(_reasoning, items.reasoning, "input.reasoning")
+        reasoning = msgspec.structs.replace(reasoning, effort=update.effort or reasoning.effort)
+    if given(items.text):
+        changed = convert(_text, items.text, "input.text")
+        text = wire.TextConfig(changed.format or text.format, changed.verbosity or text.verbosity)
+    return reasoning, text
+
+
+def _thinking(reasoning: wire.Reasoning) -> Thinking:
+    history = _HISTORY.get(reasoning.context, "default")
+    if reasoning.effort is None:
+        return Thinking(history=history)
+    mode: Any = "disabled" if reasoning.effort == "none" else "enabled"
+    return Thinking(mode, effort=reasoning.effort, history=history)
+
+
+def _sampling(request: ResponsesRequest) -> Sampling:
+    body = request.body
+    try:
+        bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
+    except ValueError:
+        raise Invalid(
+            "Invalid key in 'logit_bias': keys must be token ids.", param="logit_bias", code="invalid_value"
+        ) from None
+    return sampling_of(
+        body,
+        max_tokens=0 if request.prefill else body.max_output_tokens,
+        logprobs=(body.top_logprobs or 0) if request.includes(LOGPROBS) else None,
+        stop=[body.stop] if isinstance(body.stop, str) else body.stop,
+        stop_token_ids=body.stop_token_ids,
+        include_stop=body.include_stop_str_in_output,
+        logit_bias=bias,
+    )
+
+
+def _format(text: wire.TextConfig) -> OutputFormat | None:
+    form = text.format
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return OutputFormat("json_object")
+    if form.schema is None:
+        raise missing_parameter("text.format.schema")
+    if not form.name:
+        raise missing_parameter("text.format.name")
+    return OutputFormat("json_schema", schema=form.schema, name=form.name, strict=form.strict)
+
+
+def _session(request: ResponsesRequest, headers: Mapping[str, str]) -> str | None:
+    named = (headers[name] for name in _SESSION_HEADERS if headers.get(name))
+    return next(named, request.body.prompt_cache_key)

@@ -1,0 +1,295 @@
+"""Converts the tools and the `tool_choice` of a Responses request.
+
+Functions and freeform tools pass through, also those in a namespace. Tools which the client runs and which OpenAI's
+models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. Tools which
+OpenAI's servers run cannot be served: they are left out and named in the notes, because Codex sends `web_search` with
+every request and a 400 would end its session.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.conversation import Grammar, ToolChoice, ToolSpec
+from schemas.errors import Invalid
+from services.frontend.apis.common.known_parts import KnownParts, Spelled
+from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter, unsupported
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.errors import convert
+from services.frontend.apis.responses.request.body import ResponsesRequest, given
+
+CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch"]
+
+TOOL_SEARCH = "tool_search"
+_STRING = {"type": "string"}
+_INTEGER = {"type": "integer"}
+_STRINGS = {"type": "array", "items": _STRING}
+_BUILT_IN: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "local_shell": (
+        "Runs a command on the user's machine.",
+        {
+            "command": {**_STRINGS, "description": "The program and its arguments."},
+            "working_directory": {**_STRING, "description": "Where to run it."},
+            "env": {"type": "object", "additionalProperties": _STRING, "description": "Environment variables to set."},
+            "timeout_ms": {**_INTEGER, "description": "Stop it after so many milliseconds."},
+            "user": {**_STRING, "description": "The user to run it as."},
+        },
+        ("command",),
+    ),
+    "shell": (
+        "Runs shell commands, at the same time, and returns what each wrote.",
+        {
+            "commands": {**_STRINGS, "description": "The commands."},
+            "timeout_ms": {**_INTEGER, "description": "Stop them after so many milliseconds."},
+            "max_output_length": {**_INTEGER, "description": "Keep at most so many characters of output."},
+        },
+        ("commands",),
+    ),
+    "apply_patch": (
+        "Creates, changes or deletes one file.",
+        {
+            "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+            "path": {**_STRING, "description": "Path of the file, from the workspace's root."},
+            "diff": {**_STRING, "description": "The change as a V4A diff; not for delete_file."},
+        },
+        ("type", "path"),
+    ),
+    TOOL_SEARCH: (
+        "Searches for tools that are not shown yet; those that it finds can be called afterwards.",
+        {"query": {**_STRING, "description": "What the tools should do."}},
+        ("query",),
+    ),
+}
+_SERVED = frozenset({"function", "custom", "namespace", *_BUILT_IN})
+_type = msgspec.json.Decoder(wire.ToolType)
+_tool = msgspec.json.Decoder(wire.Tool)
+_choice = msgspec.json.Decoder(str | wire.ToolChoice)
+_allowed_tool = msgspec.json.Decoder(wire.AllowedTool)
+_MODES: dict[str, Any] = {"none": "none", "auto": "auto", "required": "any"}
+
+
+class ToolName(Struct, frozen=True):
+    """A tool as this API names it."""
+
+    kind: CallKind
+    name: str
+    namespace: str | None = None
+
+    @property
+    def rendered(self) -> str:
+        """The one name under which the model sees it, as `services.templates.wording.tool_name` writes it."""
+        return f"{self.namespace}__{self.name}" if self.namespace else self.name
+
+
+def tool_name(names: Mapping[str, ToolName], rendered: str) -> ToolName:
+    """The tool that the model called; a call of a name that was not offered is a function call."""
+    return names.get(rendered) or ToolName("function", rendered)
+
+
+class RequestTools(Struct):
+    """The tools of a request, by the names under which the model sees them."""
+
+    specs: dict[str, ToolSpec]
+    names: dict[str, ToolName]
+    dropped: list[str]
+    """The types of those that were left out."""
+    found: set[str]
+    """Those that a search found; they are shown where they were found."""
+    client_searches: bool = False
+    shown: list[ToolSpec] | None = None
+    """What `settled` returns as long as nothing is added."""
+
+    @classmethod
+    def of(cls, raws: Sequence[Raw], known: "KnownParts[RequestTools]") -> "RequestTools":
+        """The request's own tools, to which others may be added. Raises Invalid."""
+
+        def read(_: bytes) -> RequestTools:
+            tools = cls({}, {}, [], set())
+            tools.add(raws, "tools", unique=True)
+            shown = tools.settled()
+            tools.shown = Spelled(shown) if shown else shown
+            return tools
+
+        own = known.get(b",".join(raws), read)
+        return msgspec.structs.replace(
+            own, specs=own.specs.copy(), names=own.names.copy(), dropped=own.dropped.copy(), found=own.found.copy()
+        )
+
+    def add(
+        self,
+        raws: Iterable[Raw],
+        place: str,
+        *,
+        found: bool = False,
+        unique: bool = False,
+        namespace: wire.Tool | None = None,
+    ) -> list[str]:
+        """Adds tools and returns their rendered names. Raises Invalid.
+
+        `found`: by a search. `unique`: two of one name are an error; otherwise the first stays.
+        """
+        self.shown = None
+        rendered: list[str] = []
+        for index, raw in enumerate(raws):
+            at = f"{place}[{index}]"
+            tool = self._read(raw, at)
+            if tool is None:
+                continue
+            if tool.type == "namespace" and namespace is None:
+                if not tool.name:
+                    raise missing_parameter(f"{at}.name")
+                rendered += self.add(tool.tools or [], f"{at}.tools", found=found, unique=unique, namespace=tool)
+                continue
+            spec = self._spec(tool, at)
+            if spec is None:
+                continue
+            if namespace is not None:
+                if not rendered and namespace.description:
+                    # Templates have no place for a namespace's description: it goes before its first tool's.
+                    about = f"{namespace.name}: {namespace.description}"
+                    text = f"{about}\n\n{spec.description}" if spec.description else about
+                    spec = msgspec.structs.replace(spec, description=text)
+                spec = msgspec.structs.replace(spec, namespace=namespace.name)
+            name = ToolName(tool.type, spec.name, spec.namespace)  # type: ignore[arg-type]
+            rendered.append(self._take(name, spec, at, found=found, unique=unique))
+        return rendered
+
+    def settled(self) -> list[ToolSpec]:
+        """The tools to show. Where the client cannot search, a deferred tool could never be loaded: all are shown."""
+        if self.shown is not None:
+            return self.shown
+        if self.client_searches:
+            return list(self.specs.values())
+        return [
+            msgspec.structs.replace(spec, deferred=False) if spec.deferred and name not in self.found else spec
+            for name, spec in self.specs.items()
+        ]
+
+    def _read(self, raw: Raw, at: str) -> wire.Tool | None:
+        """A tool of a type that can be served. Of other types nothing but the type is decoded."""
+        kind = convert(_type, raw, at).type
+        if kind in _SERVED:
+            return convert(_tool, raw, at)
+        self.dropped.append(kind)
+        return None
+
+    def _take(self, name: ToolName, spec: ToolSpec, at: str, *, found: bool, unique: bool) -> str:
+        rendered = name.rendered
+        if rendered in self.specs:
+            if unique:
+                raise Invalid(f"Tool names must be unique: '{rendered}'.", param=f"{at}.name", code="invalid_value")
+            return rendered
+        if found:
+            spec = msgspec.structs.replace(spec, deferred=True)
+            self.found.add(rendered)
+        self.specs[rendered] = spec
+        self.names[rendered] = name
+        return rendered
+
+    def _spec(self, tool: wire.Tool, at: str) -> ToolSpec | None:
+        """One tool; None where it is left out."""
+        if tool.type in ("function", "custom"):
+            if not tool.name:
+                raise missing_parameter(f"{at}.name")
+            custom = tool.type == "custom"
+            return ToolSpec(
+                tool.name,
+                description=tool.description or "",
+                schema={} if custom else tool.parameters or {},
+                kind="custom" if custom else "function",
+                deferred=bool(tool.defer_loading),
+                strict=tool.strict,
+                grammar=_grammar(tool.format, at) if custom else None,
+            )
+        if tool.type == TOOL_SEARCH:
+            if tool.execution != "client":
+                return None
+            self.client_searches = True
+        elif tool.type not in _BUILT_IN or (tool.environment is not None and tool.environment.type != "local"):
+            self.dropped.append(tool.type)  # a shell in a container runs on OpenAI's machines
+            return None
+        description, properties, required = _BUILT_IN[tool.type]
+        schema = tool.parameters or {"type": "object", "properties": properties, "required": list(required)}
+        return ToolSpec(tool.type, description=tool.description or description, schema=schema)
+
+
+def choice(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
+    """The request's `tool_choice`. Raises Invalid where it cannot be met."""
+    body = request.body
+    parallel = body.parallel_tool_calls is not False
+    if not given(body.tool_choice):
+        return ToolChoice(parallel=parallel)
+    chosen = convert(_choice, body.tool_choice, "tool_choice")
+    if isinstance(chosen, str):
+        if chosen not in _MODES:
+            raise invalid_value(chosen, "tool_choice", tuple(_MODES))
+        if chosen == "required" and not tools.specs:
+            raise _nothing_to_call(tools)
+        return ToolChoice(_MODES[chosen], parallel=parallel)
+    if chosen.type == "allowed_tools":
+        return _allowed(chosen, tools, parallel)
+    name = _find(chosen, tools)
+    if name is not None:
+        return ToolChoice("tool", name=name.name, namespace=name.namespace, parallel=parallel)
+    if chosen.type in ("function", "custom"):
+        raise _not_offered(chosen.name or "", "tool_choice")
+    raise unsupported("tool_choice", f"asks for '{chosen.type}', which this server does not run")
+
+
+def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
+    allowed: list[str] = []
+    for index, raw in enumerate(chosen.tools or []):
+        place = f"tool_choice.tools[{index}]"
+        tool = convert(_allowed_tool, raw, place)
+        if tool.type == "namespace":
+            allowed += [name.rendered for name in tools.names.values() if name.namespace == tool.name]
+        elif (name := _find(tool, tools)) is not None:
+            allowed.append(name.rendered)
+        elif tool.type in ("function", "custom"):
+            raise _not_offered(tool.name, place)
+    required = chosen.mode == "required"
+    if allowed:
+        return ToolChoice("any" if required else "auto", parallel=parallel, allowed=allowed)
+    if required:
+        raise _nothing_to_call(tools)
+    return ToolChoice("none", parallel=parallel)
+
+
+def _find(chosen: wire.ToolChoice | wire.AllowedTool, tools: RequestTools) -> ToolName | None:
+    """The tool that a choice means. One in a namespace may also be named by `namespace__name`, or by its bare name
+    where no tool outside has it."""
+    kinds = ("function", "custom")
+    if chosen.type not in kinds:
+        return next((name for name in tools.names.values() if name.kind == chosen.type), None)
+    if not chosen.name:
+        raise missing_parameter("tool_choice.name")
+    if chosen.namespace is None and chosen.name in tools.names:
+        return tools.names[chosen.name]
+    for name in tools.names.values():
+        if name.name == chosen.name and name.kind in kinds and chosen.namespace in (None, name.namespace):
+            return name
+    return None
+
+
+def _not_offered(name: str | None, place: str) -> Invalid:
+    return Invalid(f"Tool choice '{name}' not found in 'tools' parameter.", param=place, code="invalid_value")
+
+
+def _nothing_to_call(tools: RequestTools) -> Invalid:
+    if tools.dropped:
+        return unsupported("tool_choice", f"asks for one of {', '.join(tools.dropped)}, which this server does not run")
+    return Invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+
+
+def _grammar(format: wire.ToolFormat | None, at: str) -> Grammar | None:
+    if format is None or format.type == "text":
+        return None
+    if format.type != "grammar":
+        raise invalid_value(format.type, f"{at}.format.type", ("text", "grammar"))
+    if format.definition is None:
+        raise missing_parameter(f"{at}.format.definition")
+    if format.syntax not in ("lark", "regex"):
+        raise invalid_value(str(format.syntax), f"{at}.format.syntax", ("lark", "regex"))
+    return Grammar(format.syntax, format.definition)

@@ -1,0 +1,66 @@
+"""Shortens conversations that do not fit into the context window, for `truncation: auto`.
+
+Instructions, the last question and the last turn, with the calls that it answers, stay. Of the rest the oldest turns
+are dropped first, a call always with its results. A binary search with exact counts finds how many.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from schemas.conversation import Call, Conversation, Result, Turn
+from schemas.errors import ContextOverflow
+
+_INSTRUCTIONS = ("system", "developer")
+
+Count = Callable[[Conversation], Awaitable[int]]
+"""Returns the exact number of prompt tokens."""
+
+
+async def shortened(conversation: Conversation, overflow: ContextOverflow, count: Count) -> Conversation:
+    """The conversation without as few turns as possible. Raises `overflow` again where it does not name the limit, and
+    where dropping all droppable turns is not enough; TurnwireError if a count fails."""
+    limit = (overflow.info.details or {}).get("max_prompt_tokens")
+    groups = droppable(conversation.turns)
+    if limit is None or not groups:
+        raise overflow
+    low, high = 1, len(groups)
+    best: Conversation | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        candidate = without(conversation, (place for group in groups[:middle] for place in group))
+        if await count(candidate) <= limit:
+            best, high = candidate, middle - 1
+        else:
+            low = middle + 1
+    if best is None:
+        raise overflow
+    return best
+
+
+def droppable(turns: Sequence[Turn]) -> list[list[int]]:
+    """The places of the turns that may be dropped, oldest first, in groups that belong together."""
+    groups: list[list[int]] = []
+    for place, turn in enumerate(turns):
+        if turn.role == "tool" and groups:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    questions = [place for place, turn in enumerate(turns) if turn.role == "user"]
+    return [
+        group for group in groups[:-1] if turns[group[0]].role not in _INSTRUCTIONS and group[0] not in questions[-1:]
+    ]
+
+
+def without(conversation: Conversation, places: Iterable[int]) -> Conversation:
+    """The conversation without the turns at these places, and without the results of the calls in them."""
+    gone = set(places)
+    calls = {part.call_id for at in gone for part in conversation.turns[at].parts if isinstance(part, Call)}
+    turns = []
+    for at, turn in enumerate(conversation.turns):
+        if at in gone:
+            continue
+        parts = [part for part in turn.parts if not (isinstance(part, Result) and part.call_id in calls)]
+        if parts or not turn.parts:
+            turns.append(turn if len(parts) == len(turn.parts) else msgspec.structs.replace(turn, parts=parts))
+    return msgspec.structs.replace(conversation, turns=turns)

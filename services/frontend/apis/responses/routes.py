@@ -1,0 +1,224 @@
+"""The handlers of `/v1/responses`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+from msgspec import Raw
+from msgspec.structs import replace
+
+from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError, raised
+from services.frontend.apis.base import Collector, Renderer
+from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.compaction import user_messages
+from services.frontend.apis.responses.dialect import ResponsesAsk
+from services.frontend.apis.responses.errors import with_own_param
+from services.frontend.apis.responses.intake import AcceptedRequest
+from services.frontend.apis.responses.live.background import Job
+from services.frontend.apis.responses.live.follow import send_events, stored_events
+from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.truncation import shortened
+from services.frontend.apis.responses.server import ResponsesServer
+from services.frontend.apis.responses.store.chain import items_of
+from services.frontend.apis.responses.store.input_items import integer, listed, page_of
+from services.frontend.apis.responses.store.record import StoredResponse
+from services.frontend.http.bodies import apart, read_body
+from services.frontend.http.middleware import REQUEST_CONTEXT
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+CANCEL_POLLS = 20
+CANCEL_POLL_S = 0.1
+"""How often, and how far apart, a response that another process cancels is read again."""
+
+
+class ResponseRoutes:
+    """The handlers."""
+
+    def __init__(self, responses: ResponsesServer) -> None:
+        self._responses = responses
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Registers every path."""
+        router.add_post("/v1/responses", _with_own_params(self.create))
+        router.add_get("/v1/responses", self._responses.connections.handle, allow_head=False)
+        router.add_post("/v1/responses/compact", _with_own_params(self.compact))
+        router.add_post("/v1/responses/input_tokens", _with_own_params(self.input_tokens))
+        router.add_get("/v1/responses/{id}", self.retrieve, allow_head=False)
+        router.add_delete("/v1/responses/{id}", self.delete)
+        router.add_post("/v1/responses/{id}/cancel", self.cancel)
+        router.add_get("/v1/responses/{id}/input_items", self.input_items, allow_head=False)
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Creates a response: whole, as a stream, or in the background."""
+        body = await self._decoded(request)
+        if body.background:
+            return await self._start(request, body)
+        accepted: AcceptedRequest | None = None
+
+        async def read() -> ResponsesAsk:
+            nonlocal accepted, body
+            accepted = await self._responses.intake.accept(body, request.headers, request[REQUEST_CONTEXT])
+            if not body.store:
+                accepted, body = accepted.without_input(), body.without_input()
+            return accepted.ask
+
+        def keep(answer: Renderer | Collector) -> None:
+            stream = answer.stream if isinstance(answer, ResponsesCollector) else answer
+            if accepted is not None and isinstance(stream, ResponsesStream):
+                self._responses.store.put(accepted.record(stream))
+
+        on_end = keep if body.store else None
+        serve = self._responses.turns.serve
+        try:
+            return await serve(request, self._responses.dialect, read, on_end=on_end)
+        except ContextOverflow as overflow:
+            if accepted is None or not accepted.ask.truncate:
+                raise
+            fitting = await shortened(accepted.ask.conversation, overflow, self._responses.gateway.count)
+            ask = replace(accepted.ask, conversation=fitting)
+
+        async def read_again() -> ResponsesAsk:
+            return ask
+
+        return await serve(request, self._responses.dialect, read_again, on_end=on_end)
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        """Returns a stored response, or its stream after some event."""
+        stream = request.query.get("stream", "").lower() in ("true", "1")
+        number = integer(request.query, "starting_after", 0, None)
+        after = -1 if number is None else number
+        job = self._job(request)
+        if job is not None:
+            if stream:
+                return await send_events(request, job.follow(after), self._responses.limits)
+            return _json(msgspec.json.encode(job.document()))
+        record = await self._record(request)
+        if not stream:
+            return _json(record.response)
+        if record.ended and not record.events:
+            raise Invalid("This response was not streamed, and has no stream to send again.", param="stream")
+        events = stored_events(self._responses.store, record, after)
+        return await send_events(request, events, self._responses.limits)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Deletes a response; one that still runs is cancelled first."""
+        id, tenant = request.match_info["id"], request[REQUEST_CONTEXT].tenant
+        job = self._job(request)
+        if job is not None:
+            self._responses.background.cancel(id)
+            await job.wait()
+        if not await self._responses.store.delete(id, tenant):
+            raise _not_found(id)
+        return _json(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Cancels a background response. One that has ended is returned as it is."""
+        id, job = request.match_info["id"], self._job(request)
+        if job is not None:
+            self._responses.background.cancel(id)
+            return _json((await job.wait()).response)
+        record = await self._record(request)
+        if not record.background:
+            raise Invalid("Cannot cancel a synchronous response.", param="response_id")
+        if not record.ended:
+            self._responses.cancel_elsewhere(id)
+            record = await self._until_ended(record)
+        return _json(record.response)
+
+    async def input_items(self, request: web.Request) -> web.Response:
+        """Lists the items that a response was made from, with the chain before it."""
+        page = page_of(request.query)
+        job = self._job(request)
+        if job is not None:
+            return _json(listed([*job.accepted.history, *job.accepted.items()], page))
+        record = await self._record(request)
+        before: list[Raw] = []
+        if record.previous is not None:
+            try:
+                before = items_of(await self._responses.intake.histories.chain(record.previous, record.tenant))
+            except Invalid:
+                pass  # deleted or expired since
+        return _json(listed([*before, *record.input], page))
+
+    async def input_tokens(self, request: web.Request) -> web.Response:
+        """Counts the tokens of a request's prompt."""
+        body, exchange = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
+        accepted = await self._responses.intake.accept(body, request.headers, exchange, counting=True)
+        tokens = await self._responses.gateway.count(accepted.ask.conversation)
+        exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
+        return _json(self._responses.dialect.count_body(tokens))
+
+    async def compact(self, request: web.Request) -> web.StreamResponse:
+        """Compacts a conversation: its user messages and one sealed summary."""
+        body = await self._decoded(request, counting=True)
+        if body.body.input is None:
+            body.body.input = []  # optional here: an empty conversation is compacted too
+
+        async def read() -> ResponsesAsk:
+            accepted = await self._responses.intake.accept(
+                body, request.headers, request[REQUEST_CONTEXT], compacting=True
+            )
+            return replace(accepted.ask, user_messages=user_messages([*accepted.history, *accepted.items()]))
+
+        return await self._responses.turns.serve(request, self._responses.dialect, read)
+
+    async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
+        exchange = request[REQUEST_CONTEXT]
+        try:
+            data = await read_body(request, self._responses.max_body_bytes)
+            return await apart(len(data), lambda: self._responses.dialect.decode(data, counting=counting))
+        except TurnwireError as error:
+            seconds = asyncio.get_running_loop().time() - exchange.started
+            self._responses.metrics.answered("", self._responses.dialect.name, str(error.info.kind), seconds)
+            raise
+
+    async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
+        exchange = request[REQUEST_CONTEXT]
+        accepted = await self._responses.intake.accept(body, request.headers, exchange)
+        reply = self._responses.runner.reply(exchange, body.model)
+        job = self._responses.background.start(accepted, reply, exchange)
+        exchange.note(accepted.ask.notes)
+        if body.stream:
+            return await send_events(request, job.follow(-1), self._responses.limits)
+        return _json(msgspec.json.encode(job.document()))
+
+    def _job(self, request: web.Request) -> Job | None:
+        """The response if it runs in the background of this process."""
+        return self._responses.background.find(request.match_info["id"], request[REQUEST_CONTEXT].tenant)
+
+    async def _record(self, request: web.Request) -> StoredResponse:
+        id = request.match_info["id"]
+        record = await self._responses.store.get(id, request[REQUEST_CONTEXT].tenant)
+        if record is None:
+            raise _not_found(id)
+        return record
+
+    async def _until_ended(self, record: StoredResponse) -> StoredResponse:
+        for _ in range(CANCEL_POLLS):
+            await asyncio.sleep(CANCEL_POLL_S)
+            found = await self._responses.store.get(record.id, record.tenant, patient=False)
+            if found is None or found.ended:
+                return found or record
+        return record
+
+
+def _with_own_params(handler: Handler) -> Handler:
+    """The handler, with errors that name fields as this API does."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except TurnwireError as error:
+            raise raised(with_own_param(error.info)) from error
+
+    return handle
+
+
+def _json(body: bytes | Raw) -> web.Response:
+    return web.Response(body=bytes(body), content_type="application/json")
+
+
+def _not_found(id: str) -> NotFound:
+    return NotFound(f"Response with id '{id}' not found.", param="response_id")

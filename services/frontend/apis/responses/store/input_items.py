@@ -1,0 +1,157 @@
+"""The input items of a response: as they are stored, each with an id, a type and a status, and as pages of a list."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.errors import Invalid
+from services.frontend.apis.responses.errors import out_of_range
+from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, is_reference
+from services.frontend.apis.responses.store.record import item_id
+
+DEFAULT_LIMIT = 20
+MAX_LIMIT = 100
+_decode = msgspec.json.Decoder(dict[str, Raw]).decode
+_parts = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_encode = msgspec.json.Encoder().encode
+_PREFIXES = {
+    MESSAGE: "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
+    "compaction": "cmp",
+    "additional_tools": "at",
+}
+_WITH_STATUS = _PREFIXES.keys() - {"reasoning", "compaction", "additional_tools"} | {
+    "shell_call",
+    "shell_call_output",
+    "computer_call_output",
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "reasoning": {"summary": []},
+    "additional_tools": {"role": "developer"},
+    "tool_search_call": {"execution": "client"},
+    "tool_search_output": {"execution": "client"},
+}
+_PART_DEFAULTS: dict[bytes, tuple[str, Any]] = {
+    b'"input_image"': ("detail", "auto"),
+    b'"output_text"': ("annotations", []),
+}
+
+
+class Page(Struct, frozen=True):
+    """Which items to list."""
+
+    after: str | None = None
+    limit: int = DEFAULT_LIMIT
+    newest_first: bool = True
+
+
+def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], Raw | None] | None = None) -> list[Raw]:
+    """The request's own input, item by item, for GET …/input_items and for the turns that follow.
+
+    Everything that the client sent is kept. Added is what the SDK's strict types require: an id made from the turn's, a
+    type, a message's text as a part, a status. References are replaced by the items that they name.
+    """
+    stored: list[Raw] = []
+    for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
+        if is_reference(kind):
+            named = resolve(kind.id) if resolve is not None and kind.id is not None else None
+            stored.append(named if named is not None else item)
+            continue
+        members: dict[str, Any] = dict(_decode(item))
+        name = kind.type or MESSAGE
+        members["type"] = name
+        if not kind.id:
+            members["id"] = f"{_PREFIXES.get(name, 'item')}_{turn}i{index:03d}"
+        if name in _WITH_STATUS and bytes(members.get("status", b"null")) == b"null":
+            members["status"] = "completed"
+        members = {**_DEFAULTS.get(name, {}), **members}
+        if name == MESSAGE and bytes(members.get("content", b"")).startswith(b'"'):
+            text = "output_text" if kind.role == "assistant" else "input_text"
+            part: dict[str, Any] = {"type": text, "text": members["content"]}
+            members["content"] = [{**part, "annotations": []} if text == "output_text" else part]
+        else:
+            place = "content" if name == MESSAGE else "output"
+            if place in members and any(part_type in bytes(members[place]) for part_type in _PART_DEFAULTS):
+                members[place] = _completed(members[place])
+        stored.append(Raw(_encode(members)))
+    return stored
+
+
+def page_of(query: Mapping[str, str]) -> Page:
+    """The page that a query string selects. Raises Invalid. A limit of 0, which the SDKs' own tests send, is the
+    default."""
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise Invalid(
+            f"Invalid value: '{order}'. Supported values are: 'asc' and 'desc'.", param="order", code="invalid_value"
+        )
+    limit = integer(query, "limit", 0, MAX_LIMIT)
+    return Page(query.get("after") or None, limit or DEFAULT_LIMIT, order == "desc")
+
+
+def integer(query: Mapping[str, str], name: str, low: int, high: int | None) -> int | None:
+    """An integer of a query string; None where it is missing. Raises Invalid."""
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        raise Invalid(
+            f"Invalid type for '{name}': expected an integer, but got a string instead.",
+            param=name,
+            code="invalid_type",
+        ) from None
+    if value < low:
+        raise out_of_range(name, value, low, "min")
+    if high is not None and value > high:
+        raise out_of_range(name, value, high, "max")
+    return value
+
+
+def listed(items: Sequence[Raw], page: Page) -> bytes:
+    """The list document. Raises Invalid for an `after` that is not listed.
+
+    `items`: oldest first, each with an id. An item that comes again is listed once: pages are found by ids.
+    """
+    first: dict[str, Raw] = {}
+    for raw in items:
+        first.setdefault(item_id(raw), raw)
+    shown = list(first.items())
+    if page.newest_first:
+        shown.reverse()
+    start = 0
+    if page.after is not None:
+        start = next((at for at, (id, _) in enumerate(shown, 1) if id == page.after), 0)
+        if not start:
+            raise Invalid(f"Item with id '{page.after}' not found.", param="after")
+    window = shown[start : start + page.limit]
+    document = {
+        "object": "list",
+        "data": [raw for _, raw in window],
+        "first_id": window[0][0] if window else "",
+        "last_id": window[-1][0] if window else "",
+        "has_more": start + page.limit < len(shown),
+    }
+    return msgspec.json.encode(document)
+
+
+def _completed(parts: Raw) -> Any:
+    """Content parts with the members that the SDK's types require; other JSON as it is."""
+    try:
+        read: list[dict[str, Any]] = [*_parts(parts)]
+    except msgspec.ValidationError:
+        return parts
+    for part in read:
+        name, default = _PART_DEFAULTS.get(bytes(part.get("type", b"")), ("", None))
+        if name and bytes(part.get(name, b"null")) == b"null":
+            part[name] = default
+    return read

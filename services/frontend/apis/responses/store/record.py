@@ -1,0 +1,100 @@
+"""A stored response: enough to show it again, to replay its stream, and to continue from it."""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Raw, Struct
+
+ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
+"""The final states of a response."""
+_OVERHEAD_BYTES = 512
+_ITEM_OVERHEAD_BYTES = 120
+"""What Python takes for each item beside its JSON."""
+_OWN_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24}).*")
+
+
+class StoredResponse(Struct, frozen=True, omit_defaults=True):
+    """One state of one response; a later state is a new record."""
+
+    id: str
+    created: float
+    """Unix time in seconds."""
+    response: Raw
+    """The Response object."""
+    status: str
+    tenant: str | None = None
+    """The holder of the key that made it; invisible to others."""
+    previous: str | None = None
+    """The response that this one continues."""
+    input: list[Raw] = []
+    """The items of its own request, each with an id; those before are in `previous`."""
+    output: list[Raw] = []
+    events: bytes = b""
+    """The recording of its stream (`EventPacker`); empty where it was not streamed."""
+    background: bool = False
+    context: list[Raw] | None = None
+    """Set where it was compacted: all items that a chain starts with here, instead of the earlier ones."""
+    owner: str = ""
+    """The process in which it runs; empty when it has ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its state is final."""
+        return self.status in ENDED
+
+    @property
+    def size(self) -> int:
+        """The approximate number of bytes that it takes in memory."""
+        items = (*self.input, *self.output, *(self.context or ()))
+        kept = sum(json_size(raw) + _ITEM_OVERHEAD_BYTES for raw in items)
+        return _OVERHEAD_BYTES + kept + json_size(self.response) + len(self.events)
+
+    def items(self) -> Iterator[tuple[str, Raw]]:
+        """Its own input and its output, each item with its id."""
+        for raw in (*self.input, *self.output):
+            yield item_id(raw), raw
+
+    def item(self, id: str) -> Raw | None:
+        """The item with this id."""
+        return next((raw for name, raw in self.items() if name == id), None)
+
+
+def json_size(*values: Raw) -> int:
+    """The size of raw values as JSON, in bytes."""
+    return sum(len(memoryview(value)) for value in values)
+
+
+def item_id(raw: Raw) -> str:
+    """The id of an item; "" where it has none."""
+    return _named.decode(raw).id
+
+
+def response_of_item(id: str) -> str | None:
+    """The id of the response to which an item belongs, by an item id that this server made."""
+    match = _OWN_ITEM_ID.fullmatch(id)
+    return f"resp_{match[1]}" if match else None
+
+
+def decode(data: bytes) -> StoredResponse | None:
+    """The record that msgspec encoded as JSON; None for other data, such as another release's."""
+    try:
+        return _record.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def failed_view(record: StoredResponse) -> StoredResponse:
+    """How the record is shown when the process that ran the response is gone."""
+    document = msgspec.json.decode(record.response)
+    error = {"code": "server_error", "message": "The server that ran this response is gone."}
+    response = Raw(msgspec.json.encode(document | {"status": "failed", "error": error}))
+    return msgspec.structs.replace(record, status="failed", response=response, owner="")
+
+
+class _Named(Struct):
+    id: str = ""
+
+
+_record = msgspec.json.Decoder(StoredResponse)
+_named = msgspec.json.Decoder(_Named)

@@ -1,0 +1,356 @@
+"""The JSON of a Responses request as typed Structs.
+
+Input items, and everything that the answer echoes, stay raw (`Raw`): they are stored, listed and sent back as the
+client spelled them, and decoded again where they decide a prompt. Unnamed fields are skipped (`moderation`,
+`access_programs`, `image`, `stream_options`, `client_metadata`, and whatever is added later).
+"""
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Raw, Struct, field
+
+from services.frontend.apis.common.sampling_fields import SamplingFields
+
+NULL = Raw(b"null")
+_NULL: Any = field(default_factory=lambda: NULL)
+"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
+
+
+class Body(SamplingFields, kw_only=True):
+    """The request, with the extra fields of vLLM, SGLang and Dynamo."""
+
+    model: str | None = None
+    input: str | list[Raw] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: Raw = _NULL
+    store: bool | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    include: list[str] | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    parallel_tool_calls: bool | None = None
+    tools: list[Raw] | None = None
+    tool_choice: Raw = _NULL
+    text: Raw = _NULL
+    reasoning: Raw = _NULL
+    top_logprobs: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    prompt: Raw = _NULL
+    prompt_cache_key: str | None = None
+    prompt_cache_options: Raw = _NULL
+    prompt_cache_retention: str | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    context_management: Raw = _NULL
+    generate: bool | None = None
+    stream_id: str | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    priority: Any = None
+    cache_salt: Any = None
+    nvext: Any = None
+
+
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+SummaryStyle: TypeAlias = Literal["auto", "concise", "detailed", "none"]
+
+
+class Reasoning(Struct):
+    """`generate_summary` is the deprecated name of `summary`."""
+
+    effort: Effort | None = None
+    summary: SummaryStyle | None = None
+    generate_summary: SummaryStyle | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+
+
+class Format(Struct):
+    """Structured output; flat, unlike Chat's."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextConfig(Struct):
+    """The `text` member."""
+
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class CacheOptions(Struct):
+    """The member of `prompt_cache_options` that this server acts on."""
+
+    prewarm: bool | None = None
+
+
+class ManagedContext(Struct):
+    """An element of `context_management`."""
+
+    type: str
+    compact_threshold: int | None = None
+
+
+class ToolFormat(Struct):
+    """The form of a freeform tool's input."""
+
+    type: str = "text"
+    syntax: str | None = None
+    definition: str | None = None
+
+
+class ToolType(Struct):
+    """The member that all tools have."""
+
+    type: str
+
+
+class ToolEnvironment(Struct):
+    """Where a shell runs: `local`, or a container of OpenAI's."""
+
+    type: str = "local"
+
+
+class Tool(ToolType):
+    """A tool of any type that can be served."""
+
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    format: ToolFormat | None = None
+    tools: list[Raw] | None = None
+    execution: Literal["server", "client"] | None = None
+    environment: ToolEnvironment | None = None
+
+
+class ToolChoice(Struct):
+    """A `tool_choice` that is an object."""
+
+    type: str
+    name: str | None = None
+    namespace: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[Raw] | None = None
+
+
+class AllowedTool(Struct):
+    """A tool as `allowed_tools` names it."""
+
+    type: str = "function"
+    name: str | None = None
+    namespace: str | None = None
+
+
+# Parts of messages and of tool results.
+
+
+class PlainText(Struct, tag="text"):
+    """Text under Chat's name for it."""
+
+    text: str
+
+
+class InputText(PlainText, tag="input_text"):
+    """Text for the model."""
+
+
+class OutputText(PlainText, tag="output_text"):
+    """Text from the model."""
+
+
+class Refusal(Struct, tag="refusal"):
+    """A refusal of the model."""
+
+    refusal: str
+
+
+class InputImage(Struct, tag="input_image"):
+    """An image: a URL or data URL."""
+
+    image_url: str | None = None
+    file_id: str | None = None
+
+
+class ComputerScreenshot(InputImage, tag="computer_screenshot"):
+    """A computer's screen."""
+
+
+class InputFile(Struct, tag="input_file"):
+    """A file: its data or its URL."""
+
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+class InputAudio(Struct, tag="input_audio"):
+    """Audio, whose data is not decoded: the model gets a note that there is some."""
+
+
+class ReasoningText(PlainText, tag="reasoning_text"):
+    """A piece of reasoning."""
+
+
+class SummaryText(PlainText, tag="summary_text"):
+    """A piece of a reasoning summary."""
+
+
+Part: TypeAlias = (
+    InputText | PlainText | OutputText | Refusal | InputImage | InputFile | InputAudio | ComputerScreenshot
+)
+
+
+# Items.
+
+
+class ItemKind(Struct):
+    """The members that tell items apart. `type` may be missing from a message or a reference."""
+
+    type: str | None = None
+    role: str | None = None
+    id: str | None = None
+
+
+class Message(Struct):
+    """A message in any of its three forms."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Part]
+
+
+class ReasoningItem(Struct):
+    """Reasoning. Agents leave out its id, and send null for missing members."""
+
+    summary: list[SummaryText] | None = None
+    content: list[ReasoningText | PlainText] | None = None
+    encrypted_content: str | None = None
+    id: str | None = None
+
+
+class Call(Struct, kw_only=True):
+    """The members that all calls have."""
+
+    call_id: str
+    id: str | None = None
+
+
+class FunctionCall(Call, kw_only=True):
+    """A call with JSON text for arguments."""
+
+    name: str
+    arguments: str
+    namespace: str | None = None
+
+
+class CustomCall(Call, kw_only=True):
+    """A call of a freeform tool."""
+
+    name: str
+    input: str
+    namespace: str | None = None
+
+
+class ShellCall(Call, kw_only=True):
+    """A call of the `shell` or `local_shell` tool."""
+
+    action: Raw
+
+
+class PatchCall(Call, kw_only=True):
+    """A call of the `apply_patch` tool."""
+
+    operation: Raw
+
+
+class SearchCall(Struct):
+    """A search for tools."""
+
+    arguments: Raw
+    call_id: str | None = None
+    id: str | None = None
+    execution: str | None = None
+
+
+class CallOutput(Struct):
+    """The result of a function or a freeform tool."""
+
+    output: str | list[Part]
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+
+
+class LocalShellOutput(Struct):
+    """The result of `local_shell`. Natively `id` is the call's; older Codex sends `call_id`."""
+
+    output: str
+    id: str | None = None
+    call_id: str | None = None
+
+
+class ShellChunk(Struct):
+    """What one command of a shell call wrote, and how it ended."""
+
+    stdout: str = ""
+    stderr: str = ""
+    outcome: dict[str, Any] | None = None
+
+
+class ShellOutput(Struct):
+    """The result of `shell`."""
+
+    call_id: str
+    output: list[ShellChunk]
+
+
+class PatchOutput(Struct):
+    """The result of `apply_patch`."""
+
+    call_id: str
+    status: str | None = None
+    output: str | None = None
+
+
+class ComputerOutput(Struct):
+    """The result of OpenAI's `computer` tool."""
+
+    output: ComputerScreenshot
+
+
+class SearchOutput(Struct):
+    """The tools that a search found; the model can call them from here on."""
+
+    tools: list[Raw]
+    call_id: str | None = None
+    execution: str | None = None
+
+
+class AdditionalTools(Struct):
+    """Tools that come with the input."""
+
+    tools: list[Raw]
+
+
+class ConfigurationUpdate(Struct):
+    """A change of the settings in mid-conversation; the last one holds."""
+
+    reasoning: Raw = NULL
+    text: Raw = NULL
+
+
+class CompactionItem(Struct):
+    """A sealed summary that stands for everything before it."""
+
+    encrypted_content: str

@@ -1,0 +1,1 @@
+"""Tokens of text and text of tokens."""

@@ -1,0 +1,147 @@
+"""Tokens of text and text of tokens, by the model's own tokenizer, with vLLM's paths and field names.
+
+POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat Completions or of the Messages API
+                      → {"count", "max_model_len", "tokens"}
+POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
+
+from schemas.errors import Invalid, raised
+from schemas.frames import TextReply, unpack_ids
+from services.frontend.apis.base import Operation
+from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.shared_errors import SHARED
+from services.frontend.apis.messages.dialect import Messages
+from services.frontend.apis.messages.errors import explain
+from services.frontend.apis.tokens.sniff import looks_like_chat
+from services.frontend.http.bodies import read_body
+from services.frontend.http.mount import Api, Mount
+
+_MAX_ID = 2**32 - 1
+
+
+class Text(Struct):
+    """Text to tokenize, or a request of Chat Completions or of the Messages API."""
+
+    model: str = ""
+    prompt: str | None = None
+    text: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool = True
+
+
+class Ids(Struct):
+    """Token ids."""
+
+    tokens: list[Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": _MAX_ID})]]
+    model: str = ""
+
+
+class TokenIds(Struct):
+    """Ids of a text or of a prompt."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: None
+
+
+class PlainPrompt(Struct):
+    """The text of ids."""
+
+    prompt: str
+
+
+_text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, Raw(b"null"))], bases=(Text,)))
+"""Conversations are parsed by their own dialect."""
+_ids = msgspec.json.Decoder(Ids)
+
+
+class TokenRoutes:
+    """The handlers."""
+
+    def __init__(self, mount: Mount) -> None:
+        self._mount = mount
+        self._messages = Messages()
+        self._chat = Chat()
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """Ids of a text, or of the prompt of a conversation."""
+        body = await read_body(request, self._mount.config.max_body_bytes)
+        fields: Any = decode_body(_text.decode, body, explain)
+        text = fields.prompt if fields.prompt is not None else fields.text
+        conversation = None
+        if text is None:
+            if bytes(fields.messages) == b"null":
+                raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
+            parse = self._chat.parse_prompt if looks_like_chat(body) else self._messages.parse_count
+            conversation = parse(body, request.headers).conversation
+            conversation = replace(conversation, model=self._mount.server.card(conversation.model).name)
+        model = self._mount.server.card(fields.model).name
+        reply = _checked(await self._mount.gateway.tokenize(model, text, conversation, fields.add_special_tokens))
+        ids = unpack_ids(reply.token_ids)
+        return _json({"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None})
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        """The text of ids."""
+        fields = decode_body(_ids.decode, await read_body(request, self._mount.config.max_body_bytes), explain)
+        if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
+            raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
+        model = self._mount.server.card(fields.model).name
+        return _json({"prompt": _checked(await self._mount.gateway.detokenize(model, fields.tokens)).text or ""})
+
+
+def _checked(reply: TextReply) -> TextReply:
+    if reply.error is not None:
+        raise raised(reply.error)
+    return reply
+
+
+def _json(document: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+
+
+_PREFIXES = ("/v1", "")
+"""vLLM serves these paths without /v1."""
+
+
+def _mount(mount: Mount) -> None:
+    routes = TokenRoutes(mount)
+    for prefix in _PREFIXES:
+        mount.app.router.add_post(f"{prefix}/tokenize", routes.tokenize)
+        mount.app.router.add_post(f"{prefix}/detokenize", routes.detokenize)
+
+
+API = Api(
+    name="Tokens",
+    title="Tokens",
+    errors=SHARED,
+    operations=tuple(
+        operation
+        for prefix in _PREFIXES
+        for operation in (
+            Operation(
+                path=f"{prefix}/tokenize",
+                summary="Ids of a text or of a request's prompt",
+                body=Text,
+                example={"model": "your-model", "prompt": "What is the weather in Paris?"},
+                answer=TokenIds,
+            ),
+            Operation(
+                path=f"{prefix}/detokenize",
+                summary="The text of ids",
+                body=Ids,
+                example={"model": "your-model", "tokens": [9707, 11, 1879]},
+                answer=PlainPrompt,
+            ),
+        )
+    ),
+    mount=_mount,
+)

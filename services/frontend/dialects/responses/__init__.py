@@ -1,1 +1,0 @@
-"""The OpenAI Responses API (apis.md B)."""

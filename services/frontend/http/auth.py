@@ -1,0 +1,130 @@
+"""Authenticates requests by API key and holds each key's limits.
+
+The key file holds hashes only; a presented key is hashed and compared in constant time. The file may change while the
+frontend runs: removed keys are refused from then on, and a holder's use of this minute stays counted.
+"""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from schemas.control import ModelCard
+from schemas.errors import Forbidden, Unauthorized
+from services.frontend.http.keys import Key, Limits, parse_keys
+from services.frontend.http.rate_limits import RateLimiter
+
+OPEN_PATHS = frozenset({"/", "/live", "/ready", "/health", "/metrics", "/api/hello", "/openapi.json"})
+"""Paths that need no key: for probes, scrapers and the first request of clients."""
+
+
+class KeyRing:
+    """The accepted keys."""
+
+    def __init__(self, keys: list[Key]) -> None:
+        self._keys = keys
+
+    @classmethod
+    def load(cls, path: str, defaults: Limits | None = None) -> "KeyRing":
+        """Reads a key file. Raises ValueError as `parse_keys`, and OSError."""
+        return cls(parse_keys(Path(path).read_text(encoding="utf-8"), path, defaults or Limits()))
+
+    def find(self, presented: str) -> Key | None:
+        """Returns the key with this text, if there is one. Takes equally long for every text."""
+        digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(key.digest, digest):
+                found = key
+        return found
+
+
+class Caller:
+    """The sender of a request: its rights and limits."""
+
+    def __init__(self, limiter: RateLimiter, key: Key | None = None) -> None:
+        self.limiter = limiter
+        self.spend = limiter.spend
+        self._key = key
+        self.tenant = key.name if key else None
+        """The holder of the key; None where the frontend has no keys."""
+        self.priority = key.priority if key else None
+        """The priority of all its turns, if the key has one."""
+
+    def sees(self, card: ModelCard) -> bool:
+        """Returns whether the caller may use a model, and so whether it is listed."""
+        return self._key is None or self._key.allows(card)
+
+    def permit(self, card: ModelCard, name: str) -> None:
+        """Raises Forbidden for a model that the caller may not use; `name` is how the request spelled it."""
+        if not self.sees(card):
+            raise Forbidden(f"Your API key may not use the model {name or card.name}.", param="model")
+
+
+class Callers:
+    """All callers of this frontend. `defaults` are the limits of every key; without keys, of all callers together."""
+
+    def __init__(
+        self, path: str | None, defaults: Limits, clock: Callable[[], float], now: Callable[[], float] = time.time
+    ) -> None:
+        """Raises as `KeyRing.load`. `clock` is monotonic, `now` the Unix time."""
+        self.path = path
+        self._defaults = defaults
+        self._clock = clock
+        self._now = now
+        self._ring: KeyRing | None = None
+        self._limiters: dict[str, RateLimiter] = {}
+        self.reload()
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether there are no keys: everyone who reaches the port may use it."""
+        return self._ring is None
+
+    @property
+    def open_requests(self) -> dict[str, int]:
+        """Requests in progress by key holder ("" without keys)."""
+        return {name: limiter.open for name, limiter in self._limiters.items()}
+
+    def reload(self) -> None:
+        """Reads the key file again. Raises as `KeyRing.load`, and then changes nothing."""
+        if self.path:
+            self._ring = KeyRing.load(self.path, self._defaults)
+
+    def identify(self, request: web.Request, *, openai: bool = False) -> Caller:
+        """Returns the caller of a request. Raises Unauthorized, with OpenAI's texts where `openai`.
+
+        SDKs send `Authorization: Bearer` or `x-api-key`, depending on their version. Either is accepted; of two, one
+        valid key suffices.
+        """
+        if request.path in OPEN_PATHS:
+            return Caller(RateLimiter(Limits(), self._clock))
+        if self._ring is None:
+            return self._caller("", self._defaults, None)
+        presented = [key for key in (request.headers.get("x-api-key"), _bearer(request)) if key]
+        if not presented:
+            raise Unauthorized(_NO_KEY if openai else "x-api-key header is required")
+        key = next((found for text in presented if (found := self._ring.find(text))), None)
+        if key is None:
+            raise Unauthorized("Incorrect API key provided." if openai else "invalid x-api-key")
+        if key.expires is not None and self._now() >= key.expires:
+            raise Unauthorized("This API key has expired.")
+        return self._caller(key.name, key.limits, key)
+
+    def _caller(self, name: str, limits: Limits, key: Key | None) -> Caller:
+        limiter = self._limiters.get(name)
+        if limiter is None:
+            limiter = self._limiters[name] = RateLimiter(limits, self._clock)
+        limiter.change(limits)
+        return Caller(limiter, key)
+
+
+_NO_KEY = "You didn't provide an API key. Send it in an Authorization header: `Authorization: Bearer YOUR_KEY`."
+
+
+def _bearer(request: web.Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

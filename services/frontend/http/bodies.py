@@ -1,0 +1,155 @@
+"""Reads a request's body whole and decodes it, never beyond the limit, before decoding or after.
+
+aiohttp decodes gzip and deflate, but not zstd or brotli everywhere; `app.make_runner` turns that off, so that all
+encodings are handled, and bounded, in one place.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import brotli
+import zstandard
+from aiohttp import web
+
+from schemas.errors import Invalid, TooLarge
+from services.frontend.http.middleware import REQUEST_CONTEXT
+
+THREAD_FROM_BYTES = 32 * 1024
+"""Compressed bodies from this size on are decoded in a thread."""
+UNDERSTAND_APART_BYTES = 512 * 1024
+"""Bodies from this size on are parsed in a thread: 100,000 messages take 2 s, in which no stream would move. A prompt
+of 100,000 tokens is smaller, and takes less than the thread would."""
+_PIECE_BYTES = 1024 * 1024
+_MAX_MEMBERS = 4096
+"""Of a gzip body; parallel compressors write one for each 64 KiB or more."""
+T = TypeVar("T")
+
+_INVALID = "request_body_encoding_invalid"
+_UNSUPPORTED = "request_body_encoding_unsupported"
+_TOO_LARGE = "request_body_too_large_after_decoding"
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """Returns the decoded body.
+
+    Raises TooLarge, Invalid for an unknown or broken encoding, HTTPRequestTimeout for a body that arrives too slowly.
+    """
+    if request.content_length is not None and request.content_length > limit:
+        raise TooLarge(f"The request body is {request.content_length} bytes; the limit is {limit}.")
+    context = request.get(REQUEST_CONTEXT)
+    try:
+        # `request.read` would copy the body twice more and keep it as long as the answer takes: minutes, for a stream.
+        async with asyncio.timeout(context.body_timeout_s if context else None):
+            pieces: list[bytes] = []
+            size = 0
+            while size <= limit and (piece := await request.content.readany()):
+                pieces.append(piece)
+                size += len(piece)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason="The request body did not arrive in time") from None
+    if size > limit:
+        raise TooLarge(f"The request body exceeds the limit of {limit} bytes.")
+    body = b"".join(pieces)
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if len(body) < THREAD_FROM_BYTES:
+        return decode(body, encoding, limit)
+    return await asyncio.to_thread(decode, body, encoding, limit)
+
+
+async def understand(read: Callable[[bytes, Mapping[str, str]], T], body: bytes, headers: Mapping[str, str]) -> T:
+    """Returns what `read` makes of a body; runs it in a thread for a large one. Raises as `read`."""
+    return await apart(len(body), lambda: read(body, headers))
+
+
+async def apart(size_bytes: int, work: Callable[[], T]) -> T:
+    """Returns or raises what `work` does; runs it in a thread for a large request."""
+    return work() if size_bytes < UNDERSTAND_APART_BYTES else await asyncio.to_thread(work)
+
+
+def decode(body: bytes, encoding: str, limit: int) -> bytes:
+    """Decodes a body. Stops at `limit` bytes: a decompression bomb costs no more than that.
+
+    Raises Invalid for an unknown encoding and a body that is not in it, TooLarge beyond the limit.
+    """
+    decoder = _DECODERS.get(encoding)
+    if decoder is None:
+        known = ", ".join(sorted(_DECODERS))
+        raise Invalid(f"Content-Encoding '{encoding}' is not supported; use one of {known}.", code=_UNSUPPORTED)
+    try:
+        plain = decoder(body, limit + 1)
+    except (zlib.error, zstandard.ZstdError, brotli.error, EOFError) as error:
+        raise Invalid(f"The request body is not valid {encoding}: {error}", code=_INVALID) from None
+    if len(plain) > limit:
+        raise TooLarge(f"The request body exceeds the limit of {limit} bytes after decoding.", code=_TOO_LARGE)
+    return plain
+
+
+def _gzip(body: bytes, limit: int) -> bytes:
+    # A body may consist of several members (RFC 1952, 2.2).
+    plain, at = b"", 0
+    for _ in range(_MAX_MEMBERS):
+        member, at = _inflate(body, at, limit - len(plain), 16 + zlib.MAX_WBITS)
+        plain += member
+        if at == len(body) or len(plain) == limit:
+            return plain
+    raise EOFError(f"more than {_MAX_MEMBERS} members")
+
+
+def _deflate(body: bytes, limit: int) -> bytes:
+    # The standard is zlib (RFC 9110, 8.4.1.2); some senders leave out its header.
+    zlib_header = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    plain, end = _inflate(body, 0, limit, zlib.MAX_WBITS if zlib_header else -zlib.MAX_WBITS)
+    if end < len(body) and len(plain) < limit:
+        raise EOFError("data behind the end")
+    return plain
+
+
+def _inflate(body: bytes, at: int, limit: int, window_bits: int) -> tuple[bytes, int]:
+    """Decompresses from `at` on, at most `limit` bytes. Returns them and where the compressed data ends."""
+    inflater = zlib.decompressobj(window_bits)
+    plain, source, piece = bytearray(), memoryview(body), b""
+    while len(plain) < limit and not inflater.eof:
+        if not piece:
+            if at == len(body):
+                raise EOFError("unexpected end of data")
+            # In pieces: zlib copies what follows a member's end, which for many small members would be everything, each
+            # time.
+            piece = bytes(source[at : at + THREAD_FROM_BYTES])
+            at += len(piece)
+        plain += inflater.decompress(piece, limit - len(plain))
+        piece = inflater.unconsumed_tail
+    return bytes(plain), at - len(inflater.unused_data)
+
+
+def _zstd(body: bytes, limit: int) -> bytes:
+    promised = zstandard.frame_content_size(body)
+    plain = bytearray()
+    with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+        while len(plain) < limit and (piece := reader.read(min(_PIECE_BYTES, limit - len(plain)))):
+            plain += piece
+    if len(plain) < min(limit, promised):
+        raise EOFError("unexpected end of data")
+    return bytes(plain)
+
+
+def _brotli(body: bytes, limit: int) -> bytes:
+    decoder = brotli.Decompressor()
+    plain: bytes = decoder.process(body, output_buffer_limit=limit)
+    while len(plain) < limit and not decoder.can_accept_more_data():
+        plain += decoder.process(b"", output_buffer_limit=limit - len(plain))
+    if len(plain) < limit and not decoder.is_finished():
+        raise EOFError("unexpected end of data")
+    return plain
+
+
+_DECODERS: Mapping[str, Callable[[bytes, int], bytes]] = {
+    "br": _brotli,
+    "deflate": _deflate,
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "zstd": _zstd,
+}

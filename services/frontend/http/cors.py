@@ -1,0 +1,74 @@
+"""Decides which web pages may use this server (the Fetch standard's CORS protocol). Pure.
+
+A page of an origin that is not listed gets no CORS headers, so its browser withholds the answer. On a server without
+API keys that is not enough: any page could make a browser in this network send turns (a POST of text/plain needs no
+preflight, a WebSocket has none), so such requests are refused.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from schemas.errors import Forbidden
+from services.frontend.http.rate_limits import HEADER_NAMES
+
+METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+MAX_AGE_S = 600
+"""How long a browser may keep a preflight's answer."""
+_RATE_HEADERS = [
+    name.format(rate=rate, field=field)
+    for name in HEADER_NAMES.values()
+    for rate in ("requests", "tokens")
+    for field in ("limit", "remaining", "reset")
+]
+EXPOSED = ", ".join(
+    ["request-id", "x-request-id", "retry-after", "x-should-retry", "x-turnwire-dropped-tools", *_RATE_HEADERS]
+)
+"""Response headers that a page may read beside those that are always readable."""
+_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+class Cors:
+    """`origins`: whose pages may use the server, `*` for all. `guarded`: the server has API keys."""
+
+    def __init__(self, origins: Sequence[str], *, guarded: bool) -> None:
+        self._all = "*" in origins
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._guarded = guarded
+
+    def check(self, method: str, headers: Mapping[str, str], scheme: str) -> None:
+        """Raises Forbidden for a request that a page of a foreign origin must not send to a server without keys."""
+        origin = headers.get("origin")
+        if origin is None or self._guarded or self._allows(origin):
+            return
+        if method in _SAFE and headers.get("upgrade", "").lower() != "websocket":
+            return
+        if origin.lower() == f"{scheme}://{headers.get('host', '')}".lower():
+            return
+        raise Forbidden(f"Pages of {origin[:200]} may not use this server; it can be allowed with --cors-origins.")
+
+    def preflight(self, method: str, headers: Mapping[str, str]) -> dict[str, str] | None:
+        """Returns the headers that answer a preflight; None for other requests and for origins that are not allowed."""
+        origin = headers.get("origin")
+        if method != "OPTIONS" or "access-control-request-method" not in headers:
+            return None
+        if origin is None or not self._allows(origin):
+            return None
+        answer = {"access-control-allow-methods": METHODS, "access-control-max-age": str(MAX_AGE_S)}
+        requested = headers.get("access-control-request-headers", "")
+        if _NAMES.fullmatch(requested):
+            answer["access-control-allow-headers"] = requested
+        if headers.get("access-control-request-private-network") == "true":
+            answer["access-control-allow-private-network"] = "true"
+        return answer
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Returns the CORS headers of every answer to this request."""
+        origin = headers.get("origin")
+        if origin is None or not self._allows(origin):
+            return {"vary": "origin"} if self._origins and not self._all else {}
+        answer = {"access-control-allow-origin": "*" if self._all else origin, "access-control-expose-headers": EXPOSED}
+        return answer if self._all else {**answer, "vary": "origin"}
+
+    def _allows(self, origin: str) -> bool:
+        return self._all or origin.lower() in self._origins

@@ -1,0 +1,66 @@
+"""Reloads files that change while the process runs: API keys, certificates."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+INTERVAL_S = 1.0
+
+
+class FileWatch:
+    """Calls `reload` when one of the files has changed.
+
+    Polls, because notifications do not work on mounted secrets. A reload that raises ValueError or OSError is logged
+    and tried again at the next change.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        reload: Callable[[], None],
+        log: FilteringBoundLogger,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._paths = paths
+        self._reload = reload
+        self._log = log
+        self._interval_s = interval_s
+        self._seen = [_stat(path) for path in paths]
+
+    def check(self) -> None:
+        """Polls once."""
+        now = [_stat(path) for path in self._paths]
+        if now == self._seen:
+            return
+        self._seen = now
+        try:
+            self._reload()
+        except (ValueError, OSError) as error:
+            self._log.error("file.not_reloaded", files=self._paths, error=str(error))
+        else:
+            self._log.info("file.reloaded", files=self._paths)
+
+    async def run(self) -> None:
+        """Polls until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            self.check()
+
+    async def context(self, _app: Any) -> AsyncIterator[None]:
+        """Polls while an application runs (`Application.cleanup_ctx`)."""
+        task = asyncio.create_task(self.run(), name="file_watch")
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _stat(path: str) -> tuple[int, int, int] | None:
+    """Returns what changes with a file. A Kubernetes secret is a link that is replaced; `stat` follows it."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

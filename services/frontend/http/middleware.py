@@ -1,0 +1,247 @@
+"""The middleware of all requests: ids, CORS, authentication, errors in each API's form, and the access log."""
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal, TypeAlias
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from msgspec import Struct
+from structlog.typing import FilteringBoundLogger
+
+from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound, TooLarge, TurnwireError, Unauthorized
+from services.frontend.apis.base import ErrorReply
+from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
+from services.frontend.http.cors import Cors
+from services.frontend.http.rate_limits import rate_headers
+from services.frontend.pipeline.checked_gateway import CALLER
+from services.frontend.pipeline.metrics import TurnRecord
+
+Api: TypeAlias = Literal["anthropic", "openai", "shared"]
+ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
+"""Makes the response of an error. Arguments: the error, the request id, a status that overrides the error's own."""
+
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+"""Set on every response that does not set them itself: no MIME sniffing, no caching."""
+MAX_NOTES = 16
+_SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_PROBES = OPEN_PATHS - {"/"}
+
+
+class RequestContext:
+    """One request's ids, caller and outcome, for its response headers and its line in the access log."""
+
+    def __init__(self, id: str, client_id: str | None, started: float) -> None:
+        self.id = id
+        """Of [0-9a-f]. The turn has the same id, and object ids are made of it."""
+        self.request_id = f"req_{id}"
+        self.client_id = client_id
+        self.started = started
+        self.api: Api = "shared"
+        self.caller: Caller | None = None
+        """Set before the handler is called."""
+        self.body_timeout_s: float | None = None
+        self.outcome = ""
+        self.notes: list[str] = []
+        """What was left out of the request, fit for a header; set by `note`."""
+        self.fields: dict[str, object] = {}
+        """Further fields of the log line."""
+        self.cors: dict[str, str] = {}
+
+    @property
+    def tenant(self) -> str | None:
+        """The holder of the key; None where there are no keys."""
+        return self.caller.tenant if self.caller else None
+
+    @contextmanager
+    def turn(self, record: TurnRecord) -> Iterator[None]:
+        """Counts a request that decodes as open, and charges its tokens on exit. Raises RateLimited on entering."""
+        if self.caller is None:
+            yield
+            return
+        with self.caller.limiter.request():
+            try:
+                yield
+            finally:
+                self.caller.spend(record.tokens)
+
+    def note(self, left_out: Sequence[str]) -> None:
+        """Reports to the client what was left out of its request. The client may have chosen the names."""
+        self.notes = [_UNSAFE.sub("", name)[:64] for name in left_out[:MAX_NOTES]]
+
+    def headers(self) -> dict[str, str]:
+        """Returns the headers of every response to this request."""
+        headers = {
+            "server": "turnwire",
+            "request-id": self.request_id,
+            "x-request-id": self.client_id or self.request_id,
+            **self.cors,
+        }
+        if self.caller is not None and self.api != "shared":
+            headers |= rate_headers(self.caller.limiter.rates(), self.api, time.time())
+        if self.notes:
+            headers["x-turnwire-dropped-tools"] = ",".join(self.notes)
+        return headers
+
+
+REQUEST_CONTEXT: web.RequestKey[RequestContext] = web.RequestKey("request_context", RequestContext)
+
+
+class MiddlewareSettings(Struct, frozen=True):
+    """What the middleware needs of the application."""
+
+    apis: Mapping[str, Api]
+    """The API to which the paths under a prefix belong; all others are `shared`."""
+    shapes: Mapping[Api, ErrorShape]
+    callers: Callers
+    cors: Cors
+    needs_certificate: bool = False
+    """Require a client certificate for all paths but `OPEN_PATHS`."""
+    body_timeout_s: float | None = None
+
+    def api_of(self, path: str) -> Api:
+        """Returns the API of a path: that of the longest prefix."""
+        prefixes = [prefix for prefix in self.apis if path == prefix or path.startswith(prefix + "/")]
+        return self.apis[max(prefixes, key=len)] if prefixes else "shared"
+
+    def admit(self, request: web.Request, context: RequestContext) -> None:
+        """Identifies the caller. Raises Forbidden and Unauthorized."""
+        self.cors.check(request.method, request.headers, request.scheme)
+        if self.needs_certificate and request.path not in OPEN_PATHS and not request.get_extra_info("peercert"):
+            raise Unauthorized("This server asks for a client certificate.")
+        context.caller = self.callers.identify(request, openai=context.api == "openai")
+        CALLER.set(context.caller)
+
+
+def request_middleware(settings: MiddlewareSettings, log: FilteringBoundLogger) -> Middleware:
+    """Makes the middleware."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        client_id = request.headers.get("x-request-id", "")
+        context = RequestContext(
+            secrets.token_hex(12), client_id if _SAFE_ID.fullmatch(client_id) else None, loop.time()
+        )
+        request[REQUEST_CONTEXT] = context
+        request = _with_valid_headers(request)
+        context.api = settings.api_of(request.path)
+        context.cors = settings.cors.headers(request.headers)
+        context.body_timeout_s = settings.body_timeout_s
+        shape = settings.shapes[context.api]
+        response: web.StreamResponse | None = None
+        try:
+            preflight = settings.cors.preflight(request.method, request.headers)
+            if preflight is not None:
+                response = web.Response(status=204, headers=preflight)
+            else:
+                settings.admit(request, context)
+                response = await handler(request)
+        except (TurnwireError, web.HTTPException) as error:
+            response = _response(_error_reply(error, context, shape))
+        except (asyncio.CancelledError, ConnectionError):
+            context.outcome = context.outcome or "hangup"
+            raise
+        except Exception:  # a bug in a handler: the client gets an error of its API
+            log.exception("request.failed", request=context.request_id, path=request.path)
+            context.outcome = "internal"
+            if request.writer.output_size:
+                raise  # the response has begun: aiohttp closes the connection
+            info = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
+            response = _response(shape(info, context.request_id, None))
+        finally:
+            status = response.status if response is not None else None
+            _log_access(log, request, context, status, loop.time())
+        return response
+
+    return middleware
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Adds the common headers to every response, streams included (a handler of `on_response_prepare`)."""
+    context = request.get(REQUEST_CONTEXT)
+    if context is not None:
+        for name, value in SECURITY_HEADERS.items():
+            response.headers.setdefault(name, value)
+        vary = response.headers.get("vary")
+        response.headers.update(context.headers())
+        if vary and context.cors.get("vary"):
+            response.headers["vary"] = f"{vary}, {context.cors['vary']}"
+
+
+def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.Response:
+    """Answers what is no HTTP request, and so reaches no middleware. The connection is closed after the answer."""
+    id = secrets.token_hex(12)
+    reply = shape(Invalid(message).info, f"req_{id}", status)
+    response = _response(reply)
+    response.headers.update({**SECURITY_HEADERS, **reply.headers, **RequestContext(id, None, 0.0).headers()})
+    response.force_close()
+    return response
+
+
+def _response(reply: ErrorReply) -> web.Response:
+    return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
+
+
+def _with_valid_headers(request: web.Request) -> web.Request:
+    """Replaces header bytes that are not UTF-8. They are surrogates here, which neither JSON nor the bus takes."""
+    if all(map(str.isascii, request.headers.values())):
+        return request
+    headers = [(name, value.encode(errors="replace").decode()) for name, value in request.headers.items()]
+    return request.clone(headers=headers)
+
+
+def _error_reply(error: TurnwireError | web.HTTPException, context: RequestContext, shape: ErrorShape) -> ErrorReply:
+    if isinstance(error, TurnwireError):
+        context.outcome = context.outcome or str(error.info.kind)
+        reply = shape(error.info, context.request_id, None)
+        if reply.status == 401:
+            reply.headers["www-authenticate"] = "Bearer"
+            # Else Claude Code tries ten times, for three minutes, before it reports the wrong key.
+            reply.headers["x-should-retry"] = "false"
+        return reply
+    context.outcome = str(error.status)
+    reply = shape(_http_error(error), context.request_id, error.status)
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        reply.headers["allow"] = ",".join(sorted(error.allowed_methods))
+    return reply
+
+
+def _http_error(error: web.HTTPException) -> ErrorInfo:
+    if isinstance(error, web.HTTPNotFound):
+        return NotFound("Not found").info
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return Invalid(f"Method {error.method} is not allowed here").info
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return TooLarge("The request body is too large").info
+    if error.status >= 500:
+        return ErrorInfo(ErrorKind.ENGINE, error.reason)
+    return Invalid(error.reason).info
+
+
+def _log_access(
+    log: FilteringBoundLogger, request: web.Request, context: RequestContext, status: int | None, now: float
+) -> None:
+    write = log.debug if request.path in _PROBES else log.info
+    write(
+        "request",
+        method=request.method,
+        path=request.path,
+        status=status,
+        outcome=context.outcome or "ok",
+        request=context.request_id,
+        client_request=context.client_id,
+        tenant=context.tenant,
+        seconds=round(now - context.started, 4),
+        user_agent=request.headers.get("user-agent"),
+        **({"dropped_tools": context.notes} if context.notes else {}),
+        **context.fields,
+    )

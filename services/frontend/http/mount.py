@@ -1,0 +1,101 @@
+"""The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+from aiohttp import web
+from msgspec import Struct
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
+
+from schemas.conversation import Conversation
+from services.frontend.apis.base import Ask, Dialect, ErrorFormat, Operation
+from services.frontend.http.bodies import read_body, understand
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.pipeline.interfaces import TurnGateway
+from services.frontend.pipeline.metrics import FrontendMetrics
+from services.frontend.pipeline.turn_server import TurnServer
+from services.runtime.config import FrontendConfig
+
+
+class Api(Struct, frozen=True, kw_only=True):
+    """One HTTP API. A package under `apis/` exports one as `API`; `app.APIS` lists them."""
+
+    name: str
+    """Prefix of its types in the OpenAPI document."""
+    title: str
+    """Its group in the OpenAPI document."""
+    errors: ErrorFormat
+    paths: tuple[str, ...] = ()
+    """Errors under these paths have its format, even where nothing is served; errors elsewhere are `shared`."""
+    operations: tuple[Operation, ...]
+    mount: "Callable[[Mount], None]"
+    """Adds the handlers of its operations."""
+    enabled: Callable[[FrontendConfig], bool] = lambda _: True
+
+
+class CountAsk(Protocol):
+    """A parsed request whose prompt is counted."""
+
+    @property
+    def conversation(self) -> Conversation:
+        """What to count."""
+        ...
+
+
+A = TypeVar("A", bound=CountAsk)
+
+
+class Mount:
+    """The application as its APIs see it."""
+
+    def __init__(
+        self,
+        app: web.Application,
+        config: FrontendConfig,
+        gateway: TurnGateway,
+        registry: CollectorRegistry,
+        log: FilteringBoundLogger,
+        *,
+        apis: tuple[Api, ...],
+        sharing: object = None,
+    ) -> None:
+        self.app = app
+        self.config = config
+        self.gateway = gateway
+        self.registry = registry
+        self.log = log
+        self.apis = apis
+        """All that are mounted."""
+        self.sharing = sharing
+        """Access to the store that frontends share, for the API that stores its answers."""
+        self.metrics = FrontendMetrics(registry)
+        self.server = TurnServer(gateway, config, self.metrics, log)
+
+    def add_turns(self, path: str, dialect: Dialect) -> None:
+        """POST `path` creates turns."""
+
+        async def create(request: web.Request) -> web.StreamResponse:
+            async def read() -> Ask:
+                body = await read_body(request, self.config.max_body_bytes)
+                return await understand(dialect.parse, body, request.headers)
+
+            return await self.server.serve(request, dialect, read)
+
+        self.app.router.add_post(path, create)
+
+    def add_count(
+        self, path: str, parse: Callable[[bytes, Mapping[str, str]], A], answer: Callable[[A, int], bytes]
+    ) -> None:
+        """POST `path` returns the exact size of a request's prompt."""
+
+        async def count(request: web.Request) -> web.Response:
+            body = await read_body(request, self.config.max_body_bytes)
+            ask = await understand(parse, body, request.headers)
+            model = self.server.card(ask.conversation.model).name
+            tokens = await self.gateway.count(replace(ask.conversation, model=model))
+            request[REQUEST_CONTEXT].fields |= {"model": ask.conversation.model, "prompt_tokens": tokens}
+            return web.Response(body=answer(ask, tokens), content_type="application/json")
+
+        self.app.router.add_post(path, count)

@@ -1,0 +1,162 @@
+"""Limits each API key: concurrent requests, requests and tokens per minute. Pure: the clock is passed in.
+
+Rates are token buckets, as in the native APIs: a minute's worth can be used at once and refills evenly. The tokens of a
+request are charged when it has ended, so a bucket may be in debt; further requests wait until the debt is refilled.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from schemas.errors import RateLimited
+from services.frontend.http.keys import Limits
+
+RateApi: TypeAlias = Literal["anthropic", "openai"]
+
+_MINUTE_S = 60.0
+CONCURRENCY_RETRY_S = 1.0
+"""When a concurrent request will end is unknown."""
+
+
+class TokenBucket:
+    """Holds `size` tokens, full at first; an empty one refills in a minute. A negative level is a debt."""
+
+    def __init__(self, size: int, clock: Callable[[], float]) -> None:
+        self.size = size
+        self._clock = clock
+        self._level = float(size)
+        self._updated = clock()
+
+    def resize(self, size: int) -> None:
+        """Changes the size; what was used stays used."""
+        self._level, self._updated, self.size = self.level() + size - self.size, self._clock(), size
+
+    def level(self) -> float:
+        """Returns the tokens that are left."""
+        return min(float(self.size), self._level + (self._clock() - self._updated) * self.size / _MINUTE_S)
+
+    def take(self, amount: float) -> None:
+        """Takes tokens, into debt if need be."""
+        self._level, self._updated = self.level() - amount, self._clock()
+
+    def wait_s(self, amount: float) -> float:
+        """Returns the seconds until `amount` tokens are there."""
+        return max(0.0, (amount - self.level()) * _MINUTE_S / self.size)
+
+
+class Rate(Struct, frozen=True):
+    """The state of one limited rate."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+    """Seconds until the bucket is full."""
+
+
+class RateLimiter:
+    """The limits of one key holder, and what is used of them."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic."""
+        self.open = 0
+        """Requests in progress."""
+        self._clock = clock
+        self._limits = Limits()
+        self._buckets: dict[str, TokenBucket] = {}
+        self.change(limits)
+
+    def change(self, limits: Limits) -> None:
+        """Applies other limits. Requests may be open."""
+        if limits == self._limits:
+            return
+        self._limits = limits
+        requests = limits.requests_per_minute
+        # Counting and tokenizing have a rate of the same size of their own: agents send dozens of them at once.
+        sizes = {"requests": requests, "counting requests": requests, "tokens": limits.tokens_per_minute}
+        for name, size in sizes.items():
+            if size is None:
+                self._buckets.pop(name, None)
+            elif name in self._buckets:
+                self._buckets[name].resize(size)
+            else:
+                self._buckets[name] = TokenBucket(size, self._clock)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Counts a request that decodes as open. Raises RateLimited on entering, and then charges nothing."""
+        if self._limits.concurrency is not None and self.open >= self._limits.concurrency:
+            raise _limited(f"{self._limits.concurrency} concurrent requests", CONCURRENCY_RETRY_S)
+        # One whole token must be there: else many requests would enter the moment that a debt is paid.
+        self._require("tokens")
+        self._require("requests", take=1)
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+    def count(self) -> None:
+        """Charges a request that decodes nothing. Raises RateLimited."""
+        self._require("counting requests", take=1)
+
+    def spend(self, tokens: int) -> None:
+        """Charges the tokens of a request."""
+        if "tokens" in self._buckets:
+            self._buckets["tokens"].take(tokens)
+
+    def rates(self) -> dict[str, Rate]:
+        """Returns the state of the limited rates among `requests` and `tokens`."""
+        return {
+            name: Rate(bucket.size, max(0, int(bucket.level())), bucket.wait_s(bucket.size))
+            for name in ("requests", "tokens")
+            if (bucket := self._buckets.get(name)) is not None
+        }
+
+    def _require(self, name: str, *, take: int = 0) -> None:
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            return
+        if (wait := bucket.wait_s(1)) > 0:
+            raise _limited(f"{bucket.size} {name} per minute", wait)
+        bucket.take(take)
+
+
+def _limited(limit: str, wait_s: float) -> RateLimited:
+    # Codex reads the time from the text where it has no header.
+    return RateLimited(
+        f"This request would exceed the limit of {limit} of your API key. Please try again in {max(wait_s, 0.1):.1f}s.",
+        retry_after_s=wait_s,
+    )
+
+
+def rate_headers(rates: Mapping[str, Rate], api: RateApi, now: float) -> dict[str, str]:
+    """Returns each rate's limit, remainder and reset as headers of an API. `now`: Unix time."""
+    headers: dict[str, str] = {}
+    for name, rate in rates.items():
+        if api == "anthropic":
+            reset = datetime.fromtimestamp(math.ceil(now + rate.reset_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        else:
+            reset = duration(rate.reset_s)
+        for field, value in (("limit", rate.limit), ("remaining", rate.remaining), ("reset", reset)):
+            headers[HEADER_NAMES[api].format(rate=name, field=field)] = str(value)
+    return headers
+
+
+HEADER_NAMES: Mapping[RateApi, str] = {
+    "anthropic": "anthropic-ratelimit-{rate}-{field}",
+    "openai": "x-ratelimit-{field}-{rate}",
+}
+
+
+def duration(seconds: float) -> str:
+    """Returns a time as OpenAI writes it: `250ms`, `1.5s`, `6m0s`."""
+    if round(seconds * 1000) < 1000:
+        return f"{round(seconds * 1000)}ms"
+    if round(seconds * 10) < 600:
+        return f"{round(seconds * 10) / 10:g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s"

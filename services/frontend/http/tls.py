@@ -1,0 +1,59 @@
+"""Serves TLS with certificate files that may change while the frontend listens."""
+
+import ssl
+
+from services.runtime.config import FrontendConfig
+
+
+class Tls:
+    """The TLS side of a listener.
+
+    The listener keeps `context`; each connection gets the newest of the contexts that `reload` made. (Reading new files
+    into one context would add authorities and never remove one.)
+    """
+
+    def __init__(self, cert_file: str, key_file: str | None, client_ca_file: str | None) -> None:
+        """Raises as `reload`."""
+        self._cert_file = cert_file
+        self._key_file = key_file
+        self._client_ca_file = client_ca_file
+        self.context = self._current = self._make()
+        self.context.sni_callback = self._choose
+
+    @classmethod
+    def of(cls, config: FrontendConfig) -> "Tls | None":
+        """Returns the configured TLS; None for plain HTTP. Raises as `reload`."""
+        if config.tls_cert_file is None:
+            return None
+        return cls(config.tls_cert_file, config.tls_key_file, config.tls_client_ca_file)
+
+    @property
+    def files(self) -> list[str]:
+        """The files to watch."""
+        return [path for path in (self._cert_file, self._key_file, self._client_ca_file) if path]
+
+    def reload(self) -> None:
+        """Reads the files again; open connections keep their certificates.
+
+        Raises ValueError, naming the files, for a certificate and key that do not match, OSError for a file that cannot
+        be read. Then nothing changes.
+        """
+        self._current = self._make()
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            # Without a password OpenSSL would prompt on the terminal.
+            context.load_cert_chain(self._cert_file, self._key_file, password=lambda: "")
+            if self._client_ca_file:
+                context.load_verify_locations(self._client_ca_file)
+                # Optional here, because probes have none; the middleware requires one for all other paths.
+                context.verify_mode = ssl.CERT_OPTIONAL
+        except ssl.SSLError as error:
+            raise ValueError(f"TLS files {', '.join(self.files)}: {error.reason or error}") from error
+        return context
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        # OpenSSL calls this for every handshake, with or without a server name.
+        connection.context = self._current

@@ -1,1 +1,0 @@
-"""Our own OpenAPI document, from the types of the wire. Pure."""

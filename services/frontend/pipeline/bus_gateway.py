@@ -1,0 +1,362 @@
+"""Opens turns over the bus and puts their events together again.
+
+One turn may take several attempts. A preprocessor that does not accept it, or dies with it, is replaced by another. A
+worker that dies in mid-turn hands back its tokens, and the turn goes on behind them on another worker. The client gets
+one stream: the turn's cursor drops what an earlier attempt has sent. A superseded attempt is cancelled, and events with
+its number are ignored.
+"""
+
+import asyncio
+import time
+from typing import Any, Literal
+
+import msgspec
+from cachetools import TTLCache
+
+from schemas import subjects
+from schemas.control import Cancel, Heartbeat, StreamPosition
+from schemas.conversation import Conversation
+from schemas.errors import RETRY_AFTER_S, EngineFailed, ErrorInfo, TimedOut, TurnwireError, Unavailable, raised
+from schemas.events import Delta, Failed, Finish, Interrupted, Prepared, TurnEvent
+from schemas.frames import (
+    CountRequest,
+    DetokenizeRequest,
+    EventEntry,
+    EventFrame,
+    TextReply,
+    TokenizeRequest,
+    pack_ids,
+)
+from services.frontend.pipeline.catalog import ModelCatalog
+from services.frontend.pipeline.interfaces import CancelReason, TurnSink
+from services.frontend.pipeline.open_turn import BusTurn
+from services.frontend.pipeline.preprocessor_client import PreprocessorClient
+from services.runtime.bus import Message
+from services.runtime.config import FrontendConfig
+from services.runtime.process import Process
+from services.runtime.streams.frames import FrameReceiver
+from services.runtime.streams.turn_log import Cursor, Verdict
+
+PAUSE_S = 0.5
+"""Before a preprocessor is tried a second time: after an outage of the bus, processes come back one by one."""
+CANCEL_AGAIN_S = 1.0
+"""How often the cancellation of a turn that still sends events is repeated."""
+MAX_CANCELLED = 4096
+RESCUE_S = 2.0
+"""How long other processes have to take over a dead process's turns, once they have noticed its death."""
+
+_decode_frame = msgspec.json.Decoder(EventFrame).decode
+
+
+class BusGateway:
+    """A `TurnGateway` over the bus."""
+
+    def __init__(self, process: Process, config: FrontendConfig) -> None:
+        self._process = process
+        self._config = config
+        self._log = process.log
+        self._catalog = ModelCatalog(
+            process.registry, default_model=config.default_model, accept_any_model=config.accept_any_model
+        )
+        self.models = self._catalog.models
+        self.resolve = self._catalog.resolve
+        self._preprocessors = PreprocessorClient(process, config)
+        self._turns: dict[str, BusTurn] = {}
+        self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._given_up)
+        self._cancelled: TTLCache[str, None] = TTLCache(MAX_CANCELLED, CANCEL_AGAIN_S)
+        self._empty = asyncio.Event()
+        self._empty.set()
+        process.registry.on_leave(self._peer_left)
+
+    async def start(self) -> None:
+        """Subscribes; from now on turns can be opened."""
+        await self._process.subscribe(subjects.events(self._process.id), self._receive)
+
+    async def drain(self) -> None:
+        """Returns when no turn is open. Cancelled, it ends those that are, each with an error."""
+        try:
+            await self._empty.wait()
+        except asyncio.CancelledError:
+            for turn in list(self._turns.values()):
+                self._supersede(turn)
+                self._fail(turn, Unavailable("this server was shut down", retry_after_s=RETRY_AFTER_S).info)
+            raise
+
+    @property
+    def running(self) -> int:
+        """The number of open turns."""
+        return len(self._turns)
+
+    # -- the interface --------------------------------------------------------------------------------------------
+
+    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> BusTurn:
+        """See `TurnGateway.open`."""
+        card = self.resolve(conversation.model)
+        if self._process.draining:
+            raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
+        conversation = msgspec.structs.replace(conversation, model=card.name)
+        deadline = time.time() + self._config.request_timeout_s
+        turn = BusTurn(turn_id, card, conversation, sink, deadline, self._cancel)
+        self._turns[turn_id] = turn
+        self._empty.clear()
+        try:
+            turn.prepared = await self._attempt(turn)
+        except asyncio.CancelledError:
+            self._cancel(turn, "hangup")
+            raise
+        except TurnwireError:
+            self._close(turn)
+            raise
+        return turn
+
+    async def count(self, conversation: Conversation) -> int:
+        """See `TurnGateway.count`."""
+        card = self.resolve(conversation.model)
+        conversation = msgspec.structs.replace(conversation, model=card.name)
+        return (await self._preprocessors.ask(subjects.count, card.name, CountRequest(conversation))).count
+
+    async def tokenize(
+        self, model: str, text: str | None, conversation: Conversation | None, add_special_tokens: bool
+    ) -> TextReply:
+        """See `TurnGateway.tokenize`."""
+        card = self.resolve(model)
+        if conversation is not None:
+            conversation = msgspec.structs.replace(conversation, model=card.name)
+        request = TokenizeRequest(text, conversation, add_special_tokens)
+        return await self._preprocessors.ask(subjects.tokenize, card.name, request)
+
+    async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
+        """See `TurnGateway.detokenize`."""
+        card = self.resolve(model)
+        return await self._preprocessors.ask(subjects.detokenize, card.name, DetokenizeRequest(pack_ids(token_ids)))
+
+    def readiness(self) -> dict[str, Any]:
+        """See `TurnGateway.readiness`."""
+        ready = self._catalog.ready()
+        bus, draining = self._process.bus.connected, self._process.draining
+        return {
+            "ready": bus and bool(ready) and not draining,
+            "draining": draining,
+            "bus": bus,
+            "models": ready,
+            "turns": len(self._turns),
+            "stages": self._catalog.stages(),
+        }
+
+    def live(self) -> bool:
+        """See `TurnGateway.live`."""
+        return self._process.failure is None
+
+    # -- attempts -------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, turn: BusTurn) -> Prepared:
+        """Tries preprocessors until a worker has the turn. Raises the last refusal."""
+        tried: list[str] = []
+        while True:
+            turn.preprocessor = self._preprocessors.choose(turn.card.name, tried)
+            if turn.preprocessor in tried:
+                await asyncio.sleep(PAUSE_S)
+            tried.append(turn.preprocessor)
+            try:
+                return await self._preprocessors.prepare(turn)
+            except (TimedOut, Unavailable) as refusal:
+                self._supersede(turn)
+                self._log.warning("frontend.attempt_failed", turn=turn.id, preprocessor=tried[-1], error=str(refusal))
+                if len(tried) >= self._config.attempts or self._turns.get(turn.id) is not turn:
+                    raise
+
+    def _supersede(self, turn: BusTurn) -> None:
+        """Ends the current attempt, whichever processes still work for it."""
+        self._publish_cancel(turn.card.name, turn.id, turn.attempt, "superseded")
+        turn.attempt += 1
+        turn.streaming = False
+
+    def _resume(self, turn: BusTurn, error: ErrorInfo) -> None:
+        """Starts the next attempt. The client gets `error` if that does not help."""
+        turn.interruptions += 1
+        if turn.interruptions >= self._config.attempts:
+            self._fail(turn, error)
+            return
+
+        async def attempt() -> None:
+            try:
+                await self._attempt(turn)
+            except TurnwireError as refusal:
+                self._log.warning("frontend.resume_failed", turn=turn.id, error=str(refusal))
+                self._fail(turn, error)
+
+        turn.resuming = self._process.spawn(attempt(), f"resume {turn.id}")
+
+    def _interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
+        """The worker died in mid-turn: another one continues behind its tokens."""
+        self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
+        self._supersede(turn)
+        if turn.cursor.place > (lost.block, lost.offset):
+            # The shard that sent more is gone, too. Another worker's tokens from here on would differ.
+            self._fail(turn, lost.error)
+            return
+        turn.resume = lost.token_ids
+        turn.avoid = [*turn.avoid, lost.worker]
+        self._resume(turn, lost.error)
+
+    def _lost(self, turn: BusTurn, reason: str) -> None:
+        """No process has the turn's tokens any more. A turn that has sent nothing yet can start again."""
+        error = EngineFailed(reason).info
+        self._supersede(turn)
+        if turn.cursor.place == (0, 0):
+            self._resume(turn, error)
+        else:
+            self._fail(turn, error)
+
+    def _fail(self, turn: BusTurn, error: ErrorInfo) -> None:
+        if self._turns.get(turn.id) is turn:
+            self._push(turn, [Failed(error)])
+            turn.fail_attempt(raised(error))
+
+    def _push(self, turn: BusTurn, events: list[TurnEvent]) -> None:
+        """Hands events to the sink. Every terminal event passes here; it closes the turn, so there is only one."""
+        if isinstance(events[-1], Finish | Failed):
+            self._close(turn)
+        turn.sink.push(events)
+
+    def _close(self, turn: BusTurn) -> None:
+        if self._turns.get(turn.id) is turn:
+            del self._turns[turn.id]
+        if not self._turns:
+            self._empty.set()
+
+    def _cancel(self, turn: BusTurn, reason: CancelReason) -> None:
+        if self._turns.get(turn.id) is not turn:
+            return
+        self._close(turn)
+        self._publish_cancel(turn.card.name, turn.id, turn.attempt, reason)
+        if turn.resuming is not None:
+            turn.resuming.cancel()
+        self._log.info("frontend.cancelled", turn=turn.id, reason=reason)
+
+    def _publish_cancel(
+        self, model: str, turn: str, attempt: int, reason: CancelReason | Literal["superseded"]
+    ) -> None:
+        self._cancelled[turn] = None
+        self._process.publish(subjects.cancel(model), Cancel(turn, attempt, reason))
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _receive(self, message: Message) -> None:
+        frame = _decode_frame(message.data)
+        if not frame.seq:
+            for entry in frame.entries:
+                self._refused(entry)
+            message.reply(b"")
+            return
+        if not self._receiver.opens(frame.sender, frame.seq):
+            return
+        turns, sender = self._turns, frame.sender
+        for entry in frame.entries:
+            turn = turns.get(entry.turn)
+            if turn is None or entry.attempt != turn.attempt:
+                self._stray(entry, turn)
+                continue
+            try:
+                if _is_next(entry.events, turn):
+                    turn.parser = sender
+                    turn.sink.push(entry.events)
+                else:
+                    self._take(turn, sender, entry)
+            except Exception:  # one turn's failure must not affect the others of the frame
+                self._log.exception("frontend.turn_failed", turn=turn.id)
+                self._supersede(turn)
+                self._fail(turn, EngineFailed("internal error").info)
+        self._receiver.arrived(sender, frame.seq, len(message.data))
+
+    def _refused(self, entry: EventEntry) -> None:
+        """A preprocessor could not give the turn to a worker."""
+        turn = self._turns.get(entry.turn)
+        if turn is not None and turn.attempt == entry.attempt:
+            for event in entry.events:
+                if isinstance(event, Failed):
+                    turn.fail_attempt(raised(event.error))
+
+    def _take(self, turn: BusTurn, sender: str, entry: EventEntry) -> None:
+        """Takes a parser's events of the current attempt. The first of them is `Prepared`."""
+        fresh: list[TurnEvent] = []
+        for event in entry.events:
+            if isinstance(event, Prepared):
+                self._begin(turn, event)
+                continue
+            if not turn.streaming:
+                self._receiver.gap(sender, Cursor().standing(turn.id, entry.attempt))
+                break
+            taken = turn.cursor.accept(event)
+            if taken is Verdict.GAP:
+                self._receiver.gap(sender, turn.position())
+                break
+            if isinstance(taken, Interrupted):
+                self._interrupted(turn, taken)
+                break
+            if not isinstance(taken, Verdict):
+                fresh.append(taken)
+        if fresh:
+            turn.parser = sender
+            self._push(turn, fresh)
+
+    def _begin(self, turn: BusTurn, prepared: Prepared) -> None:
+        turn.worker, turn.parser = prepared.worker, prepared.parser
+        now, registry = asyncio.get_running_loop().time(), self._process.registry
+        registry.expect("worker", turn.worker, now)
+        registry.expect("parser", turn.parser, now)
+        if turn.outcome is not None and not turn.outcome.done():
+            turn.streaming = True
+            turn.outcome.set_result(prepared)
+            if not turn.interruptions:
+                turn.sink.opened(prepared)
+
+    def _stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
+        """Cancels again what still sends events: the first cancellation was lost on the way."""
+        if entry.turn in self._cancelled or (turn is not None and entry.attempt > turn.attempt):
+            return
+        if any(isinstance(event, Finish | Failed) for event in entry.events):
+            return
+        for model in [turn.card.name] if turn else [card.name for card in self.models()]:
+            self._publish_cancel(model, entry.turn, entry.attempt, "superseded")
+
+    # -- peers ----------------------------------------------------------------------------------------------------
+
+    def _of_parser(self, parser: str) -> list[BusTurn]:
+        return [turn for turn in self._turns.values() if turn.parser == parser and turn.streaming]
+
+    def _positions(self, parser: str) -> list[StreamPosition]:
+        return [turn.position() for turn in self._of_parser(parser)]
+
+    def _given_up(self, parser: str) -> None:
+        """A parser took this frontend for dead and dropped its turns."""
+        for turn in self._of_parser(parser):
+            self._lost(turn, "this server was cut off from the turn")
+
+    def _peer_left(self, peer: Heartbeat) -> None:
+        for turn in list(self._turns.values()):
+            if peer.stage == "preprocessor" and turn.preprocessor == peer.id:
+                turn.fail_attempt(Unavailable("the preprocessor was lost"))
+            elif peer.id == (turn.parser if peer.stage == "parser" else turn.worker) and turn.streaming:
+                delay = self._config.bus.dead_after_s + RESCUE_S
+                asyncio.get_running_loop().call_later(delay, self._check_rescued, turn, turn.attempt, peer)
+
+    def _check_rescued(self, turn: BusTurn, attempt: int, peer: Heartbeat) -> None:
+        """A worker gives a dead shard's turns to another shard, and a shard hands back those of a dead worker. A turn
+        for which neither happened has lost both."""
+        if self._turns.get(turn.id) is not turn or turn.attempt != attempt or not turn.streaming:
+            return
+        current = turn.parser if peer.stage == "parser" else turn.worker
+        if current == peer.id and self._process.registry.get(peer.stage, peer.id) is None:
+            self._lost(turn, "the worker and the parser of this turn were lost")
+
+
+def _is_next(events: list[TurnEvent], turn: BusTurn) -> bool:
+    """The common case: a frame has the turn's next delta and nothing else. Moves the cursor behind it."""
+    return (
+        len(events) == 1
+        and type(event := events[0]) is Delta
+        and turn.streaming
+        and event.offset == turn.cursor.length
+        and turn.cursor.accept(event) is event
+    )

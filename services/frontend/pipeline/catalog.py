@@ -1,0 +1,88 @@
+"""Lists the served models, as the heartbeats of preprocessors and workers describe them."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from schemas.control import Heartbeat, ModelCard, Stage
+from schemas.errors import NotFound, Unavailable
+from services.runtime.registry import Registry
+
+INNER_STAGES: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
+
+
+class ModelCatalog:
+    """The models of a frontend. The list is made once for each heartbeat, not for each request."""
+
+    def __init__(self, registry: Registry, *, default_model: str | None, accept_any_model: bool) -> None:
+        self._registry = registry
+        self._default_model = default_model
+        self._accept_any_model = accept_any_model
+        self._served: list[ModelCard] | None = None
+        registry.on_heartbeat(self._changed)
+        registry.on_leave(self._changed)
+
+    def models(self) -> list[ModelCard]:
+        """Returns what a preprocessor describes and a worker can decode. Not to be changed."""
+        if self._served is None:
+            cards: dict[str, ModelCard] = {}
+            for card in _cards(self._registry.living("preprocessor")):
+                cards.setdefault(card.name, card)
+            workers: dict[str, list[ModelCard]] = {}
+            for card in _cards(self._registry.living("worker")):
+                workers.setdefault(card.name, []).append(card)
+            self._served = [_merged(cards[name], workers[name]) for name in sorted(cards) if name in workers]
+        return self._served
+
+    def _changed(self, heartbeat: Heartbeat) -> None:
+        if heartbeat.stage in ("preprocessor", "worker"):
+            self._served = None
+
+    def resolve(self, model: str) -> ModelCard:
+        """Returns the model with this name or alias.
+
+        Raises:
+            NotFound: no such model, or its processes are all gone.
+            Unavailable: there are no models at all.
+        """
+        cards = self.models()
+        names = [model]
+        if self._accept_any_model or not model:
+            names += [self._default_model] if self._default_model else [card.name for card in cards if len(cards) == 1]
+        for name in names:
+            for card in cards:
+                if name == card.name or name in card.aliases:
+                    return card
+        if not cards:
+            raise Unavailable("no model is being served at the moment: the pipeline is starting, or a stage is down")
+        raise NotFound(f"model: {model}")
+
+    def ready(self) -> list[str]:
+        """Returns the models for which every stage takes turns."""
+        able = self._registry.able
+        return [card.name for card in self.models() if all(able(stage, card.name) for stage in INNER_STAGES)]
+
+    def stages(self) -> dict[str, list[dict[str, object]]]:
+        """Returns every process behind this frontend, for /health."""
+        return {
+            stage: [
+                {"id": peer.id, "draining": peer.draining, "running": peer.load.running, "slots": peer.load.slots}
+                for peer in self._registry.living(stage)
+            ]
+            for stage in INNER_STAGES
+        }
+
+
+def _cards(heartbeats: Iterator[Heartbeat]) -> Iterator[ModelCard]:
+    return (card for heartbeat in heartbeats for card in heartbeat.models)
+
+
+def _merged(card: ModelCard, workers: list[ModelCard]) -> ModelCard:
+    """Merges a preprocessor's description of a model with its workers' abilities."""
+    lengths = [length for length in (card.max_model_len, max(own.max_model_len for own in workers)) if length]
+    return replace(
+        card,
+        max_model_len=min(lengths, default=0),
+        features=sorted(set.intersection(*(set(own.features) for own in workers))),
+        engine=workers[0].engine,
+    )

@@ -1,0 +1,71 @@
+"""The state of one open turn in the gateway."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from schemas.control import ModelCard, StreamPosition
+from schemas.conversation import Conversation
+from schemas.events import Prepared
+from schemas.frames import TurnRequest
+from services.frontend.pipeline.interfaces import CancelReason, TurnSink
+from services.runtime.streams.turn_log import Cursor
+
+NOT_PREPARED = Prepared(0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class BusTurn:
+    """One open turn (an `OpenTurn`)."""
+
+    id: str
+    card: ModelCard
+    conversation: Conversation
+    sink: TurnSink
+    deadline: float
+    """Unix time."""
+    on_cancel: "Callable[[BusTurn, CancelReason], None]"
+    prepared: Prepared = NOT_PREPARED
+    attempt: int = 1
+    interruptions: int = 0
+    resume: bytes = b""
+    """Output tokens of earlier attempts."""
+    avoid: list[str] = field(default_factory=list)
+    """Workers that failed this turn."""
+    preprocessor: str = ""
+    parser: str = ""
+    worker: str = ""
+    cursor: Cursor = field(default_factory=Cursor)
+    streaming: bool = False
+    """The current attempt is prepared: its events count."""
+    outcome: asyncio.Future[Prepared] | None = None
+    """Of the attempt that is being prepared."""
+    resuming: asyncio.Task[None] | None = None
+    """Starts the next attempt after an interruption."""
+
+    def cancel(self, reason: CancelReason) -> None:
+        """See `OpenTurn.cancel`."""
+        self.on_cancel(self, reason)
+
+    def position(self) -> StreamPosition:
+        """Returns the position behind the events that the sink has."""
+        return self.cursor.standing(self.id, self.attempt)
+
+    def fail_attempt(self, error: Exception) -> bool:
+        """Ends the preparation of the current attempt, if it has not ended. Returns whether it did."""
+        if self.outcome is None or self.outcome.done():
+            return False
+        self.outcome.set_exception(error)
+        return True
+
+    def request(self, frontend: str) -> TurnRequest:
+        """Returns the request of the current attempt."""
+        return TurnRequest(
+            turn=self.id,
+            frontend=frontend,
+            conversation=self.conversation,
+            attempt=self.attempt,
+            deadline=self.deadline,
+            resume=self.resume,
+            avoid=self.avoid,
+        )

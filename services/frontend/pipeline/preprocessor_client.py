@@ -1,0 +1,155 @@
+"""Sends requests to preprocessors: chooses one, encodes the request, and tries others when it does not answer."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import astuple, replace
+
+from schemas import subjects
+from schemas.conversation import Conversation
+from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
+from schemas.events import Prepared
+from schemas.frames import CountRequest, TextReply, TurnRequest
+from services.frontend.apis.common.known_parts import Spelled
+from services.frontend.pipeline.open_turn import BusTurn
+from services.runtime.config import FrontendConfig
+from services.runtime.process import Process
+
+PREPARE_TIMEOUT_S = 60.0
+"""A prompt that is not ready by then is tried elsewhere."""
+TEXT_TIMEOUT_S = 10.0
+LATE_HEARTBEATS = 1.5
+"""A process whose last heartbeat is older than this many intervals is chosen last."""
+
+_decode_text = msgspec.json.Decoder(TextReply).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class PreprocessorClient:
+    """One frontend's client of all preprocessors."""
+
+    def __init__(self, process: Process, config: FrontendConfig) -> None:
+        self._process = process
+        self._config = config
+        self._preparing: Counter[str] = Counter()
+        """Turns of this frontend that each preprocessor is preparing."""
+
+    def choose(self, model: str, tried: Sequence[str]) -> str:
+        """Returns the least busy preprocessor, of those with a recent heartbeat that were not tried yet.
+
+        Raises:
+            Unavailable: there is none at all.
+        """
+        registry = self._process.registry
+        able = registry.able("preprocessor", model)
+        if not able:
+            raise Unavailable("no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S)
+        now = asyncio.get_running_loop().time()
+        late = LATE_HEARTBEATS * self._config.bus.beat_interval_s
+        return min(
+            able,
+            key=lambda peer: (
+                peer.id in tried,
+                registry.age("preprocessor", peer.id, now) > late,
+                self._preparing[peer.id],
+                random.random(),
+            ),
+        ).id
+
+    async def prepare(self, turn: BusTurn) -> Prepared:
+        """Sends the turn's current attempt to `turn.preprocessor`; returns once a worker has it.
+
+        Raises:
+            TimedOut, Unavailable: another one may succeed.
+            TurnwireError: it was refused.
+        """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Prepared] = loop.create_future()
+        preprocessor = turn.preprocessor
+        timer: asyncio.TimerHandle | None = None
+
+        def fail(error: TurnwireError) -> None:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+        def accepted(answer: bytes | TurnwireError) -> None:
+            # May come after the outcome, or never.
+            nonlocal timer
+            if isinstance(answer, TurnwireError):
+                fail(answer)
+            elif not outcome.done():
+                late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
+                timer = loop.call_later(PREPARE_TIMEOUT_S, fail, late)
+
+        forget = self._process.bus.ask(
+            subjects.turn(turn.card.name, preprocessor),
+            request_bytes(turn.request(self._process.id)),
+            self._config.accept_timeout_s,
+            accepted,
+        )
+        turn.outcome = outcome
+        self._preparing[preprocessor] += 1
+        try:
+            return await outcome
+        finally:
+            forget()
+            if timer is not None:
+                timer.cancel()
+            self._preparing[preprocessor] -= 1
+            if not self._preparing[preprocessor]:
+                del self._preparing[preprocessor]
+            if turn.outcome is outcome:
+                turn.outcome = None
+
+    async def ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
+        """Returns the reply to a request about text and tokens. Raises TurnwireError."""
+        data = request_bytes(request) if isinstance(request, CountRequest) else _encode(request)
+        tried: list[str] = []
+        while True:
+            tried.append(self.choose(model, tried))
+            try:
+                answer = await self._process.bus.request(subject(model, tried[-1]), data, TEXT_TIMEOUT_S)
+                break
+            except (TimedOut, Unavailable):
+                if len(tried) >= self._config.attempts:
+                    raise
+        reply = _decode_text(answer)
+        if reply.error is not None:
+            raise raised(reply.error)
+        return reply
+
+
+def request_bytes(request: TurnRequest | CountRequest) -> bytes:
+    """Encodes a request as msgspec does. Tools that carry their JSON are not encoded again."""
+    conversation = request.conversation
+    if type(conversation.tools) is not Spelled:
+        return _encode(request)
+    members = list(astuple(conversation))
+    members[_TOOLS] = Raw(conversation.tools.json)
+    return _encode(replace(request, conversation=_EncodedTools(*members)))
+
+
+def _with_encoded_tools() -> Any:
+    """Returns `Conversation` with `tools` as JSON; its other fields, their order and defaults are the same."""
+    fields = [
+        (field.encode_name, Raw, msgspec.field(default=Raw(b"[]")))
+        if field.name == "tools"
+        else (
+            field.encode_name,
+            field.type,
+            msgspec.field(default=field.default)
+            if field.default_factory is msgspec.NODEFAULT
+            else msgspec.field(default_factory=field.default_factory),
+        )
+        for field in msgspec.structs.fields(Conversation)
+    ]
+    return msgspec.defstruct("ConversationWithEncodedTools", fields, frozen=True, omit_defaults=True)
+
+
+_TOOLS = Conversation.__struct_fields__.index("tools")
+_EncodedTools = _with_encoded_tools()

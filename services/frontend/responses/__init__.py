@@ -1,1 +1,0 @@
-"""The stateful side of the Responses API: what is kept, what runs without its client, and the WebSocket."""

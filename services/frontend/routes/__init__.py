@@ -1,1 +1,0 @@
-"""Handlers, by what they serve. `turns` serves every dialect."""

@@ -1,0 +1,1 @@
+"""The turn ledger: finds and compares earlier turns, so that a prompt holds their original tokens. Pure."""

@@ -1,0 +1,255 @@
+"""Compares turns: what a turn's original tokens parse to, what its client sent back, and what the template renders.
+
+Turns are equal where they hold the same parts in the same order. White space around text and reasoning, blank text, an
+empty think block and the spelling of arguments (`keys.canonical_arguments`) make no difference.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec
+from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from schemas.ledger import LedgerEntry
+from services.families import Family, TurnParser, open_parser
+from services.ledger.keys import canonical_arguments, changes_directory, squeeze
+from services.ledger.store import OriginalTurn
+from services.templates.messages import Unseal
+from services.tokenization.detokenizer import Vocabulary
+
+TurnPart: TypeAlias = Text | Reasoning | Call
+_OPENING_CHARS = 256
+_TEXT, _REASONING = "\x00text", "\x00reasoning"
+"""Kinds of parts, where a call has its name."""
+_JOINS = ("", "\n", "\n\n", " ")
+"""How APIs and clients with one field for all of a turn's text, or reasoning, join it."""
+
+
+class ParseMode(NamedTuple):
+    """How a turn's text is parsed; see `open_parser`."""
+
+    in_reasoning: bool
+    prefix: str = ""
+    calls_as_text: bool = False
+    closed: bool = True
+    """The turn was not cut off."""
+
+    @classmethod
+    def of(cls, entry: LedgerEntry) -> "ParseMode":
+        """As the parser read the entry's turn."""
+        return cls(entry.in_reasoning, entry.prefix, entry.calls_as_text, entry.closed)
+
+
+class TurnReader:
+    """Parses turns as the parser stage does. Thread-safe."""
+
+    def __init__(self, family: Family, vocabulary: Vocabulary, controls: Iterable[str] = ()) -> None:
+        """`controls`: the texts of the tokenizer's special tokens."""
+        hidden = sorted(set(controls) - set(family.markers), key=len, reverse=True)
+        self._hidden_text = re.compile("|".join(map(re.escape, hidden))) if hidden else None
+        """Tokens that a parser does not get, though templates write their text."""
+        self._family = family
+        self._vocabulary = vocabulary
+        self._hidden = vocabulary.hidden(family.markers)
+        self._opening = self._empty_thought = None
+        if family.think is not None:
+            opener, closer = map(_marker, family.think)
+            self._opening = re.compile(rf"\s*(?:{opener}\s*(?:{closer}\s*)?|{closer}\s*)\Z")
+            self._empty_thought = re.compile(rf"\A\s*(?:{opener}\s*)?{closer}\s*")
+
+    def head_end(self, prompt: str, prefix: str) -> int:
+        """Where the turn opening begins at a prompt's end: the marks which open the turn's reasoning, open and close
+        it, or only close it. `prefix`: a forced call's opening, which follows them."""
+        end = len(prompt) - len(prefix)
+        start = max(end - _OPENING_CHARS, 0)
+        found = self._opening.search(prompt[start:end]) if self._opening is not None else None
+        return start + found.start() if found else end
+
+    def text_of(self, ids: Iterable[int]) -> str:
+        """The text that a parser gets for these tokens."""
+        decoder = self._vocabulary.open(self._hidden)
+        return decoder.feed(list(ids)) + decoder.flush()
+
+    def read(self, text: str, tools: list[ToolSpec], mode: ParseMode) -> list[TurnPart] | None:
+        """The parts of a turn with this text; None where one of its calls is cut off."""
+        parser = self._open(tools, mode)
+        parts: list[TurnPart] = []
+        start, pieces = BlockStart(0, "text"), list[str]()
+        reason = FinishReason.STOP if mode.closed else FinishReason.LENGTH
+        for event in [*parser.feed(text), *parser.finish(reason)]:
+            if isinstance(event, BlockStart):
+                start, pieces = event, []
+            elif isinstance(event, Delta):
+                pieces.append(event.text)
+            elif not event.complete and start.kind == "tool_use":
+                return None
+            else:
+                parts.append(_part(start, "".join(pieces)))
+        return parts
+
+    def is_kept(self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode) -> bool:
+        """Whether the stretch of text that a template renders for a turn parses to that turn, with or without the
+        control tokens that a parser does not get. The stretch begins where the prompt's turn opening began."""
+        if self._parses_to(turn, stretch, opening, tools, mode):
+            return True
+        hidden = self._hidden_text
+        if hidden is None or hidden.search(stretch) is None:
+            return False
+        return self._parses_to(turn, hidden.sub("", stretch), hidden.sub("", opening), tools, mode)
+
+    def missing_end(
+        self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
+    ) -> str | None:
+        """What a turn that was cut off lacks to be closed, taken from the stretch that the template renders for it;
+        None where that cannot be determined."""
+        last = turn.parts[-1]
+        if isinstance(last, Call):
+            calls = sum(isinstance(part, Call) for part in turn.parts)
+            rendered = self._behind_opening(stretch, opening, mode)
+            closed = self._end_of_call(calls, rendered[0], tools, rendered[1])
+            ended = self._end_of_call(calls, turn.text, tools, mode)
+            if closed is None or ended is None:
+                return None
+            missing, written = rendered[0][closed:], turn.text[ended:]
+        else:
+            text = (last.text or "").strip()
+            if text not in stretch:
+                return None
+            missing = stretch[stretch.rindex(text) + len(text) :]
+            written = turn.text[len(turn.text.rstrip()) :]
+        bare = written.rstrip()
+        if not missing.startswith(bare):
+            return None
+        rest, blanks = missing[len(bare) :], written[len(bare) :]
+        while not rest.startswith(blanks):
+            blanks = blanks[:-1]
+        return rest[len(blanks) :]
+
+    def _open(self, tools: list[ToolSpec], mode: ParseMode) -> TurnParser:
+        in_reasoning, prefix, as_text, _ = mode
+        return open_parser(
+            self._family.name, tools=tools, in_reasoning=in_reasoning, prefix=prefix, calls_as_text=as_text
+        )
+
+    def _parses_to(
+        self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
+    ) -> bool:
+        text, mode = self._behind_opening(stretch, opening, mode)
+        rendered = self.read(text, tools, mode)
+        return rendered is not None and same(turn.parts, rendered)
+
+    def _behind_opening(self, stretch: str, opening: str, mode: ParseMode) -> tuple[str, ParseMode]:
+        """The template may write the opening in its other form: reasoning open, closed at once, or not marked at
+        all."""
+        if stretch.startswith(opening):
+            return stretch[len(opening) :], mode._replace(closed=True)
+        if self._empty_thought is not None:
+            stretch = self._empty_thought.sub("", stretch, count=1)
+        return stretch, ParseMode(False, "", mode.calls_as_text)
+
+    def _end_of_call(self, number: int, text: str, tools: list[ToolSpec], mode: ParseMode) -> int | None:
+        """Where the call with this number is complete, before what closes its wrapper."""
+        parser = self._open(tools, mode)
+        for at, character in enumerate(text):
+            for event in parser.feed(character):
+                if isinstance(event, BlockStart) and event.kind == "tool_use":
+                    number -= 1
+                elif isinstance(event, BlockStop) and number == 0:
+                    return at + 1
+        return None
+
+
+def same(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
+    """Whether a template renders what the turn holds, in its order.
+
+    Text before a call may be rendered as reasoning, or as the end of it: templates that have no place for text beside a
+    call do so (gpt-oss), though the model may write both.
+    """
+    ours, theirs = _essence(original), _essence(rendered)
+    return ours == theirs or _text_as_reasoning(ours) == [(kind, squeeze(text)) for kind, text in theirs]
+
+
+def restored_parts(
+    sent: Sequence[Part], turn: OriginalTurn, unseal: Unseal | None, *, with_reasoning: bool
+) -> list[Part] | None:
+    """The original turn's parts, if what the client sent back is that turn; None where the client changed it.
+
+    Ids, names and kinds of calls are the client's, since its results refer to them. Reasoning that it did not send, or
+    only in parts, is restored with `with_reasoning` and else left out. The key guarantees that calls are equal, and
+    texts nearly so.
+    """
+    texts = [part.text for part in sent if isinstance(part, Text)]
+    if not _joined(texts) & _joined([part.text for part in turn.parts if isinstance(part, Text)]):
+        return None
+    thoughts = [_thought(part, unseal) for part in sent if isinstance(part, Reasoning)]
+    thoughts = [thought for thought in thoughts if thought.strip()]
+    original = [part.text or "" for part in turn.parts if isinstance(part, Reasoning)]
+    if thoughts and not _is_reasoning_of(thoughts, original):
+        return None
+    calls = iter([part for part in sent if isinstance(part, Call)])
+    parts: list[Part] = []
+    for part in turn.parts:
+        if isinstance(part, Call):
+            call = next(calls, None)
+            if call is None or changes_directory(part.arguments, call.arguments):
+                return None
+            if call.kind != "custom":
+                call = Call(call.call_id, call.name, part.arguments, call.kind, call.namespace, call.item_id)
+            parts.append(call)
+        elif isinstance(part, Text) or thoughts or with_reasoning:
+            parts.append(part)
+    return parts
+
+
+def _thought(part: Reasoning, unseal: Unseal | None) -> str:
+    return part.text or (unseal(part.seal) if unseal is not None and part.seal else None) or ""
+
+
+def _is_reasoning_of(sent: Sequence[str], original: Sequence[str]) -> bool:
+    """Whether what was sent is the turn's reasoning: all of it, however joined, or some of its thoughts whole."""
+    ours, theirs = list(map(squeeze, original)), list(map(squeeze, sent))
+    return "".join(theirs) == "".join(ours) or all(thought in ours for thought in theirs)
+
+
+def _joined(texts: Sequence[str]) -> set[str]:
+    """Everything that the texts may have become on their way through one field."""
+    kept = [text for text in texts if text.strip()]
+    if len(kept) < 2:
+        return {"".join(kept).strip()}
+    bare = [text.strip() for text in kept]
+    return {join.join(form).strip() for join in _JOINS for form in (kept, bare)}
+
+
+def _part(start: BlockStart, text: str) -> TurnPart:
+    if start.kind == "tool_use":
+        return Call("", start.name or "", text)
+    return Reasoning(text) if start.kind == "reasoning" else Text(text)
+
+
+def _essence(parts: Sequence[TurnPart]) -> list[tuple[str, str]]:
+    essence: list[tuple[str, str]] = []
+    for part in parts:
+        if isinstance(part, Call):
+            essence.append((part.name, canonical_arguments(part.arguments)))
+        elif (text := (part.text or "").strip()) != "":
+            essence.append((_TEXT if isinstance(part, Text) else _REASONING, text))
+    return essence
+
+
+def _text_as_reasoning(essence: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """As if text before a call were reasoning; without white space."""
+    changed: list[tuple[str, str]] = []
+    for index, (kind, text) in enumerate(essence):
+        before_call = index + 1 < len(essence) and essence[index + 1][0] not in (_TEXT, _REASONING)
+        now = _REASONING if kind == _TEXT and before_call else kind
+        if now == _REASONING and changed and changed[-1][0] == _REASONING:
+            changed[-1] = (_REASONING, changed[-1][1] + squeeze(text))
+        else:
+            changed.append((now, squeeze(text)))
+    return changed
+
+
+def _marker(text: str) -> str:
+    """A marker as a pattern; a tokenizer may add to its name (`<think:opensource>`)."""
+    text = text.strip()
+    return re.escape(text.removesuffix(">")) + r"[\w:]*>" if text.endswith(">") else re.escape(text)

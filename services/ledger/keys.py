@@ -1,0 +1,107 @@
+"""Computes the key under which a turn is found again when its client sends it back.
+
+No two clients send a turn back alike: blank text is dropped, reasoning is dropped, sealed or joined, text and calls are
+sorted into two fields, arguments pass through the client's own JSON, and Claude Code's through its tools, which tidy
+them. What survives all of it is hashed here: the text without white space, and the calls by name and value. The key
+only has to find the turn; comparing it decides whether it is the same.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+DIGEST_BYTES = 16
+_UNPARSED = "__unparsed"
+_CHANGES_DIRECTORY = re.compile(r"cd /\S+ && ")
+
+
+def squeeze(text: str) -> str:
+    """The text without any white space."""
+    return "".join(text.split())
+
+
+def canonical_arguments(arguments: str, *, freeform: bool = False) -> str:
+    """A call's arguments as text that is the same for every spelling of the same JSON value.
+
+    Numbers are doubles and keys are sorted, since both go through JavaScript's JSON in most clients: 1.0 comes back as
+    1, 2**53 + 1 as 2**53, 1e400 as null, and keys that look like integers come first. `freeform`: the text is a
+    freeform tool's input itself, unless it is an object that holds it. Never raises: what is not a JSON object is kept
+    unchanged.
+    """
+    return _canonical(_value(arguments, freeform), arguments)
+
+
+def key_arguments(arguments: str, *, freeform: bool = False) -> str:
+    """A call's arguments as they go into its turn's key: canonical, and without what Claude Code adds or removes when
+    it sends a call back (docs/clients.md). It removes `cd` into the working directory from the start of a command and
+    white space from the ends of lines that it writes, and fills in flags that are off.
+    """
+    value = _value(arguments, freeform)
+    return _canonical({name: _tidied(name, inner) for name, inner in value.items() if inner is not False}, arguments)
+
+
+def changes_directory(original: str, sent: str) -> bool:
+    """Whether a call that a client sent back enters another directory than the original, or enters one where that
+    enters none. The key does not cover this, and no client does it by itself."""
+    ours, theirs = _value(original, False).get("command"), _value(sent, False).get("command")
+    into = _CHANGES_DIRECTORY.match(theirs) if isinstance(theirs, str) else None
+    return into is not None and not (isinstance(ours, str) and ours.startswith(into[0]))
+
+
+def turn_key(state: bytes, text: str, calls: Iterable[tuple[str, str]]) -> bytes:
+    """The chain hash behind a turn. `state`: the one before it; `text`: all of its text; `calls`: rendered names and
+    `key_arguments`."""
+    hasher = chain(state)
+    add(hasher, "assistant", squeeze(text))
+    for name, arguments in calls:
+        add(hasher, name, arguments)
+    return hasher.digest()
+
+
+def chain(state: bytes) -> "hashlib.blake2b":
+    """A hash that continues from `state`."""
+    return hashlib.blake2b(state, digest_size=DIGEST_BYTES, person=b"turnwire-chain")
+
+
+def add(hasher: "hashlib.blake2b", kind: str, *texts: str) -> None:
+    """Adds a record. Different lists of records have different hashes."""
+    for text in (kind, *texts):
+        raw = text.encode("utf-8", "surrogatepass")
+        hasher.update(len(raw).to_bytes(8, "little"))
+        hasher.update(raw)
+    hasher.update(b"\xff" * 8)
+
+
+def _value(arguments: str, freeform: bool) -> dict[str, Any]:
+    value: Any = {}
+    if arguments.strip():
+        try:
+            value = json.loads(arguments, parse_int=_number, parse_float=_number, parse_constant=lambda name: None)
+        except (ValueError, RecursionError):
+            value = None
+    if freeform and not (isinstance(value, dict) and value.keys() == {"input"}):
+        value = {"input": arguments}
+    return value if isinstance(value, dict) else {_UNPARSED: arguments}
+
+
+def _number(digits: str) -> float | None:
+    value = float(digits)
+    return value + 0.0 if math.isfinite(value) else None  # -0.0 + 0.0 is 0.0
+
+
+def _tidied(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if name == "command" and (found := _CHANGES_DIRECTORY.match(value)):
+        value = value[found.end() :]
+    return "\n".join([line.rstrip() for line in value.split("\n")])
+
+
+def _canonical(value: dict[str, Any], arguments: str) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        return arguments

@@ -1,0 +1,374 @@
+"""The turn ledger: turn N's tokens become the prefix of prompt N+1, unchanged (docs/ledger.md).
+
+A `Recall` looks up one request's turns, in two steps around the rendering:
+
+- `restore` puts the turns of the history back as the model wrote them, where the client sent them back as such;
+- `encode` finds the newest turn that the rendered text still contains behind the very text behind which it was decoded,
+  and returns that prompt's ids, the turn's original tokens, and the ids of the text that follows.
+
+Everything is verified: the text before a turn is compared by hash, and what the template renders for the turn is parsed
+and compared with what its tokens parse to. From where that fails, the rendered text is encoded.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Call, Conversation, Part, ToolSpec, Turn
+from schemas.frames import unpack_ids
+from schemas.ledger import LedgerContext, LedgerEntry
+from services.families import Family
+from services.ledger.chain import Chain, ChainCache, Link, scope_of, text_and_calls
+from services.ledger.comparison import ParseMode, TurnReader, restored_parts
+from services.ledger.keys import add, chain, squeeze, turn_key
+from services.ledger.store import EntryStore, OriginalTurn, PromptCache, RestoredTurn, StoredEntry
+from services.templates.messages import Unseal
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.encoder import DIGEST_BYTES, Encoder, StablePrefix
+from services.tokenization.segments import TokenIds
+
+MAX_ENDS = 16
+"""Places that are tried as the end of a turn's stretch: only a turn that quotes end tokens has more than one."""
+
+Outcome: TypeAlias = Literal["first", "reused", "unknown", "client", "moved", "template"]
+"""Of the newest turn: there is none; its tokens are in the prompt; it is not in the ledger; its client changed it; the
+text before it changed; the template renders it differently."""
+
+
+class LedgerModel(Struct, frozen=True):
+    """What the ledger needs of its model."""
+
+    name: str
+    digest: bytes
+    """Of template, tokenizer and family: entries made with others are never found."""
+    family: Family
+    encoder: Encoder
+    vocabulary: Vocabulary
+    ends: tuple[str, ...]
+    """Texts of the tokens that end a turn."""
+    header: str = ""
+    """What the template writes before a turn of the model, without reasoning marks and white space around it."""
+
+
+class RecalledPrompt(Struct, frozen=True):
+    """What `Recall.encode` returns."""
+
+    ids: TokenIds
+    outcome: Outcome
+    reused: int
+    """Tokens that were not encoded: the known prompt's and the turns' original ones."""
+    context: LedgerContext | None
+    """Of the turn that follows; None where it could not be found again."""
+
+
+class _Base(Struct, frozen=True):
+    """The known part of a prompt: the prompt of `stored`, its turn, and where the text continues."""
+
+    stored: StoredEntry
+    end: int
+    joint: str
+
+
+class Ledger:
+    """One model's ledger in one process. Thread-safe."""
+
+    def __init__(self, model: LedgerModel, *, entry_bytes: int, prompt_bytes: int) -> None:
+        """`entry_bytes` and `prompt_bytes` bound the memory for turns and for whole prompts."""
+        self.model = model
+        self.entries = EntryStore(entry_bytes)
+        self.prompts = PromptCache(prompt_bytes)
+        self._chains = ChainCache(prompt_bytes)
+        self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens)
+        self._end = (
+            re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
+        )
+        joint = model.family.style.joint
+        starts = (joint, model.header) if joint else (model.header, *model.family.markers)
+        self._starts = tuple(text for text in starts if text and text not in model.ends)
+        self._guard = _guard(model.encoder)
+
+    def add(self, entry: LedgerEntry) -> bool:
+        """Keeps an entry whose signature is good. False: it is known, or another model's."""
+        return entry.model == self.model.name and self.entries.add(entry)
+
+    def recall(self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None) -> "Recall":
+        """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees them."""
+        scope = scope_of(self.model.name, self.model.digest, conversation.client.tenant)
+        return Recall(self, conversation, self._chains.chain_of(conversation, scope), tools, unseal)
+
+    def parts_of(self, entry: LedgerEntry, tools: list[ToolSpec]) -> list[Part] | None:
+        """The parts of the entry's turn; None where its tokens cannot be read."""
+        turn = self.read(entry, tools)
+        return None if turn is None else [*turn.parts]
+
+    def read(self, entry: LedgerEntry, tools: list[ToolSpec]) -> OriginalTurn | None:
+        """What the entry's tokens parse to; None where they cannot be read."""
+        try:
+            text = self.reader.text_of(unpack_ids(entry.ids)) + entry.tail
+        except (ValueError, IndexError, OverflowError, TypeError):
+            return None
+        parts = self.reader.read(text, tools, ParseMode.of(entry))
+        return None if parts is None else OriginalTurn(text, parts)
+
+    def fragment(self, text: str) -> TokenIds:
+        """The ids of text in the middle of a prompt: some tokenizers encode the start of a text differently."""
+        encoder = self.model.encoder
+        if not text or self._guard is None or text.startswith(encoder.cuts.tokens):
+            return encoder.encode(text)
+        return encoder.encode(self._guard + text)[1:]
+
+    def ends(self, text: str, start: int) -> Iterable[int]:
+        """Where a turn that begins at `start` may end."""
+        if self._end is None:
+            return
+        for count, match in enumerate(self._end.finditer(text, start)):
+            if count == MAX_ENDS:
+                return
+            yield match.start()
+
+    def marker_ends(self, text: str, start: int, original: str) -> Iterable[int]:
+        """Where a turn that begins at `start` may end for a template that writes no end of turn (Apertus, before a
+        result): behind the marker with which the turn itself ends."""
+        bare = original.rstrip()
+        marker = next((marker for marker in self.model.family.markers if bare.endswith(marker)), None)
+        at = start
+        for _ in range(MAX_ENDS if marker else 0):
+            at = text.find(marker or "", at)
+            if at < 0:
+                return
+            at += len(marker or "")
+            yield at
+
+    def has_foreign_end(self, stretch: str, original: str) -> bool:
+        """Whether a stretch holds an end token that neither the turn itself quotes nor more of the model's output
+        follows: what a parser passes over between messages may be another role's."""
+        if self._end is None:
+            return False
+        quoted = Counter(self._end.findall(original))
+        for match in self._end.finditer(stretch):
+            if not stretch[match.end() :].lstrip().startswith(self._starts):
+                quoted[match[0]] -= 1
+                if quoted[match[0]] < 0:
+                    return True
+        return False
+
+    def without_header(self, stretch: str) -> str:
+        """A stretch without the header of the model's messages. A template may write none when the model continues
+        behind a result, but one when all is history (some Gemma 4)."""
+        header, rest = self.model.header, stretch.lstrip()
+        return rest[len(header) :] if header and rest.startswith(header) else stretch
+
+
+class Recall:
+    """The look-up of one request's turns."""
+
+    def __init__(
+        self, ledger: Ledger, conversation: Conversation, links: Chain, tools: list[ToolSpec], unseal: Unseal | None
+    ) -> None:
+        self._ledger = ledger
+        self._conversation = conversation
+        self._chain = links
+        self._tools = tools
+        self._unseal = unseal
+        self._stable: StablePrefix | None = None
+        self._chosen: list[StoredEntry | None] = [None] * len(links.links)
+        open_ended = bool(links.links) and links.links[-1].end == len(conversation.turns)
+        self._ended = len(links.links) - open_ended
+        """How many of the model's turns have something behind them."""
+
+    @property
+    def missing(self) -> list[bytes]:
+        """Keys of turns of which memory has no entry."""
+        return [link.key for link in self._chain.links if not self._ledger.entries.find(link.key)]
+
+    def restore(self) -> Conversation:
+        """The conversation with its turns as the model wrote them. A turn that the client changed stays as the client
+        has it; reasoning that it dropped is restored, unless the request asks for dropping."""
+        conversation, turns, at = self._conversation, list[Turn](), 0
+        with_reasoning = conversation.thinking.history != "drop"
+        for index, link in enumerate(self._chain.links):
+            turns += conversation.turns[at : link.first]
+            restored = self._restored(index, link, with_reasoning=with_reasoning)
+            turns += restored or conversation.turns[link.first : link.end]
+            at = link.end
+        turns += conversation.turns[at:]
+        return replace(conversation, turns=turns)
+
+    def encode(
+        self, text: str, prefix: str = "", stable: StablePrefix | None = None, *, continues: bool = False
+    ) -> RecalledPrompt:
+        """The ids of the prompt with this text, to which `restore`'s conversation was rendered. `prefix`: the opening
+        of a forced call at its end. `stable`: see `Encoder.encode`. `continues`: it ends in the model's own last turn.
+        """
+        ledger, self._stable = self._ledger, stable
+        base, outcome = self._base(text)
+        context = self._context(text, ledger.reader.head_end(text, prefix), base, continues=continues)
+        if base is None:
+            return RecalledPrompt(ledger.model.encoder.encode(text, stable), outcome, 0, context)
+        known = self._prompt(base.stored, text, stable) + base.stored.ids()
+        return RecalledPrompt(known + ledger.fragment(base.joint + text[base.end :]), outcome, len(known), context)
+
+    def keep(self, prompt: RecalledPrompt) -> None:
+        """Keeps the prompt's ids, for the turn that follows."""
+        context = prompt.context
+        if context is not None:
+            parent = self._parent(context)
+            former = None if parent is None else _prompt_key(parent.entry.context)
+            self._ledger.prompts.put(_prompt_key(context), prompt.ids, instead_of=former)
+
+    # -- which turn -------------------------------------------------------------------------------------------------
+
+    def _base(self, text: str) -> tuple[_Base | None, Outcome]:
+        """The newest turn that the text still contains, and the outcome for the newest of all."""
+        outcome: Outcome | None = None
+        for index in range(self._ended - 1, -1, -1):
+            base, found = self._try(index, text)
+            outcome = outcome or found
+            if base is not None:
+                return base, outcome
+        return None, outcome or "first"
+
+    def _try(self, index: int, text: str) -> tuple[_Base | None, Outcome]:
+        """The turn at `index`, or else the turn before it of which its prompt was made."""
+        chosen = self._chosen[index]
+        known = [chosen] if chosen is not None else self._ledger.entries.find(self._chain.links[index].key)
+        behind = [stored for stored in known if self._has_head(stored.entry.context, text)]
+        if not behind:
+            return None, "moved" if known else "unknown"
+        if chosen is not None and (base := self._stretch(chosen, text)) is not None:
+            return base, "reused"
+        context = behind[0].entry.context
+        parent = self._parent(context)
+        # The text of the parent's turn lies within the compared head, and was read when this prompt was made.
+        base = None if parent is None else _Base(parent, context.parent_end, context.joint)
+        return base, "template" if chosen is not None else "client"
+
+    def _stretch(self, stored: StoredEntry, text: str) -> _Base | None:
+        """The turn with the end of its stretch, if the template keeps it."""
+        entry, turn, ledger, reader = stored.entry, stored.turn, self._ledger, self._ledger.reader
+        assert turn is not None  # `restore` has read it
+        start, opening, mode = entry.context.head_chars, entry.context.opening, ParseMode.of(entry)
+        size = max((len((part.text or "").strip()) for part in turn.parts if not isinstance(part, Call)), default=0)
+        for end in ledger.ends(text, start):
+            if end - start < size:
+                continue
+            stretch = ledger.without_header(text[start:end])
+            if ledger.has_foreign_end(stretch, turn.text):
+                continue
+            if not reader.is_kept(turn, stretch, opening, self._tools, mode):
+                continue
+            missing = "" if entry.closed else reader.missing_end(turn, stretch, opening, self._tools, mode)
+            return None if missing is None else _Base(stored, end, entry.tail + missing)
+        for end in ledger.marker_ends(text, start, turn.text) if entry.closed else ():
+            if reader.is_kept(turn, ledger.without_header(text[start:end]), opening, self._tools, mode):
+                return _Base(stored, end, entry.tail)
+        return None
+
+    def _restored(self, index: int, link: Link, *, with_reasoning: bool) -> list[Turn] | None:
+        turns = self._conversation.turns[link.first : link.end]
+        sent = [part for turn in turns for part in turn.parts]
+        for stored in self._ledger.entries.find(link.key):
+            turn = self._read(stored)
+            if turn is None:
+                continue
+            if stored.entry.context.begun:  # the client began this turn: its text is not all the model's
+                self._chosen[index] = stored
+                return turns
+            known = stored.restored
+            if (
+                known is None
+                or known.with_reasoning != with_reasoning
+                or known.unseal != self._unseal
+                or known.sent != turns
+            ):
+                parts = restored_parts(sent, turn, self._unseal, with_reasoning=with_reasoning)
+                if parts is None:
+                    continue
+                restored = [Turn("assistant", parts, turns[0].name)]
+                known = stored.restored = RestoredTurn(turns, restored, with_reasoning, self._unseal)
+            self._chosen[index] = stored
+            return known.restored
+        return None
+
+    def _read(self, stored: StoredEntry) -> OriginalTurn | None:
+        """What the entry's tokens parse to; None where that is not what its key stands for."""
+        if stored.turn is None and not stored.unreadable:
+            entry, context = stored.entry, stored.entry.context
+            turn = self._ledger.read(entry, self._tools)
+            if turn is not None and turn.parts:
+                text, calls = text_and_calls(turn.parts)
+                if turn_key(context.state, context.begun + squeeze(text), calls) == entry.key:
+                    stored.turn = turn
+            stored.unreadable = stored.turn is None
+        return stored.turn
+
+    # -- which ids --------------------------------------------------------------------------------------------------
+
+    def _prompt(self, stored: StoredEntry, text: str, stable: StablePrefix | None) -> TokenIds:
+        """The ids of the prompt behind which this turn was decoded, whose text `text` begins with: kept ids, or ids
+        made again of the turns that the prompt was made of. Where one of those is lost, its text is encoded."""
+        ledger = self._ledger
+        behind: list[tuple[LedgerContext, StoredEntry | None]] = []
+        context = stored.entry.context
+        while (ids := ledger.prompts.get(_prompt_key(context))) is None:
+            parent = self._parent(context)
+            behind.append((context, parent))
+            if parent is None:
+                break
+            context = parent.entry.context
+        for context, parent in reversed(behind):
+            if parent is None or ids is None:
+                ids = ledger.model.encoder.encode(text[: context.head_chars] + context.opening, stable)
+            else:
+                rest = context.joint + text[context.parent_end : context.head_chars] + context.opening
+                ids = ids + parent.ids() + ledger.fragment(rest)
+        assert ids is not None
+        return ids
+
+    def _context(self, text: str, head_chars: int, base: _Base | None, *, continues: bool) -> LedgerContext | None:
+        links, state, begun = self._chain.links, self._chain.state, ""
+        if self._ended < len(links):
+            if not continues:
+                return None  # both turns would be one when they come back
+            turns = self._conversation.turns[links[-1].first :]
+            begun, calls = text_and_calls([part for turn in turns for part in turn.parts])
+            if calls:
+                return None
+            state, begun = links[-1].state, squeeze(begun)
+        context = LedgerContext(state, head_chars, self._hash(text, head_chars), text[head_chars:], begun)
+        if base is None:
+            return context
+        entry = base.stored.entry
+        return replace(context, parent=entry.mac, parent_key=entry.key, parent_end=base.end, joint=base.joint)
+
+    def _has_head(self, context: LedgerContext, text: str) -> bool:
+        """Whether the text begins with the prompt head behind which the turn was decoded."""
+        return 0 <= context.head_chars <= len(text) and self._hash(text, context.head_chars) == context.head_hash
+
+    def _hash(self, text: str, end: int) -> bytes:
+        """The hash of `text[:end]`. A stable text at its start was hashed before."""
+        stable = self._stable
+        start = len(stable.text) if stable is not None and len(stable.text) <= end else 0
+        hasher = stable.hashed() if stable is not None and start else hashlib.blake2b(digest_size=DIGEST_BYTES)
+        hasher.update(text[start:end].encode("utf-8", "surrogatepass"))
+        return hasher.digest()
+
+    def _parent(self, context: LedgerContext) -> StoredEntry | None:
+        return self._ledger.entries.one(context.parent_key, context.parent) if context.parent else None
+
+
+def _prompt_key(context: LedgerContext) -> bytes:
+    """Identifies a prompt's ids."""
+    hasher = chain(context.parent)
+    add(hasher, "prompt", str(context.parent_end), context.joint, context.head_hash.hex(), context.opening)
+    return hasher.digest()
+
+
+def _guard(encoder: Encoder) -> str | None:
+    """A control token that leaves the text behind it unchanged: one that does not take white space (`rstrip`)."""
+    return next((token for token in encoder.cuts.tokens if len(encoder.encode(f"{token} \n{token}")) > 2), None)

@@ -1,0 +1,70 @@
+"""Makes the ledger entry of a turn that has ended. Pure."""
+
+from schemas.events import Finish, FinishReason
+from schemas.frames import pack_ids
+from schemas.ledger import LedgerEntry
+from services.ledger.keys import key_arguments, turn_key
+from services.parser.turn_parse import TurnParse
+from services.tokenization.detokenizer import Detokenizer
+
+
+def entry_of(parse: TurnParse, detokenizer: Detokenizer) -> LedgerEntry | None:
+    """The unsigned entry of a turn that has ended. None if no later request could find it: it has no ledger context,
+    failed, has no output, or its last call was cut off and will not come back.
+
+    `detokenizer`: a fresh one for the turn's tokens, for turns that a stop string has cut.
+    """
+    ledger, finish = parse.context.ledger, parse.log.terminal
+    if ledger is None or not isinstance(finish, Finish):
+        return None
+    content = _content(parse)
+    if content is None:
+        return None
+    text, calls = content
+    if not (text or calls or ledger.begun):
+        return None
+    kept, tail = len(parse.ids), ""
+    if finish.reason is FinishReason.STOP_STRING:
+        kept, tail = _before_stop(parse, finish.stop_string or "", detokenizer)
+    return LedgerEntry(
+        model=parse.context.model,
+        key=turn_key(ledger.state, ledger.begun + text, calls),
+        context=ledger,
+        ids=pack_ids(parse.ids[:kept]),
+        closed=finish.reason is FinishReason.STOP and parse.cut is None,
+        tail=tail,
+        in_reasoning=parse.context.in_reasoning,
+        prefix=parse.context.prefix,
+        calls_as_text=parse.context.calls == "none",
+    )
+
+
+def _content(parse: TurnParse) -> tuple[str, list[tuple[str, str]]] | None:
+    """All text, and the calls; None if a call is incomplete."""
+    log = parse.log
+    texts: list[str] = []
+    calls: list[tuple[str, str]] = []
+    for block in range(log.blocks):
+        start, stop = log.ends(block)
+        if start.kind == "text":
+            texts.append(log.text(block))
+        elif start.kind == "tool_use":
+            if stop is None or not stop.complete:
+                return None
+            calls.append((start.name or "", key_arguments(log.text(block))))
+    return "".join(texts), calls
+
+
+def _before_stop(parse: TurnParse, stop: str, detokenizer: Detokenizer) -> tuple[int, str]:
+    """How many tokens lie wholly before the stop string (behind it, if it is shown), and the characters between."""
+    text, lengths = "", [0]
+    for token in parse.ids:
+        text += detokenizer.step(token)
+        lengths.append(len(text))
+    # It ended with the last token, however often it occurs before, in reasoning say.
+    found = text.find(stop, max(lengths[-2] - len(stop) + 1, 0))
+    shown = max(found, 0) + (len(stop) if parse.context.include_stop else 0)
+    kept = max(index for index, length in enumerate(lengths) if length <= shown)
+    while kept and lengths[kept] == lengths[kept - 1]:  # drop tokens that hold the first bytes of a character
+        kept -= 1
+    return kept, text[lengths[kept] : shown]

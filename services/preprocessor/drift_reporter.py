@@ -1,0 +1,72 @@
+"""Reports changes at the front of a session's prompts: counters, and one log line per session and cause."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from cachetools import LRUCache
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from schemas.conversation import Conversation, Text
+from services.preprocessor.prompt.assembly import Prompt
+from services.preprocessor.prompt_drift import Difference, PromptWatch
+from services.runtime.kv import digest_key
+from services.runtime.metrics import register
+from services.runtime.process import Process
+from services.templates.tools import tool_name
+
+WATCH_BYTES = 64 * 1024 * 1024
+MAX_REPORTED = 4096
+
+
+class DriftReporter(Collector):
+    """Compares the prompts of one preprocessor's sessions."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._watch = PromptWatch(WATCH_BYTES)
+        self._reported: LRUCache[tuple[str, str], bool] = LRUCache(MAX_REPORTED)
+        self.times: Counter[str] = Counter()
+        self.tokens: Counter[str] = Counter()
+        register(process.metrics, self)
+
+    def look(self, conversation: Conversation, prompt: Prompt) -> None:
+        """Compares a prompt with the last one of its session: 20 us for 52,000 tokens without a difference."""
+        if conversation.prompt is not None or prompt.found is None or prompt.found.context is None:
+            return
+        session = session_of(conversation)
+        tools = [tool_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred]
+        found = self._watch.look(session, prompt.text, prompt.found.context.head_chars, prompt.found.ids, tools)
+        if found is not None:
+            self.report(session, found)
+
+    def report(self, session: str, found: Difference) -> None:
+        """Counts a difference, and logs the first one of its cause in a session."""
+        self.times[found.cause] += 1
+        self.tokens[found.cause] += found.tokens
+        if (session, found.cause) in self._reported:
+            return
+        self._reported[session, found.cause] = True
+        write = self._process.log.debug if found.cause == "history" else self._process.log.warning
+        write("preprocessor.prompt_varies", cause=found.cause, tokens=found.tokens, was=found.was, now=found.now)
+
+    def collect(self) -> Iterator[Metric]:
+        """`turnwire_prompt_varied_*`."""
+        text = "Prompts that did not begin with the last one of their session, by what varied."
+        times = CounterMetricFamily("turnwire_prompt_varied", text, labels=["cause"])
+        text = "Tokens computed again because of it."
+        tokens = CounterMetricFamily("turnwire_prompt_varied_tokens", text, labels=["cause"])
+        for cause in sorted(self.times):
+            times.add_metric([cause], self.times[cause])
+            tokens.add_metric([cause], self.tokens[cause])
+        yield times
+        yield tokens
+
+
+def session_of(conversation: Conversation) -> str:
+    """A key for the prompts that should begin with one another: those of a client's session with the same first
+    question, since agents send the requests of their helpers under the same session id."""
+    question = next((turn for turn in conversation.turns if turn.role == "user"), None)
+    first = "\n".join(part.text for part in question.parts if isinstance(part, Text)) if question is not None else ""
+    return digest_key(conversation.client.tenant, conversation.client.session, first)

@@ -1,0 +1,160 @@
+"""Keeps one preprocessor's ledger filled: receives the entries of turns that end, and fetches others from the bucket.
+
+An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign messages cost speed.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from cachetools import TTLCache
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from schemas import subjects
+from schemas.conversation import Conversation, ToolSpec
+from schemas.errors import TurnwireError
+from schemas.ledger import LedgerEntry
+from services.ledger.recall import Ledger, Recall, RecalledPrompt
+from services.ledger.signer import EntrySigner
+from services.runtime.bus import Message
+from services.runtime.kv import Bucket
+from services.runtime.metrics import register
+from services.runtime.process import Process
+from services.templates.messages import Unseal
+
+FETCH_TIMEOUT_S = 0.5
+"""A prompt waits no longer for turns that are not in memory."""
+FETCH_AT_ONCE = 64
+MAX_FETCHED = 1024
+"""Turns of one conversation that are fetched, newest first."""
+ABSENT_S = 60.0
+"""A turn that the bucket lacks is not requested again before."""
+MAX_ABSENT = 65_536
+SILENT_S = 5.0
+"""A bucket that did not answer gets no request for so long."""
+
+
+class EntriesMissing(Exception):
+    """Turns are not in memory and may be in the bucket."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        super().__init__(f"{len(keys)} turns")
+        self.keys = keys
+
+
+class LedgerReader:
+    """One preprocessor's ledger."""
+
+    def __init__(
+        self, process: Process, ledger: Ledger, signer: EntrySigner, unseal: Unseal | None, bucket: Bucket | None
+    ) -> None:
+        """`bucket` None: turns are kept in memory only."""
+        self._process = process
+        self.ledger = ledger
+        self._signer = signer
+        self._unseal = unseal
+        self._bucket = bucket
+        self._loop = asyncio.get_running_loop()
+        self._absent: TTLCache[bytes, None] = TTLCache(MAX_ABSENT, ABSENT_S, self._loop.time)
+        self._silent_until = 0.0
+        self.outcomes: Counter[str] = Counter()
+        self.tokens: Counter[str] = Counter()
+        self.messages: Counter[str] = Counter()
+        self.on_entry: list[Callable[[LedgerEntry], None]] = []
+        """Called with every turn that ended and is new here."""
+        register(process.metrics, LedgerCollector(self))
+
+    async def start(self) -> None:
+        """Subscribes to the entries of turns that end."""
+        await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._entry)
+
+    def remember(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
+        """Looks up a conversation's turns in memory; for any thread. Raises EntriesMissing where the bucket may have
+        more."""
+        recall = self.remember_known(conversation, tools)
+        if self._bucket is not None and (keys := [key for key in recall.missing if key not in self._absent]):
+            raise EntriesMissing(keys)
+        return recall
+
+    def remember_known(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
+        """Looks up a conversation's turns in memory, and leaves it at that."""
+        return self.ledger.recall(conversation, tools, self._unseal)
+
+    async def fetch(self, keys: Sequence[bytes]) -> None:
+        """Copies turns from the bucket into memory, those that it holds and returns in time. Never raises."""
+        if self._bucket is None or self._loop.time() < self._silent_until:
+            return
+        gate = asyncio.Semaphore(FETCH_AT_ONCE)
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S), asyncio.TaskGroup() as tasks:
+                for key in keys[: -MAX_FETCHED - 1 : -1]:
+                    tasks.create_task(self._fetch_one(self._bucket, key, gate))
+        except TimeoutError:
+            self._bucket_silent("it does not answer in time")
+
+    def count(self, prompt: RecalledPrompt) -> None:
+        """Counts where the tokens of a turn's prompt came from."""
+        self.outcomes[prompt.outcome] += 1
+        self.tokens["ledger"] += prompt.reused
+        self.tokens["text"] += len(prompt.ids) - prompt.reused
+
+    async def _fetch_one(self, bucket: Bucket, key: bytes, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            if self._loop.time() < self._silent_until:
+                return
+            try:
+                data = await bucket.get(key.hex())
+            except TurnwireError as error:
+                self._bucket_silent(error.info.message)
+                return
+        if data is None or not self._take(data, "fetched"):
+            self._absent[key] = None
+
+    def _bucket_silent(self, reason: str) -> None:
+        now = self._loop.time()
+        if now >= self._silent_until:
+            self._process.log.warning("ledger.bucket_silent", reason=reason)
+        self._silent_until = now + SILENT_S
+
+    def _entry(self, message: Message) -> None:
+        self._take(message.data, "heard")
+
+    def _take(self, data: bytes, origin: str) -> bool:
+        entry = self._signer.read(data)
+        if entry is None:
+            self.messages["foreign"] += 1
+            return False
+        if not self.ledger.add(entry):
+            self.messages["repeated"] += 1
+            return bool(self.ledger.entries.find(entry.key))
+        self._absent.pop(entry.key, None)
+        self.messages[origin] += 1
+        if origin == "heard":
+            for listener in self.on_entry:
+                listener(entry)
+        return True
+
+
+class LedgerCollector(Collector):
+    """`turnwire_ledger_*`."""
+
+    def __init__(self, reader: LedgerReader) -> None:
+        self._reader = reader
+
+    def collect(self) -> Iterator[Metric]:
+        """One reading of every counter."""
+        reader = self._reader
+        for name, text, label, counts in (
+            ("turnwire_ledger_turns", "Prompts by the outcome for their newest turn.", "outcome", reader.outcomes),
+            ("turnwire_ledger_prompt_tokens", "Prompt tokens by origin.", "source", reader.tokens),
+            ("turnwire_ledger_messages", "Entries that arrived.", "kind", reader.messages),
+        ):
+            family = CounterMetricFamily(name, text, labels=[label])
+            for value, count in sorted(counts.items()):
+                family.add_metric([value], count)
+            yield family
+        entries = reader.ledger.entries
+        yield GaugeMetricFamily("turnwire_ledger_entries", "Turns in memory.", len(entries))
+        yield GaugeMetricFamily("turnwire_ledger_bytes", "Memory that turns take.", entries.size)

@@ -1,0 +1,55 @@
+"""A cache of things that begin alike, such as requests and prompts of one session: several values under one key."""
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from cachetools import LRUCache
+
+BRANCHES = 8
+"""Values that are kept under one key."""
+
+V = TypeVar("V")
+
+
+class BranchCache(Generic[V]):
+    """Keeps up to `BRANCHES` values under each key, within a bound in bytes. Thread-safe.
+
+    The least recently used key is evicted first, and the least recently used value of a key.
+    """
+
+    def __init__(self, max_bytes: int, size_of: Callable[[V], int]) -> None:
+        """`size_of` gives the bytes of a value."""
+        self._max_bytes = max_bytes
+        self._size_of = size_of
+        self._values: LRUCache[Hashable, list[V]] = LRUCache(max_bytes, lambda values: sum(map(size_of, values)))
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all values."""
+        return int(self._values.currsize)
+
+    def get(self, key: Hashable) -> list[V]:
+        """The values of a key, the last used first."""
+        with self._lock:
+            return list(self._values.get(key, ()))
+
+    def put(self, key: Hashable, value: V, *, instead_of: V | None = None) -> None:
+        """Adds a value, or marks one as used. It takes the place of `instead_of`."""
+        with self._lock:
+            known = self._values.get(key, [])
+            if known and known[0] is value:
+                return
+            values = [value, *(one for one in known if one is not value and one is not instead_of)]
+            del values[BRANCHES:]
+            while sum(map(self._size_of, values)) > self._max_bytes:
+                values.pop()
+            self._values.pop(key, None)
+            if values:
+                self._values[key] = values
+
+    def clear(self) -> None:
+        """Removes everything."""
+        with self._lock:
+            self._values.clear()

@@ -1,0 +1,73 @@
+"""Makes the `GenerateRequest` for a turn's worker. Pure."""
+
+from typing import Literal
+
+import msgspec
+
+from schemas.conversation import Conversation
+from schemas.frames import GenerateRequest, ParseContext, TurnRequest
+from schemas.ledger import LedgerContext
+from services.families.verbatim import VERBATIM
+from services.preprocessor.prompt.assembly import Prompt
+from services.preprocessor.prompt.constraints import allowed_tools, enforced_format
+from services.preprocessor.routing.router import priority
+
+_encode = msgspec.json.Encoder().encode
+
+
+def generate_request(
+    request: TurnRequest, prompt: Prompt, packed: bytes, *, model: str, family: str, parser: str, salt: str | None
+) -> GenerateRequest:
+    """The worker's request. `packed`: the prompt's ids (`pack_ids`), packed once for all workers that are tried."""
+    conversation = request.conversation
+    choice, sampling = conversation.tool_choice, conversation.sampling
+    output_format = enforced_format(conversation)
+    # A call's markup in an output with an enforced format is content.
+    none = choice.mode == "none" or output_format is not None
+    calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
+    context = ParseContext(
+        model=model,
+        family=family if conversation.prompt is None else VERBATIM.name,
+        frontend=request.frontend,
+        prompt_tokens=len(prompt.ids),
+        max_tokens=prompt.max_tokens,
+        in_reasoning=prompt.in_reasoning,
+        prefix=prompt.prefix,
+        stop=[stop for stop in sampling.stop if stop],
+        include_stop=sampling.include_stop,
+        calls=calls,
+        allowed=allowed_tools(conversation),
+        logprobs=sampling.logprobs,
+        window_limited=prompt.window_limited,
+        ledger=ledger_context_of(prompt, conversation),
+    )
+    return GenerateRequest(
+        turn=request.turn,
+        attempt=request.attempt,
+        model=model,
+        prompt=packed,
+        parser=parser,
+        frontend=request.frontend,
+        sampling=prompt.sampling,
+        stop_ids=prompt.stop_ids,
+        context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
+        resume=request.resume,
+        deadline=request.deadline,
+        cache_salt=salt,
+        priority=priority(conversation),
+        guided=msgspec.Raw(_encode(output_format)),
+    )
+
+
+def _with_tools(context: bytes, tools: bytes) -> bytes:
+    """Adds tools to an encoded context: they are most of it, and encoded once for a session."""
+    return context if tools == b"[]" else b'%b,"tools":%b}' % (context[:-1], tools)
+
+
+def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerContext | None:
+    """What the parser needs to write the turn's ledger entry. None for a turn that may end where the template does not
+    close it: such an entry could not be used."""
+    sampling = conversation.sampling
+    if prompt.found is None or sampling.stop_token_ids or sampling.ignore_eos:
+        return None
+    return prompt.found.context

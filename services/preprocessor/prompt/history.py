@@ -1,0 +1,290 @@
+"""Renders a prompt from what earlier prompts of its session were rendered to, so that it costs its new turns only.
+
+Agents send their whole history with every request. The turns up to a boundary near the end are compared with those of
+an earlier request, whose messages and text are then used again. The rest is rendered in a window: a few messages from
+all over the conversation, then the new ones.
+
+A chat template is a program and may read anything. Two comparisons show that the window's text fits the prompt:
+
+    at the boundary     the prompt ends as the window does, so the messages left out change nothing behind it
+    at a later request  the window begins as it did, so the new messages change nothing before it
+
+The second holds for the turns left out since the window has turns like them: the last of each shape, with and without
+reasoning, before and after the user's last message. A new user message that makes the template drop old reasoning
+changes the window, too. Where a comparison fails the prompt is rendered whole. `locality` tries every template at load,
+and `audit` compares whole prompts from time to time.
+"""
+
+import threading
+from collections.abc import Hashable, Mapping
+from sys import getsizeof
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from schemas.errors import Invalid
+from services.preprocessor.prompt.branches import BranchCache
+from services.preprocessor.prompt.next_prefix import common_prefix
+from services.preprocessor.prompt.prompt_heads import PromptHeads
+from services.preprocessor.prompt.window import is_user, window
+from services.templates.call_names import CallNames
+from services.templates.chat_template import Message
+from services.templates.messages import AdaptedPrefix, TemplateInput, Unseal
+from services.templates.traits import Renderer, TemplateTraits
+from services.tokenization.encoder import StablePrefix
+
+TAIL = 14
+"""Messages behind the boundary that are rendered with each prompt before the boundary moves on."""
+SHORT = 6
+"""Conversations of so few messages are rendered whole."""
+_OTHER_TEXT = "\ue000"
+
+
+class RenderedPrefix(Struct, frozen=True):
+    """The text before a boundary, and the window that shows whether it is still right."""
+
+    stable: StablePrefix
+    window: list[Message]
+    before: str
+    """The beginning of the window's text."""
+
+
+class KnownPrefix(Struct, frozen=True, eq=False, kw_only=True):
+    """A conversation up to a boundary."""
+
+    system: list[Text]
+    tools: list[ToolSpec]
+    variables: Mapping[str, Any]
+    turns: list[Turn]
+    adapted: AdaptedPrefix
+    unseal: Unseal | None
+    rendered: RenderedPrefix | None
+    """None: this conversation cannot be rendered in parts."""
+    answers_user: bool
+    """The boundary stands before the answer to the user's last message: the text before it stays right when the user
+    writes again, even if the template then drops reasoning."""
+    base: "KnownPrefix | None"
+    """The last prefix of which that is true."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, roughly: the text as turns, as messages and as ids, and the window's text."""
+        text = (
+            0 if self.rendered is None else 2 * getsizeof(self.rendered.stable.text) + getsizeof(self.rendered.before)
+        )
+        return 4096 + 512 * len(self.turns) + text + (self.base.size if self.base is not None else 0)
+
+    def begins(self, conversation: Conversation, variables: Mapping[str, Any], unseal: Unseal | None) -> bool:
+        """Whether the conversation begins with this prefix."""
+        at, turns = len(self.turns), conversation.turns
+        return (
+            at < len(turns)
+            and turns[at].role == "assistant"
+            and turns[:at] == self.turns
+            and self.system == conversation.system
+            and self.tools == conversation.tools
+            and self.variables == variables
+            and self.unseal == unseal
+        )
+
+
+class History:
+    """Renders prompts and keeps their prefixes. Thread-safe; the least recently used prefixes are evicted first."""
+
+    def __init__(self, template: Renderer, traits: TemplateTraits, *, max_bytes: int, tail: int = TAIL) -> None:
+        """`max_bytes` bounds what is kept; `tail`: see `TAIL`."""
+        self._template = template
+        self._traits = traits
+        self._tail = tail
+        self._heads = PromptHeads(max_bytes // 4)
+        self._known: BranchCache[KnownPrefix] = BranchCache(max_bytes, lambda known: known.size)
+        self._lock = threading.Lock()
+        self.off: str | None = None
+        """Why every prompt is rendered whole, if it is."""
+        self.parts = 0
+        """Prompts rendered in parts."""
+        self.wholes = 0
+        """Prompts rendered whole."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that are held, roughly, heads not counted."""
+        return self._known.size
+
+    def turn_off(self, reason: str) -> None:
+        """Renders every prompt whole from now on, for good."""
+        self.off = reason
+        self._known.clear()
+        self._heads.clear()
+
+    def find(
+        self, conversation: Conversation, variables: Mapping[str, Any], unseal: Unseal | None = None
+    ) -> KnownPrefix | None:
+        """The longest known prefix of the conversation, adapted and rendered with the same variables."""
+        if self.off is not None:
+            return None
+        key = _key(conversation)
+        candidates = sorted(self._known.get(key), key=lambda known: len(known.turns), reverse=True)
+        for known in candidates:
+            if known.begins(conversation, variables, unseal):
+                self._known.put(key, known)
+                return known
+        bases = (known.base for known in candidates if known.base is not None)
+        return next((base for base in bases if base.begins(conversation, variables, unseal)), None)
+
+    def render(
+        self,
+        conversation: Conversation,
+        adapted: TemplateInput,
+        variables: Mapping[str, Any],
+        known: KnownPrefix | None,
+        unseal: Unseal | None = None,
+    ) -> tuple[str, StablePrefix | None]:
+        """The prompt's text, as the template renders it, and a prefix of it that later prompts share.
+
+        `adapted` is the conversation, adapted behind `known.adapted`. Raises Invalid as the template does.
+        """
+        if adapted.prefix is None:
+            known = None
+        text, rendered = self._in_parts(adapted, variables, known) if known is not None else (None, None)
+        whole = text is None
+        stable = rendered.stable if rendered is not None else None
+        if text is None:
+            text = self._template.render(adapted.messages, tools=adapted.tools, variables=dict(variables))
+            stable = self._heads.find(conversation.client.tenant, text, adapted.messages)
+        with self._lock:
+            self.wholes += whole
+            self.parts += not whole
+        if self.off is None and _should_move(adapted, known, whole, self._tail):
+            fresh = self._extend(conversation, adapted, variables, text=text, known=known, parent=stable, unseal=unseal)
+            self._known.put(_key(conversation), fresh, instead_of=known)
+            stable = fresh.rendered.stable if fresh.rendered is not None else stable
+        return text, stable
+
+    def _in_parts(
+        self, adapted: TemplateInput, variables: Mapping[str, Any], known: KnownPrefix
+    ) -> tuple[str, RenderedPrefix] | tuple[None, None]:
+        for one in (known, known.base):
+            if one is not None and (rendered := one.rendered) is not None:
+                new = adapted.messages[len(one.adapted.messages) :]
+                text = self._try([*rendered.window, *new], adapted, variables)
+                if text is not None and text.startswith(rendered.before):
+                    return rendered.stable.text + text[len(rendered.before) :], rendered
+        return None, None
+
+    def _extend(
+        self,
+        conversation: Conversation,
+        adapted: TemplateInput,
+        variables: Mapping[str, Any],
+        *,
+        text: str,
+        known: KnownPrefix | None,
+        parent: StablePrefix | None,
+        unseal: Unseal | None,
+    ) -> KnownPrefix:
+        """The conversation up to its last turn of the model. `parent`: a prefix of `text`."""
+        boundary = adapted.boundaries[-1]
+        answers_user = any(is_user(message) for message in adapted.messages[boundary.message :])
+        turns = conversation.turns[: boundary.turn]
+        if known is None:
+            calls, base = CallNames.of(turns, self._traits), None
+        else:
+            calls = known.adapted.calls.grown(turns[known.adapted.turn :], self._traits) or known.adapted.calls
+            turns = known.turns + turns[known.adapted.turn :]  # the known objects: equal text is not kept twice
+            base = known if known.answers_user else known.base
+        return KnownPrefix(
+            system=conversation.system if known is None else known.system,
+            tools=conversation.tools if known is None else known.tools,
+            variables=variables,
+            unseal=unseal,
+            turns=turns,
+            adapted=AdaptedPrefix(boundary.turn, adapted.messages[: boundary.message], calls),
+            rendered=self._render_prefix(adapted, variables, text, known, parent),
+            answers_user=answers_user,
+            base=None if answers_user or base is None else replace(base, base=None),
+        )
+
+    def _render_prefix(
+        self,
+        adapted: TemplateInput,
+        variables: Mapping[str, Any],
+        text: str,
+        known: KnownPrefix | None,
+        parent: StablePrefix | None,
+    ) -> RenderedPrefix | None:
+        """The text and the window before the last boundary; None where the prompt does not end as the window does."""
+        end = adapted.boundaries[-1].message
+        if known is not None and known.rendered is not None:
+            since = adapted.messages[len(known.adapted.messages) : end]
+            chosen = window([*known.rendered.window, *since], len(known.rendered.window) + len(since))
+        else:
+            chosen = window(adapted.messages, end)
+        tail = adapted.messages[end:]
+        window_text = self._try([*chosen, *tail], adapted, variables)
+        if window_text is None:
+            return None
+        before = self._before(chosen, adapted, variables, tail, window_text)
+        rest = len(window_text) - len(before)
+        if rest > len(text) or not text.endswith(window_text[len(before) :]):
+            return None
+        fixed = text[: len(text) - rest]
+        if parent is not None and not fixed.startswith(parent.text):
+            parent = None
+        return RenderedPrefix(StablePrefix(fixed, parent), chosen, before)
+
+    def _before(
+        self,
+        chosen: list[Message],
+        adapted: TemplateInput,
+        variables: Mapping[str, Any],
+        tail: list[Message],
+        window_text: str,
+    ) -> str:
+        """The part of the window's text before the tail, give or take a few characters.
+
+        It is the text that two windows share: this one and one without the tail or, where the tail changes the text
+        before it, one whose tail begins with another text.
+        """
+        alone = self._try(chosen, adapted, variables, generation=False) or ""
+        before = common_prefix(window_text, alone)
+        if before == alone and alone:
+            return before
+        first = {key: value for key, value in tail[0].items() if key in ("role", "content", "tool_calls")}
+        first["content"] = (
+            [{"type": "text", "text": _OTHER_TEXT}] if isinstance(first["content"], list) else _OTHER_TEXT
+        )
+        other = self._try([*chosen, first, *tail[1:]], adapted, variables) or ""
+        return max(before, common_prefix(window_text, other), key=len)
+
+    def _try(
+        self, messages: list[Message], adapted: TemplateInput, variables: Mapping[str, Any], *, generation: bool = True
+    ) -> str | None:
+        try:
+            return self._template.render(
+                messages, tools=adapted.tools, variables=dict(variables), generation=generation
+            )
+        except Invalid:
+            return None
+
+
+def _should_move(adapted: TemplateInput, known: KnownPrefix | None, whole: bool, tail: int) -> bool:
+    """Whether the boundary moves on: after a whole rendering, after a user's message, and every `tail` messages."""
+    if len(adapted.messages) <= SHORT or not adapted.boundaries:
+        return False
+    if known is None:
+        return True
+    passed = adapted.boundaries[-1].message - len(known.adapted.messages)
+    if known.rendered is None:
+        return passed > tail
+    return passed > 0 and (whole or passed > tail or is_user(adapted.messages[-1]))
+
+
+def _key(conversation: Conversation) -> Hashable:
+    """A key that a conversation shares with its continuations, in constant time."""
+    client, turns = conversation.client, conversation.turns
+    first = turns[0].parts[0] if turns and turns[0].parts else None
+    text = first.text if isinstance(first, Text) else ""
+    return client.tenant, client.session, len(conversation.system), len(conversation.tools), len(text), text[:400]

@@ -1,0 +1,82 @@
+"""Checks that prompt and answer fit the context window, with error texts on which agent clients act.
+
+Claude Code compacts its history when a 400 reads `prompt is too long: N tokens > M maximum`, Codex and opencode when
+the code is `context_length_exceeded`. "input length and `max_tokens` exceed context limit" is never sent: Claude Code
+would retry with a smaller `max_tokens`, and other clients ignore it. Claude Code requests 32,000 to 128,000 tokens of
+any model, so `max_tokens` is an upper bound, cut to what the window leaves, and only a prompt that leaves no room for a
+useful answer is refused.
+"""
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from schemas.conversation import Sampling
+from schemas.errors import ContextOverflow, Invalid
+
+USEFUL_ANSWER = 1024
+"""With less room the request is refused, while the client can still compact. In small windows less."""
+MAX_STOPS = 256
+MAX_STOP_CHARS = 4096
+"""Length of one stop string. Every character that a model writes is compared with all of them."""
+MAX_BIASES = 1024
+MAX_BIAS = 100
+"""The range of OpenAI's API; its ends ban or force a token."""
+
+
+class OutputLimit(Struct, frozen=True):
+    """The number of tokens that may be decoded."""
+
+    max_tokens: int
+    window_limited: bool
+    """The window sets the limit, not the client: reaching it means that the context is full."""
+
+
+def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: int | None = None) -> OutputLimit:
+    """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt and output).
+
+    `requested` None: what the window leaves; 0: the prompt is only prefilled. `cap`: the operator's longest answer,
+    which clients see in the model list; a longer request is cut without an error. Raises ContextOverflow where less is
+    left than requested, and less than a useful answer.
+    """
+    if cap is not None:
+        requested = cap if requested is None else min(requested, cap)
+    useful = min(USEFUL_ANSWER, window // 16)
+    needed = useful if requested is None else min(requested, useful)
+    left = window - prompt_tokens
+    if left < needed:
+        raise ContextOverflow(
+            f"prompt is too long: {prompt_tokens} tokens > {window - needed} maximum",
+            param="messages",
+            code="context_length_exceeded",
+            details={
+                "prompt_tokens": prompt_tokens,
+                "max_prompt_tokens": window - needed,
+                "context_window": window,
+                **({} if requested is None else {"max_tokens": requested}),
+            },
+        )
+    if requested is None or requested > left:
+        return OutputLimit(left, True)
+    return OutputLimit(requested, False)
+
+
+def check_sampling(sampling: Sampling, vocab_size: int) -> None:
+    """Raises Invalid for more or longer stop strings than a parser can search, and for token ids outside the
+    vocabulary."""
+    stops = sampling.stop
+    if len(stops) > MAX_STOPS:
+        raise Invalid(f"there may be {MAX_STOPS} stop sequences, not {len(stops)}", param="stop_sequences")
+    if any(len(stop) > MAX_STOP_CHARS for stop in stops):
+        raise Invalid(f"a stop sequence may have {MAX_STOP_CHARS} characters", param="stop_sequences")
+    _check_ids("stop_token_ids", sampling.stop_token_ids, MAX_STOPS, vocab_size)
+    _check_ids("logit_bias", sampling.logit_bias, MAX_BIASES, vocab_size)
+    if bad := [bias for bias in sampling.logit_bias.values() if not -MAX_BIAS <= bias <= MAX_BIAS]:
+        raise Invalid(f"a bias must be between -{MAX_BIAS} and {MAX_BIAS}, not {bad[0]}", param="logit_bias")
+
+
+def _check_ids(name: str, ids: Collection[int], most: int, vocab_size: int) -> None:
+    if len(ids) > most:
+        raise Invalid(f"{name} may have {most} tokens, not {len(ids)}", param=name)
+    if bad := [token for token in ids if not 0 <= token < vocab_size]:
+        raise Invalid(f"{name}: token id {bad[0]} is not in the vocabulary (0 to {vocab_size - 1})", param=name)

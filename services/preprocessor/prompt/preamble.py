@@ -1,0 +1,50 @@
+"""Removes Claude Code's billing header, which changes between requests and defeats prefix caching.
+
+Claude Code begins its system prompt with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`.
+Part of it is a hash of the first user message; older builds change it with every request. With it, the prompts of two
+sessions of the same user share 47 characters; without it, 221,492. It is a system block of its own or, where a proxy
+merged blocks, the start of a longer one.
+"""
+
+import re
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Part, Text, Turn
+
+_HEADERS = re.compile(r"(?:\s*x-anthropic-billing-header:[^\r\n]*(?:\r\n?|\n|\Z))+", re.IGNORECASE)
+_LINE_END = re.compile(r"\r\n?|\n")
+P = TypeVar("P", bound=Part)
+
+
+def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
+    """The conversation without billing headers, and the number of header lines that were removed.
+
+    A header is removed where a system text begins with it: in the top-level instructions and in turns of role system or
+    developer, several in a row, in any letter case and with any line end. White space before it is removed as well,
+    what follows stays byte for byte; a block or turn with only white space left is dropped. Texts of users, the model
+    and tools stay as they are, and so does a system text that quotes the header further down.
+    """
+    system, removed = _strip_parts(conversation.system)
+    turns: list[Turn] = []
+    for turn in conversation.turns:
+        parts, lines = _strip_parts(turn.parts) if turn.role in ("system", "developer") else (turn.parts, 0)
+        removed += lines
+        if parts or not lines:
+            turns.append(replace(turn, parts=parts) if lines else turn)
+    return (replace(conversation, system=system, turns=turns), removed) if removed else (conversation, 0)
+
+
+def _strip_parts(parts: list[P]) -> tuple[list[P], int]:
+    kept: list[P] = []
+    removed = 0
+    for part in parts:
+        headers = _HEADERS.match(part.text) if isinstance(part, Text) else None
+        if headers is None:
+            kept.append(part)
+            continue
+        removed += sum(1 for line in _LINE_END.split(headers[0]) if line.strip())
+        if (rest := headers.string[headers.end() :]).strip():
+            kept.append(replace(part, text=rest))
+    return kept, removed

@@ -1,0 +1,80 @@
+"""Indexes which worker holds which KV blocks. Pure.
+
+It is a flat radix tree of prompts: a key stands for all tokens up to its block's end, so that walking a prompt's own
+keys finds the longest known prefix.
+"""
+
+from collections.abc import Iterable
+
+MAX_KEYS = 1_000_000
+"""Of one worker: 32 million tokens in blocks of 32. Beyond it the oldest are dropped from the index."""
+
+
+class KvIndex:
+    """The blocks of all workers of a model."""
+
+    def __init__(self, max_keys: int = MAX_KEYS) -> None:
+        self._max_keys = max_keys
+        self._holders: dict[int, frozenset[str]] = {}
+        self._held: dict[str, dict[int, None]] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
+        """One object for equal sets: there are few of them, and a great many blocks."""
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def stored(self, worker: str, keys: Iterable[int]) -> None:
+        """Adds blocks of a worker."""
+        held = self._held.setdefault(worker, {})
+        own = frozenset((worker,))
+        for key in keys:
+            if key not in held:
+                held[key] = None
+                self._holders[key] = self._shared(self._holders.get(key, frozenset()) | own)
+        while len(held) > self._max_keys:
+            self._drop(worker, next(iter(held)))
+
+    def removed(self, worker: str, keys: Iterable[int]) -> None:
+        """Removes blocks of a worker."""
+        for key in keys:
+            if key in self._held.get(worker, ()):
+                self._drop(worker, key)
+
+    def forget(self, worker: str) -> None:
+        """Removes all blocks of a worker."""
+        for key in list(self._held.get(worker, ())):
+            self._drop(worker, key)
+        self._held.pop(worker, None)
+        self._sets.clear()
+
+    def overlaps(self, keys: Iterable[int]) -> dict[str, int]:
+        """How many leading blocks of a prompt each worker holds; without workers that hold none."""
+        depths: dict[str, int] = {}
+        active: frozenset[str] | None = None
+        depth = 0
+        for key in keys:
+            holders = self._holders.get(key)
+            if holders is None:
+                break
+            if holders is not active:
+                still = holders if active is None else active & holders
+                for lost in (active or holders) - still:
+                    depths[lost] = depth
+                if not still:
+                    return depths
+                active = still
+            depth += 1
+        for worker in active or ():
+            depths[worker] = depth
+        return depths
+
+    def _drop(self, worker: str, key: int) -> None:
+        del self._held[worker][key]
+        rest = self._holders[key] - {worker}
+        if rest:
+            self._holders[key] = self._shared(rest)
+        else:
+            del self._holders[key]
+
+    def _shared(self, workers: frozenset[str]) -> frozenset[str]:
+        return self._sets.setdefault(workers, workers)

@@ -1,0 +1,106 @@
+"""Keeps a `KvIndex` up to date with what the workers of a model publish.
+
+All preprocessors receive the same, and so agree. Updates are numbered. After a missed one, and for a worker that was
+there first, the reader requests a snapshot; until it arrives, the index keeps what it has of that worker, since it only
+decides the order in which workers are tried.
+"""
+
+from collections import Counter
+
+import msgspec
+
+from schemas import subjects
+from schemas.control import Heartbeat
+from schemas.errors import TurnwireError
+from schemas.kv import KvSnapshot, KvUpdate
+from services.preprocessor.routing.kv_index import KvIndex
+from services.runtime.bus import Message
+from services.runtime.process import Process
+from services.tokenization.block_keys import unpack
+
+SNAPSHOT_TIMEOUT_S = 5.0
+
+_decode_update = msgspec.json.Decoder(KvUpdate).decode
+_decode_snapshot = msgspec.json.Decoder(KvSnapshot).decode
+
+
+class KvEventReader:
+    """Applies the workers' KV updates to an index."""
+
+    def __init__(self, process: Process, model: str, index: KvIndex) -> None:
+        self._process = process
+        self._model = model
+        self._index = index
+        self._seqs: Counter[str] = Counter()
+        """The last update in the index, by worker."""
+        self._pending: dict[str, list[KvUpdate]] = {}
+        """Updates that arrive while a worker's snapshot is under way."""
+
+    async def start(self) -> None:
+        """Subscribes, and requests the blocks of the workers that are there."""
+        registry = self._process.registry
+        registry.on_heartbeat(self._heartbeat)
+        registry.on_leave(self._left)
+        await self._process.subscribe(subjects.every_kv(self._model), self._update)
+        for heartbeat in list(registry.living("worker")):
+            self._heartbeat(heartbeat)
+
+    def publishes_blocks(self, heartbeat: Heartbeat) -> bool:
+        """Whether this is a worker that publishes which blocks it holds."""
+        return heartbeat.stage == "worker" and any(
+            card.name == self._model and card.block_tokens for card in heartbeat.models
+        )
+
+    def _heartbeat(self, heartbeat: Heartbeat) -> None:
+        # With the first heartbeat and each further one until it has answered: before, a worker publishes nothing.
+        if heartbeat.id not in self._seqs and self.publishes_blocks(heartbeat):
+            self._request(heartbeat.id)
+
+    def _left(self, heartbeat: Heartbeat) -> None:
+        self._index.forget(heartbeat.id)
+        self._seqs.pop(heartbeat.id, None)
+
+    def _update(self, message: Message) -> None:
+        update = _decode_update(message.data)
+        if update.worker in self._pending:
+            self._pending[update.worker].append(update)
+        else:
+            self._apply([update])
+
+    def _apply(self, updates: list[KvUpdate]) -> None:
+        for place, update in enumerate(updates):
+            worker, following = update.worker, self._seqs[update.worker] + 1
+            if update.seq == following:
+                self._seqs[worker] = update.seq
+                if update.cleared:
+                    self._index.forget(worker)
+                self._index.removed(worker, unpack(update.removed))
+                self._index.stored(worker, unpack(update.stored))
+            elif update.seq > following:
+                self._request(worker)
+                self._pending[worker] += updates[place:]
+                return
+
+    def _request(self, worker: str) -> None:
+        if worker not in self._pending:
+            self._pending[worker] = []
+            self._process.spawn(self._read_snapshot(worker), f"kv snapshot {worker}")
+
+    async def _read_snapshot(self, worker: str) -> None:
+        subject = subjects.kv_snapshot(self._model, worker)
+        try:
+            snapshot = _decode_snapshot(await self._process.bus.request(subject, b"{}", SNAPSHOT_TIMEOUT_S))
+            keys = unpack(snapshot.keys)
+        except (TurnwireError, msgspec.MsgspecError, ValueError) as error:
+            self._process.log.info("preprocessor.kv_unknown", worker=worker, error=str(error))
+            snapshot, keys = None, []
+        missed = self._pending.pop(worker, [])
+        if self._process.registry.get("worker", worker) is None:
+            return
+        if snapshot is not None:
+            self._index.forget(worker)
+            self._index.stored(worker, keys)
+            self._seqs[worker] = snapshot.seq
+        elif missed:
+            self._seqs[worker] = missed[0].seq - 1  # what was before stays unknown; the next gap requests again
+        self._apply(missed)

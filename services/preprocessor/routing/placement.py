@@ -1,0 +1,149 @@
+"""Places prepared turns: the router over the loads in the registry and the index of KV blocks."""
+
+import asyncio
+from collections.abc import Sequence
+
+from prometheus_client import Counter
+
+from schemas.control import Heartbeat, ModelCard, Stage
+from schemas.conversation import Conversation
+from schemas.frames import TurnRequest
+from services.preprocessor.routing.kv_index import KvIndex
+from services.preprocessor.routing.kv_reader import KvEventReader
+from services.preprocessor.routing.router import Router, TurnProfile, Weights
+from services.runtime.process import Process
+from services.tokenization.block_keys import KeyMemo
+
+LATE_BEATS = 1.5
+"""A process whose heartbeat is so many intervals old is tried last."""
+
+
+class Placement:
+    """Chooses worker and parser shard for the turns of one model."""
+
+    def __init__(self, process: Process, model: str, weights: Weights) -> None:
+        self._process = process
+        self._model = model
+        self._router = Router(weights)
+        self._index = KvIndex()
+        self._keys: dict[int, KeyMemo] = {}
+        """By tokens per block."""
+        self._kv_events = KvEventReader(process, model, self._index)
+        self._following = False
+        process.registry.on_heartbeat(self._router.reset)
+        process.registry.on_leave(self._router.reset)
+        self._prompt_tokens = Counter(
+            "turnwire_router_prompt_tokens",
+            "Tokens of prompts that were placed among several workers.",
+            registry=process.metrics,
+        )
+        self._held_tokens = Counter(
+            "turnwire_router_overlap_tokens",
+            "Those of them that the worker which was tried first held in its KV cache.",
+            registry=process.metrics,
+        )
+
+    def start(self) -> None:
+        """Follows the workers' KV caches as soon as there is more than one worker: with a single one the index decides
+        nothing, and would cost a message per turn."""
+        self._process.registry.on_join(self._joined)
+        self._joined(None)
+
+    def follow(self) -> None:
+        """Follows the workers' KV caches from now on."""
+        if not self._following:
+            self._following = True
+            self._process.spawn(self._kv_events.start(), "kv feed")
+
+    def _joined(self, _: Heartbeat | None) -> None:
+        if sum(map(self._kv_events.publishes_blocks, self._process.registry.living("worker"))) > 1:
+            self.follow()
+
+    def workers(self, request: TurnRequest, prompt: bytes) -> list[str]:
+        """The workers to try, best first. `prompt`: `pack_ids`. Raises Unavailable, Overloaded."""
+        able, late = self._able("worker")
+        conversation = request.conversation
+        profile = TurnProfile(output_tokens=conversation.hints.osl)
+        if len(able) > 1:
+            held = self._held(able, prompt, self.salt(conversation))
+            profile = TurnProfile(len(prompt) // 4, held, conversation.hints.osl)
+        best = self._router.workers(able, avoid=request.avoid, late=late, profile=profile)
+        if len(able) > 1:
+            self._prompt_tokens.inc(profile.prompt_tokens)
+            self._held_tokens.inc(profile.held.get(best[0], 0))
+            self._process.log.debug(
+                "preprocessor.placed",
+                turn=request.turn,
+                prompt_tokens=profile.prompt_tokens,
+                held=profile.held,
+                cost={worker.id: round(self._router.cost(worker, profile)) for worker in able},
+                first=best[0],
+            )
+        return best
+
+    def shard(self) -> str:
+        """The parser shard for the next turn. Raises Unavailable."""
+        able, late = self._able("parser")
+        return self._router.parser(able, late=late)
+
+    def assigned(self, *processes: str) -> None:
+        """A turn is being sent to them. Counted before they answer: turns that arrive together must not all see the
+        same worker idle."""
+        for process in processes:
+            self._router.assigned(process)
+
+    def taken(self, worker: str, prompt: bytes, conversation: Conversation) -> None:
+        """A worker has the turn, and will hold the prompt's blocks: the session's next turn may arrive before the
+        worker's own update, which comes up to 20 ms later."""
+        if self._following:
+            heartbeat = self._process.registry.get("worker", worker)
+            salt = self.salt(conversation)
+            for size in self._block_sizes([heartbeat] if heartbeat is not None else []):
+                self._index.stored(worker, self._blocks(prompt, size, salt))
+
+    def returned(self, *processes: str) -> None:
+        """The turn was not taken."""
+        for process in processes:
+            self._router.returned(process)
+
+    def salt(self, conversation: Conversation) -> str | None:
+        """What keeps this prompt's KV blocks apart: the client's own salt, and its tenant's where the engine can.
+
+        The worker refuses a client's salt that its engine does not support.
+        """
+        own, tenant = conversation.hints.cache_salt, conversation.client.tenant
+        if tenant is not None and any("salt" not in card.features for card in self._cards(self._able("worker")[0])):
+            tenant = None
+        if own is None:
+            return tenant
+        return f"{tenant or ''}\n{own}"
+
+    def held_by(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
+        """Leading tokens of a prompt that one worker holds; None where it is gone, or takes nothing new."""
+        able = [heartbeat for heartbeat in self._able("worker")[0] if heartbeat.id == worker]
+        return self._held(able, prompt, self.salt(conversation)).get(worker, 0) if able else None
+
+    def _held(self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None) -> dict[str, int]:
+        """Leading tokens of the prompt that each worker has."""
+        held: dict[str, int] = {}
+        for size in self._block_sizes(workers):
+            for worker, blocks in self._index.overlaps(self._blocks(prompt, size, salt)).items():
+                held[worker] = max(held.get(worker, 0), blocks * size)
+        return held
+
+    def _blocks(self, prompt: bytes, size: int, salt: str | None) -> list[int]:
+        """The keys of a prompt's whole blocks."""
+        return self._keys.setdefault(size, KeyMemo(size)).keys(prompt, salt=salt)
+
+    def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:
+        return {card.block_tokens for card in self._cards(workers)} - {0}
+
+    def _cards(self, workers: Sequence[Heartbeat]) -> list[ModelCard]:
+        return [card for worker in workers for card in worker.models if card.name == self._model]
+
+    def _able(self, stage: Stage) -> tuple[list[Heartbeat], set[str]]:
+        """The processes of a stage that take work, and which of them are late."""
+        registry, now = self._process.registry, asyncio.get_running_loop().time()
+        able = registry.able(stage, self._model)
+        limit = LATE_BEATS * self._process.config.bus.beat_interval_s
+        return able, {one.id for one in able if registry.age(stage, one.id, now) > limit}

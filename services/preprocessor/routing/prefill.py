@@ -1,0 +1,128 @@
+"""Prefills the certain prefix of a session's next turn on the worker that decoded this one, while that is idle."""
+
+from array import array
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+from cachetools import LRUCache
+from prometheus_client import Counter as Metric
+
+from schemas import subjects
+from schemas.conversation import Conversation, Sampling, ToolSpec
+from schemas.errors import TurnwireError
+from schemas.frames import GenerateReply, GenerateRequest, pack_ids
+from schemas.ledger import LedgerContext, LedgerEntry
+from services.ledger.recall import Ledger
+from services.preprocessor.prompt.next_prefix import Encode, certain_prefix
+from services.preprocessor.routing.placement import Placement
+from services.preprocessor.routing.router import MAX_PRIORITY
+from services.runtime.process import Process
+
+MAX_PENDING = 4096
+"""Turns whose end is waited for; the oldest are given up."""
+LEAST_TOKENS = 64
+"""Fewer are not worth a request."""
+TAKE_TIMEOUT_S = 2.0
+
+Prepare: TypeAlias = Callable[[], "array[int] | None"]
+
+_encode = msgspec.json.Encoder().encode
+_decode_reply = msgspec.json.Decoder(GenerateReply).decode
+
+
+class PendingTurn(msgspec.Struct, frozen=True):
+    """A turn that is being decoded."""
+
+    turn: str
+    worker: str
+    conversation: Conversation
+    tools: list[ToolSpec]
+    """As the model sees them."""
+
+
+class Prefills:
+    """Prefills behind turns with the hint. `run` is the preprocessor's thread pool, `encode` makes a prompt's ids."""
+
+    def __init__(
+        self,
+        process: Process,
+        model: str,
+        placement: Placement,
+        ledger: Ledger,
+        *,
+        run: Callable[[Prepare], Awaitable["array[int] | None"]],
+        encode: Encode,
+    ) -> None:
+        self._process = process
+        self._model = model
+        self._placement = placement
+        self._ledger = ledger
+        self._run = run
+        self._encode = encode
+        self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
+        self.outcomes: Counter[str] = Counter()
+        self._done = Metric(
+            "turnwire_speculative_prefills",
+            "Turns behind which a prefill was wanted, by what came of it.",
+            ["outcome"],
+            registry=process.metrics,
+        )
+
+    def expect(self, context: LedgerContext, turn: PendingTurn) -> None:
+        """A turn with the hint went to a worker."""
+        self._placement.follow()
+        self._pending[_key(context)] = turn
+
+    def ended(self, entry: LedgerEntry) -> None:
+        """A turn has ended, here or elsewhere."""
+        turn = self._pending.pop(_key(entry.context), None)
+        if turn is not None and not self._process.draining:
+            self._process.spawn(self._prefill(turn, entry), f"prefill behind {turn.turn}")
+
+    async def _prefill(self, turn: PendingTurn, entry: LedgerEntry) -> None:
+        try:
+            outcome = await self._try(turn, entry)
+        except TurnwireError as error:
+            outcome = "refused"
+            self._process.log.info("preprocessor.prefill_refused", turn=turn.turn, error=str(error))
+        self.outcomes[outcome] += 1
+        self._done.labels(outcome).inc()
+
+    async def _try(self, turn: PendingTurn, entry: LedgerEntry) -> str:
+        prefix = await self._run(partial(self._prefix, turn, entry))
+        if prefix is None:
+            return "unreadable"
+        packed = pack_ids(prefix)
+        held = self._placement.held_by(turn.worker, packed, turn.conversation)
+        if held is None:
+            return "gone"
+        if len(prefix) - held < LEAST_TOKENS:
+            return "known"
+        request = GenerateRequest(
+            turn=f"{turn.turn}n",
+            attempt=1,
+            model=self._model,
+            prompt=packed,
+            parser="",
+            frontend="",
+            sampling=Sampling(max_tokens=0),
+            stop_ids=[],
+            context=msgspec.Raw(b"null"),
+            priority=-MAX_PRIORITY,
+            cache_salt=self._placement.salt(turn.conversation),
+        )
+        subject = subjects.generate(self._model, turn.worker)
+        reply = _decode_reply(await self._process.bus.request(subject, _encode(request), TAKE_TIMEOUT_S))
+        return "done" if reply.error is None else "busy"
+
+    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "array[int] | None":
+        parts = self._ledger.parts_of(entry, turn.tools)
+        return certain_prefix(turn.conversation, parts, self._encode) if parts else None
+
+
+def _key(context: LedgerContext) -> bytes:
+    """Identifies a turn by its place."""
+    return context.state + context.head_hash

@@ -1,0 +1,79 @@
+"""Answers count, tokenize and detokenize requests."""
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from schemas import subjects
+from schemas.errors import EngineFailed, TurnwireError
+from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
+from services.preprocessor.preparation import Preparation
+from services.preprocessor.request_decoder import RequestDecoder
+from services.runtime.bus import Message, Subscription
+from services.runtime.process import Process
+
+Begin = Callable[[Coroutine[Any, Any, None], str], object]
+"""Starts a named task that a drain waits for."""
+Answer = Callable[[Message], Coroutine[Any, Any, TextReply]]
+
+_encode = msgspec.json.Encoder().encode
+_decode_tokenize = msgspec.json.Decoder(TokenizeRequest).decode
+_decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
+
+
+class TokenizeService:
+    """The subscriptions of one model."""
+
+    def __init__(self, process: Process, preparation: Preparation, requests: RequestDecoder, begin: Begin) -> None:
+        self._process = process
+        self._preparation = preparation
+        self._requests = requests
+        self._begin = begin
+
+    async def start(self) -> list[Subscription]:
+        """Subscribes."""
+        model, own = self._preparation.setup.card.name, self._process.id
+        answers: list[tuple[str, Answer]] = [
+            (subjects.count(model, own), self._count),
+            (subjects.tokenize(model, own), self._tokenize),
+            (subjects.detokenize(model, own), self._detokenize),
+        ]
+        return [await self._process.subscribe(subject, partial(self._answer, answer)) for subject, answer in answers]
+
+    def _answer(self, answer: Answer, message: Message) -> None:
+        async def reply() -> None:
+            try:
+                found = await answer(message)
+            except TurnwireError as error:
+                found = TextReply(error=error.info)
+            except Exception as error:  # the client waits for a reply, whatever the defect
+                self._process.log.exception("preprocessor.question_failed", subject=message.subject)
+                found = TextReply(error=EngineFailed(f"could not be answered: {type(error).__name__}").info)
+            message.reply(_encode(found))
+
+        self._begin(reply(), message.subject)
+
+    async def _count(self, message: Message) -> TextReply:
+        request = self._requests.decode(message.data, CountRequest)
+        size, fresh = len(message.data), self._requests.fresh
+        prompt = await self._preparation.prompt(request.conversation, limit=False, size=size, fresh=fresh)
+        return TextReply(count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len)
+
+    async def _tokenize(self, message: Message) -> TextReply:
+        request = _decode_tokenize(message.data)
+        preparation = self._preparation
+        if request.conversation is not None:
+            size = len(message.data)
+            ids = (await preparation.prompt(request.conversation, limit=False, size=size, fresh=size)).ids
+        else:
+            encode = preparation.setup.tokenizer.encode
+            ids = await preparation.run(partial(encode, request.text or "", request.add_special_tokens))
+        return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=preparation.setup.card.max_model_len)
+
+    async def _detokenize(self, message: Message) -> TextReply:
+        request = _decode_detokenize(message.data)
+        ids = unpack_ids(request.token_ids)
+        decode = self._preparation.setup.tokenizer.decode
+        return TextReply(count=len(ids), text=await self._preparation.run(partial(decode, ids)))

@@ -1,0 +1,111 @@
+"""Runs a command with its command line: cyclopts parses the flags and prints the help.
+
+A command is a function, and its parameters are its flags. A command that reads settings has a flag for each of them,
+and `--config`. What was typed for these flags is kept as tokens: `Sources.load` compares it with the environment and
+the file, and converts it.
+"""
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError, Group, Parameter, Token
+
+from services.runtime.config.loader import CONFIG_VARIABLE, ConfigError, Sources, as_text, one_line, options
+from services.runtime.config.settings import Config
+
+CLEAN, FAILURE, USAGE = 0, 1, 2
+_FILE = Parameter(name="--config", help=f"TOML file with settings; also {CONFIG_VARIABLE}.")
+
+
+def run_command(
+    command: Callable[..., int],
+    prog: str,
+    argv: Sequence[str],
+    *configs: type[Config],
+    without: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Calls `command` with the values of its flags; returns its exit status.
+
+    With `configs`, each of their options is a flag (options of the same name are one, those in `without` none), and the
+    first argument of the command is the `Sources` of the settings.
+
+    Raises:
+        SystemExit: with status 2, the command line or the configuration is wrong; stderr has one line for each problem.
+    """
+    env = os.environ if env is None else env
+    typed: dict[str, Sequence[Token]] = {}
+    flags = _setting_flags(configs, without, help_texts=not {"-h", "--help"}.isdisjoint(argv))
+
+    def collect(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        typed.update({argument.field_info.name: argument.tokens for argument in arguments if argument.tokens})
+
+    @functools.wraps(command)
+    def call(*args: Any, **kwargs: Any) -> int:
+        if not configs:
+            return command(*args, **kwargs)
+        file = kwargs.get("config") or env.get(CONFIG_VARIABLE) or None
+        return command(Sources(typed, env, file), *args, **{n: v for n, v in kwargs.items() if n not in flags})
+
+    parameters = [*inspect.signature(command).parameters.values()][bool(configs) :]
+    call.__signature__ = inspect.Signature([*parameters, *flags.values()])  # type: ignore[attr-defined]
+    app = App(
+        name=prog,
+        config=collect,
+        default_parameter=Parameter(negative=()),
+        help_format="markdown",
+        version_flags=(),
+        group_commands="Parameters",
+    )
+    app.default(call)
+    try:
+        function, bound, _ = app.parse_args(argv, print_error=False, exit_on_error=False)
+        return function(*bound.args, **bound.kwargs) or CLEAN
+    except (CycloptsError, ConfigError) as error:
+        for problem in error.problems if isinstance(error, ConfigError) else [one_line(error)]:
+            print(f"{prog}: {problem}", file=sys.stderr)
+        raise SystemExit(USAGE) from None
+
+
+def forwarded(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> list[str]:
+    """Those of `flags` that `config` has, as arguments for another process."""
+    return [
+        f"{option.name}={token.value if token.implicit_value is UNSET else token.implicit_value}"
+        for option in options(config)
+        for token in flags.get(option.field_info.name, ())
+    ]
+
+
+def _setting_flags(
+    configs: Sequence[type[Config]], without: Sequence[str], help_texts: bool
+) -> Mapping[str, inspect.Parameter]:
+    """Parameters by name, for the file and for each option. Reading `help_texts` takes as long as all the rest."""
+    annotations: dict[str, Any] = {"config": Annotated[str | None, _FILE]} if configs else {}
+    for number, config in enumerate(configs):
+        group = Group(config.__name__.removesuffix("Config"), help=config.__doc__ or "", sort_key=number)
+        for option in options(config, help_texts):
+            if option.field_info.name not in without:
+                annotations.setdefault(option.field_info.name, _annotation(option, group))
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return {name: inspect.Parameter(name, kind, annotation=a, default=None) for name, a in annotations.items()}
+
+
+def _annotation(option: Argument, group: Group) -> Any:
+    default = option.field_info.default
+    text = " ".join((option.parameter.help or "").split())
+    if option.field_info.required:
+        text += " [required]"
+    elif "default:" not in text and default is not None:
+        text += f" [default: {as_text(default)}]"
+    negative = "--no-" + option.name.removeprefix("--") if option.hint is bool else ()
+    own = Parameter(help=text, group=group, converter=_leave, required=False, show_default=False, negative=negative)
+    # None is what `_leave` returns: where pydantic is loaded, cyclopts checks values against the annotation.
+    return Annotated[option.hint | None, option.parameter, own]
+
+
+def _leave(_type: Any, _tokens: Sequence[Token]) -> None:
+    """No value: `Sources.load` converts the tokens."""

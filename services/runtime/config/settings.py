@@ -1,0 +1,345 @@
+"""The settings of every process: one frozen class per service, with types, bounds and defaults.
+
+The string under a field is its help text on the command line, and names include units. Secrets are never values: a
+field names the file that holds the secret, and `read_secret` reads it at the moment of use. `loader` finds the values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+MIB = 1024 * 1024
+
+Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
+Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1))]
+Seconds: TypeAlias = Annotated[float, Parameter(validator=Number(gte=0))]
+Positive: TypeAlias = Annotated[float, Parameter(validator=Number(gt=0))]
+FROM_FILE = Parameter(accepts_keys=False, n_tokens=1)
+"""For a dict: its text is a JSON object or the name of a file, not one of its items."""
+Table: TypeAlias = Annotated[dict[str, Any], FROM_FILE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The base of all configurations."""
+
+
+def also(*flags: str) -> Parameter:
+    """Further names of a flag: those of vLLM, SGLang, TensorRT-LLM and Dynamo for the same setting."""
+    return Parameter(alias=flags)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusConfig(Config):
+    """The connection to the bus, heartbeats and flow control."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """URL of the NATS server; several servers of a cluster are separated by commas."""
+    nats_user: str | None = None
+    """User name at the NATS server."""
+    nats_password_file: str | None = None
+    """File with the user's password."""
+    nats_creds_file: str | None = None
+    """NATS credentials file (JWT and seed), instead of user and password."""
+    connect_timeout_s: Positive = 30.0
+    """Longest time for the first connection; then the process exits."""
+    beat_interval_s: Positive = 1.0
+    """Time between two heartbeats."""
+    dead_after_s: Positive = 3.5
+    """Time without a heartbeat after which a process counts as dead and its turns move to another one."""
+    window_bytes: Annotated[int, Parameter(validator=Number(gte=4096))] = MIB
+    """Flow control: bytes that another process may send to this one before this one confirms their receipt."""
+
+    def __post_init__(self) -> None:
+        """Rejects combinations that cannot work."""
+        if self.dead_after_s < 2 * self.beat_interval_s:
+            raise ValueError("dead_after_s must be at least twice beat_interval_s: one heartbeat may be late")
+        if self.nats_creds_file and (self.nats_user or self.nats_password_file):
+            raise ValueError("nats_creds_file excludes nats_user and nats_password_file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceConfig(Config):
+    """Settings of all four services."""
+
+    id: str | None = None
+    """First part of this process's name, before a random part; default: the host's name."""
+    bus: BusConfig = field(default_factory=BusConfig)
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """`json`: one JSON object a line; `console`: text for people; `auto`: text on a terminal, else JSON."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level to log."""
+    drain_s: Seconds = 30.0
+    """Longest time for running turns to end after SIGTERM."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontendConfig(ServiceConfig):
+    """The HTTP server: addresses, limits and APIs."""
+
+    host: Annotated[str, also("--http-host")] = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[Port, also("--http-port")] = 8000
+    """Port to listen on; 0: a free one."""
+    tls_cert_file: str | None = None
+    """PEM file with the server's certificate and its chain: serve HTTPS. Read again on change."""
+    tls_key_file: str | None = None
+    """PEM file with the certificate's private key; default: `tls_cert_file` contains it."""
+    tls_client_ca_file: str | None = None
+    """PEM file of certificate authorities: clients need a certificate from one of them, except for health checks."""
+    cors_origins: list[str] = field(default_factory=list)
+    """Origins whose pages may use the server from a browser, for example `https://app.example`; `*`: all."""
+    api_keys_file: str | None = None
+    """File with the API keys that are accepted, one a line: `NAME:SHA256`, then its options (`turnwire key` adds
+    lines). Read again on change; default: no key is needed."""
+    key_concurrency: Count | None = None
+    """Concurrent requests of a key, unless its line in the key file has a limit; without a key file: of all clients."""
+    key_requests_per_minute: Count | None = None
+    """Requests of a key per minute, unless its line in the key file has a limit; without a key file: of all clients."""
+    key_tokens_per_minute: Count | None = None
+    """Tokens of a key per minute, unless its line in the key file has a limit; without a key file: of all clients."""
+    max_body_bytes: Annotated[int, Parameter(validator=Number(gte=1024))] = 64 * MIB
+    """Largest request body; larger ones are refused with status 413."""
+    max_messages: Count = 100_000
+    """Most messages in a request."""
+    max_tools: Count = 1024
+    """Most tools in a request."""
+    max_media: Count = 1024
+    """Most images and documents in a request."""
+    max_nesting: Count = 64
+    """Deepest nesting of objects and lists in a tool's schema."""
+    head_timeout_s: Positive = 30.0
+    """Longest time from a connection to the headers of its first request; then it is closed."""
+    body_timeout_s: Positive = 120.0
+    """Longest time for a request's body to arrive; then it is refused with status 408."""
+    ping_interval_s: Positive = 10.0
+    """Time without output after which a stream gets a keep-alive event."""
+    slow_reader_timeout_s: Positive = 30.0
+    """Time after which a turn is cancelled because its client reads nothing."""
+    max_buffered_bytes: Annotated[int, Parameter(validator=Number(gte=65536))] = 8 * MIB
+    """Unread bytes at which a turn is cancelled because its client reads too slowly."""
+    enable_anthropic_api: bool = True
+    """Serve the Messages API."""
+    enable_streaming_tool_dispatch: bool = False
+    """Send a `tool_call_dispatch` event with each complete tool call to every client, not only on request."""
+    enable_streaming_reasoning_dispatch: bool = False
+    """Send a `reasoning_dispatch` event with each complete reasoning block to every client, not only on request."""
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
+    """Field for reasoning in messages of Chat Completions, unless the client requests another."""
+    reasoning_details: bool = False
+    """Send sealed reasoning in `reasoning_details` of Chat Completions to every client, not only on request."""
+    request_timeout_s: Positive = 3600.0
+    """Longest time from a request to the end of its response."""
+    default_model: str | None = None
+    """Model for requests that name none."""
+    accept_any_model: bool = False
+    """Serve requests for unknown models with the default model, or with the only model."""
+    codex_models_file: str | None = None
+    """File with the model catalogue of Codex (`codex debug models --bundled`), the source of `codex_profiles`."""
+    codex_profiles: Annotated[dict[str, str], FROM_FILE] = field(default_factory=dict)
+    """Slugs of profiles in `codex_models_file` by served name, `*` for all names: a JSON object, or a JSON, YAML or
+    TOML file. A name that is a slug needs no entry; other names get Turnwire's profile."""
+    accept_timeout_s: Positive = 2.0
+    """Longest time for a preprocessor to accept a turn; then the turn goes to another one."""
+    attempts: Count = 3
+    """Most attempts to run a turn, the first one included, when processes do not accept it or die."""
+    seal_key_file: str | None = None
+    """File with the key that seals compacted conversations; default: a key derived from the model's name."""
+    response_store: Literal["memory", "shared"] = "memory"
+    """Where Responses are stored. `memory`: in this process; `shared`: also in JetStream, for several frontends and
+    across restarts."""
+    response_store_ttl_s: Positive = 24 * 3600.0
+    """Time after which a stored response is deleted."""
+    response_store_entries: Count = 20_000
+    """Most stored responses in this process; the least recently used ones are dropped."""
+    response_store_bytes: Annotated[int, Parameter(validator=Number(gte=MIB))] = 256 * MIB
+    """Most bytes of stored responses in this process and, if `shared`, in JetStream."""
+    max_background: Count = 64
+    """Most concurrent background responses; as many again may wait."""
+    enable_responses_websocket: bool = True
+    """Serve Responses over WebSocket. Without it, upgrades are refused with status 426 and clients use HTTP."""
+    max_websockets: Count = 1024
+    """Most concurrent WebSocket connections."""
+
+    def __post_init__(self) -> None:
+        """Rejects combinations that cannot work."""
+        if self.tls_cert_file is None and (self.tls_key_file or self.tls_client_ca_file):
+            raise ValueError("tls_key_file and tls_client_ca_file need a tls_cert_file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageConfig(ServiceConfig):
+    """Settings of the services behind the frontend: the model, and a port for metrics and health."""
+
+    model: Annotated[str, also("--model-path")]
+    """Directory or hub id of the model: tokenizer, chat template and, for engines that need them, weights."""
+    served_model_name: Annotated[str | None, also("--model-name")] = None
+    """Name of the model for clients, or several names separated by commas; default: the hub id or the directory's
+    name."""
+    metrics_host: str = "127.0.0.1"
+    """Address for /metrics, /live and /ready."""
+    metrics_port: Port | None = None
+    """Port for /metrics, /live and /ready; default: they are not served."""
+
+    @property
+    def model_name(self) -> str:
+        """The name on the bus and for clients: the first served name, else the hub id or the directory's name."""
+        if names := self._names:
+            return names[0]
+        path = Path(self.model)
+        if path.is_dir() or self.model.startswith(("/", "./", "../", "~")):
+            return path.expanduser().resolve().name
+        return self.model
+
+    @property
+    def other_names(self) -> list[str]:
+        """The served names after the first one."""
+        return self._names[1:]
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for part in (self.served_model_name or "").split(",") if (name := part.strip())]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessorConfig(StageConfig):
+    """Renders conversations to prompts."""
+
+    aliases: Annotated[list[str], also("--alias")] = field(default_factory=list)
+    """Further names of the model for clients."""
+    chat_template: Annotated[str | None, also("--custom-jinja-template")] = None
+    """File with a chat template that replaces the model's own."""
+    family: str = "auto"
+    """Parser family of the model's output; `auto`: detected from its chat template and configuration."""
+    tool_call_parser: Annotated[str | None, also("--dyn-tool-call-parser", "--tool-parser")] = None
+    """Tool-call format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
+    reasoning_parser: Annotated[str | None, also("--dyn-reasoning-parser")] = None
+    """Reasoning format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
+    strip_anthropic_preamble: bool = True
+    """Remove Claude Code's billing block, which changes with every conversation and defeats prefix caching."""
+    max_model_len: Annotated[Count | None, also("--context-length", "--max-seq-len")] = None
+    """Context window in tokens, if smaller than the worker's; default: the worker's."""
+    max_output_tokens: Count | None = None
+    """Most output tokens of a turn; default: as many as the context window leaves."""
+    threads: Count = 4
+    """Threads that render and tokenize."""
+    tokenizer: Literal["auto", "fastokens", "tokenizers"] = "auto"
+    """Library that encodes prompts; `auto`: fastokens if its tokens are equal for this model, else tokenizers."""
+    prompt_cache_mb: Count = 64
+    """Memory in MiB for each cache of earlier prompts (docs/prompts.md). 64 suffice for fifty sessions of 60,000
+    tokens."""
+    router_overlap_weight: Annotated[float, Parameter(validator=Number(gte=0))] = 1.0
+    """Routing: cost of a prompt token that is not in a worker's KV cache; 0: ignore the caches."""
+    router_load_tokens: Annotated[float, Parameter(validator=Number(gte=0))] = 16384.0
+    """Routing: cost of a worker without free slots, in prompt tokens."""
+    trust_remote_code: bool = False
+    """Run Python code from the model directory."""
+    template_kwargs: Annotated[Table, also("--default-chat-template-kwargs")] = field(default_factory=dict)
+    """Variables of the chat template for every request: a JSON object, or a JSON, YAML or TOML file."""
+    seal_key_file: str | None = None
+    """File with the key that seals reasoning, the same for the parser; default: a key derived from the model's name."""
+    enable_ledger: bool = True
+    """Use the original tokens of a session's earlier turns in its prompts (docs/ledger.md)."""
+    ledger_mb: Count = 64
+    """Memory in MiB for turns of the ledger, and as much again for whole prompts."""
+    ledger_ttl_s: Positive = 24 * 3600.0
+    """Time after which JetStream deletes a turn that was not written again; the same for the parser."""
+    ledger_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 512
+    """JetStream storage in MiB for the turns of all models; the same for the parser. 0: memory only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(StageConfig):
+    """Runs one engine."""
+
+    engine: str = "script"
+    """The engine: `script`, `transformers`, `trtllm` or another that is installed; `script` needs no weights."""
+    slots: Annotated[Count, also("--max-num-seqs", "--max-batch-size")] = 256
+    """Most turns that decode concurrently."""
+    queue_limit: Annotated[int, Parameter(validator=Number(gte=0))] = 1024
+    """Most turns that wait for a slot."""
+    max_model_len: Annotated[Count | None, also("--context-length", "--max-seq-len")] = None
+    """Context window in tokens; default: the model's own."""
+    family: str = "auto"
+    """Script engine: parser family of its output; `auto`: detected from the model's chat template."""
+    script_dir: str | None = None
+    """Script engine: directory of outputs to play, instead of the built-in agent."""
+    script_mode: Literal["agent", "request"] = "agent"
+    """Script engine. `agent`: play `script_dir` or the built-in agent; `request`: requests contain the output (for
+    tests)."""
+    token_delay_ms: Annotated[float, Parameter(validator=Number(gte=0))] = 5.0
+    """Script engine: time between two tokens of a turn."""
+    prefill_tokens_per_s: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0
+    """Script engine: prefill speed; 0: no delay."""
+    device: str = "auto"
+    """Device of the transformers engine: `auto`, `cpu`, `cuda`, `cuda:1`, `mps` …"""
+    dtype: str = "auto"
+    """Data type of the weights: `auto` (that of the checkpoint), `bfloat16`, `float16`, `float32`."""
+    kv_tokens: Count | None = None
+    """Capacity of the KV cache in tokens; default: chosen by the engine."""
+    engine_args: Annotated[Table | None, also("--extra-llm-api-options")] = None
+    """Options for the engine itself: a JSON object, or a JSON, YAML or TOML file."""
+    trust_remote_code: bool = False
+    """Run Python code from the model directory."""
+    watchdog_s: Positive = 120.0
+    """Time without output after which an engine with running turns counts as dead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParserConfig(StageConfig):
+    """Parses tokens to events."""
+
+    trust_remote_code: bool = False
+    """Run Python code from the model directory."""
+    seal_key_file: str | None = None
+    """File with the key that seals reasoning, the same for the preprocessor; default: a key derived from the model's
+    name."""
+    ledger_ttl_s: Positive = 24 * 3600.0
+    """Time after which JetStream deletes a turn that was not written again; the same for the preprocessor."""
+    ledger_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 512
+    """JetStream storage in MiB for the turns of all models; the same for the preprocessor. 0: memory only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpConfig(Config):
+    """The processes that `turnwire up` starts on this machine."""
+
+    frontends: Count = 1
+    """Number of frontends; the second and later ones listen on free ports."""
+    preprocessors: Count = 1
+    """Number of preprocessors."""
+    workers: Count = 1
+    """Number of workers; each loads the model."""
+    parsers: Count = 1
+    """Number of parsers."""
+    state_dir: str | None = None
+    """Directory for the demo model and the sealing key; default: `turnwire` in the user's state directory."""
+    ready_file: str | None = None
+    """File to write when requests can be served: a JSON object with `url` and more."""
+
+
+AnyConfig: TypeAlias = FrontendConfig | PreprocessorConfig | WorkerConfig | ParserConfig
+
+STAGES: Mapping[str, type[ServiceConfig]] = {
+    "frontend": FrontendConfig,
+    "preprocessor": PreprocessorConfig,
+    "worker": WorkerConfig,
+    "parser": ParserConfig,
+}
+TABLES: Mapping[str, type[Config]] = {**STAGES, "bus": BusConfig, "up": UpConfig}
+"""The tables of a configuration file."""
+
+
+def read_secret(path: str) -> str:
+    """The text of a secret without surrounding white space. Raises ValueError with the file's name if it has none."""
+    try:
+        secret = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the secret in {path}: {error}") from error
+    if not secret:
+        raise ValueError(f"the secret file {path} is empty")
+    return secret

@@ -1,0 +1,303 @@
+"""Sends and receives frames: the sender drains its outboxes within credit, the receiver grants it.
+
+The worker sends token frames to parser shards, the parser sends event frames to frontends; both use `FrameSender`, and
+their receivers `FrameReceiver`. Frames are formed by draining, never by waiting: whatever was marked in a tick of the
+loop goes out at its end, in one frame per receiver.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from cachetools import FIFOCache, TTLCache
+
+from schemas import subjects
+from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
+from schemas.errors import TooLarge
+from services.runtime.bus import Message
+from services.runtime.metrics import CountCollector, register
+from services.runtime.process import Process
+from services.runtime.streams.links import ReceiveLink, SendLink, generation
+
+FRAME_BYTES = 128 * 1024
+"""About how much a frame should hold. A frame is handled in one go, so this bounds how long a receiver's other messages
+wait; escaped sixfold, the worst that JSON does to text, it is still below any server's limit."""
+INITIAL_WINDOW = 256 * 1024
+"""Bytes under way to a receiver before its first heartbeat."""
+DRAIN_AGAIN_S = 0.5
+"""After a failure to drain to a receiver."""
+REPLAY_AGAIN_S = 0.5
+"""A replay of the same stream is not requested again within this time."""
+MAX_REPLAYS = 4096
+MAX_FORMER = 256
+
+_decode_credit = msgspec.json.Decoder(Credit).decode
+_decode_replay = msgspec.json.Decoder(Replay).decode
+_encode = msgspec.json.Encoder().encode
+
+Fill = Callable[[str, int], msgspec.Struct | None]
+"""(receiver, seq) → the next frame for it, or None where there is nothing (the number is then not used)."""
+
+
+class FrameSender:
+    """The sending end of the links to all receivers of one stage."""
+
+    def __init__(
+        self,
+        process: Process,
+        receivers: Stage,
+        subject: Callable[[str], str],
+        fill: Fill,
+        *,
+        on_credit: Callable[[str, int], None],
+        on_replay: Callable[[Replay], None],
+        on_unsendable: Callable[[str, msgspec.Struct], bool] | None = None,
+    ) -> None:
+        """
+        Args:
+            subject: the subject of a receiver's frames.
+            fill: takes the next frame's worth, some `FRAME_BYTES`, out of a receiver's outbox.
+            on_credit: (receiver, seq): everything up to that frame has arrived.
+            on_replay: rewinds the streams that the request names; the sender then drains again.
+            on_unsendable: (receiver, frame): puts back what a frame that cannot be encoded holds, and ends the streams
+                to blame. Returns False where there is none.
+        """
+        self._process = process
+        self._receivers: Stage = receivers
+        self._subject = subject
+        self._fill = fill
+        self._on_credit = on_credit
+        self._on_replay = on_replay
+        self._on_unsendable = on_unsendable
+        self._links: dict[str, SendLink] = {}
+        self._generation = 0
+        self._marked: dict[str, None] = {}
+        self._scheduled = False
+        self.replays = 0
+
+    async def start(self) -> None:
+        """Subscribes to credit and replay requests."""
+        process, links = self._process, self._links
+        self._loop = asyncio.get_running_loop()
+        self._call_soon = self._loop.call_soon
+        await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
+        await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
+        process.sent = lambda: {id: link.seq for id, link in links.items()}
+        process.unacknowledged = lambda: {id: link.acknowledged for id, link in links.items() if link.unacknowledged}
+        process.replays = lambda: {id: link.last_replay for id, link in links.items() if link.last_replay}
+        process.on_reconnect.append(self.schedule)
+        counters = {"turnwire_stream_replays_total": ("Replays asked of this process.", lambda: self.replays)}
+        register(process.metrics, CountCollector(counters))
+
+    def mark(self, receiver: str) -> None:
+        """Drains to this receiver at the end of this tick, or once there is credit."""
+        self._marked[receiver] = None
+        if not self._scheduled:
+            self.schedule()
+
+    def marked(self, receiver: str) -> bool:
+        """Returns whether this receiver is marked."""
+        return receiver in self._marked
+
+    def schedule(self) -> None:
+        """Drains at the end of this tick."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._drain)
+
+    def forget(self, receiver: str) -> None:
+        """Removes a receiver that has left. A later frame to it starts a new generation; the receiver then discards
+        what it had of this sender."""
+        if self._links.pop(receiver, None) is not None:
+            self._generation += 1
+        self._marked.pop(receiver, None)
+
+    def _link(self, receiver: str) -> SendLink:
+        link = self._links.get(receiver)
+        if link is None:
+            heartbeat = self._process.registry.get(self._receivers, receiver)
+            window = heartbeat.window if heartbeat and heartbeat.window else INITIAL_WINDOW
+            link = self._links[receiver] = SendLink(window, self._generation)
+        return link
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        if not self._process.bus.connected:
+            return  # all marks are kept; `on_reconnect` drains
+        for receiver in list(self._marked):
+            try:
+                self._drain_to(receiver)
+            except Exception:
+                # One receiver's failure must not affect the others. Its own streams must not wait for the next mark,
+                # which comes only with new output.
+                self._marked.pop(receiver, None)
+                self._process.log.exception("stream.drain_failed", receiver=receiver)
+                self._loop.call_later(DRAIN_AGAIN_S, self._mark_again, receiver)
+
+    def _mark_again(self, receiver: str) -> None:
+        if receiver in self._links:
+            self.mark(receiver)
+
+    def _drain_to(self, receiver: str) -> None:
+        link = self._link(receiver)
+        while link.open:
+            frame = self._fill(receiver, link.seq + 1)
+            if frame is None:
+                del self._marked[receiver]
+                return
+            try:
+                data = _encode(frame)
+            except Exception:  # of any kind: msgspec calls methods of the objects in the frame
+                if self._on_unsendable is None or not self._on_unsendable(receiver, frame):
+                    raise
+                continue
+            link.sent(len(data))
+            try:
+                self._process.bus.publish(self._subject(receiver), data)
+            except TooLarge as error:
+                self._process.log.error("stream.frame_too_large", receiver=receiver, error=str(error))
+
+    def _credited(self, message: Message) -> None:
+        credit = _decode_credit(message.data)
+        link = self._links.get(credit.receiver)
+        if link is None:
+            return
+        link.credit(credit.seq, credit.window, credit.replays_requested)
+        self._on_credit(credit.receiver, link.delivered)
+        if credit.receiver in self._marked and link.open:
+            self.schedule()
+
+    def _replayed(self, message: Message) -> None:
+        replay = _decode_replay(message.data)
+        link = self._links.get(replay.receiver)
+        if link is None:
+            return
+        self.replays += 1
+        if link.replay(replay.number):
+            replay = msgspec.structs.replace(replay, all=True)
+        self._process.log.info(
+            "stream.replay", receiver=replay.receiver, streams=len(replay.streams), everything=replay.all
+        )
+        self._on_replay(replay)
+        self._on_credit(replay.receiver, link.delivered)
+        self.mark(replay.receiver)
+
+
+class FrameReceiver:
+    """The receiving end of the links from all senders of one stage."""
+
+    def __init__(
+        self,
+        process: Process,
+        senders: Stage,
+        positions: Callable[[str], list[StreamPosition]],
+        *,
+        on_given_up: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            positions: this process's positions in all streams of a sender.
+            on_given_up: a living sender took this process for dead; its streams are elsewhere or lost.
+        """
+        self._process = process
+        self._senders: Stage = senders
+        self._positions = positions
+        self._on_given_up = on_given_up
+        self._links: dict[str, ReceiveLink] = {}
+        self._former: FIFOCache[str, ReceiveLink] = FIFOCache(MAX_FORMER)
+        """Of senders without heartbeats. If they are alive after all, they may have given this process up."""
+        self._requested: TTLCache[tuple[ReceiveLink, str], None] = TTLCache(MAX_REPLAYS, REPLAY_AGAIN_S)
+        """The streams of which a replay was requested lately."""
+        self.gaps = 0
+        counters = {"turnwire_bus_gaps_total": ("Holes found in streams.", lambda: self.gaps)}
+        register(process.metrics, CountCollector(counters))
+        process.registry.on_heartbeat(self._heartbeat)
+        process.registry.on_leave(self._left)
+
+    def opens(self, sender: str, seq: int) -> bool:
+        """Returns whether a frame may be handled; False for one of a link that its sender has given up since."""
+        link = self._links.get(sender)
+        return (link is not None and link.generation == generation(seq)) or self._link(sender, seq) is not None
+
+    def arrived(self, sender: str, seq: int, size: int) -> None:
+        """Records that a frame was handled. Grants credit, and requests a replay where frames before it are missing."""
+        link = self._links[sender]
+        if link.arrived(seq, size):
+            self._replay_all(sender)
+        if link.credit_due():
+            self._grant(sender, link)
+
+    def gap(self, sender: str, position: StreamPosition) -> None:
+        """Requests a replay of one stream with a gap, unless that was just done."""
+        key = (self._links[sender], position.turn)
+        if key not in self._requested:
+            self._requested[key] = None
+            self._request(sender, [position], everything=False)
+
+    def _link(self, sender: str, seq: int) -> ReceiveLink | None:
+        """Returns the link that a number belongs to; None for one of the past."""
+        link = self._known(sender)
+        number = generation(seq)
+        if link is not None and number <= link.generation:
+            return link if number == link.generation else None
+        if link is not None:
+            self._given_up(sender)
+        self._expect(sender)
+        link = self._links[sender] = ReceiveLink(self._process.config.bus.window_bytes, number)
+        return link
+
+    def _known(self, sender: str) -> ReceiveLink | None:
+        if sender in self._former:
+            self._links[sender] = self._former.pop(sender)
+            self._expect(sender)
+        return self._links.get(sender)
+
+    def _expect(self, sender: str) -> None:
+        self._process.registry.expect(self._senders, sender, asyncio.get_running_loop().time())
+
+    def _given_up(self, sender: str) -> None:
+        self._links.pop(sender, None)
+        self._process.log.warning("stream.given_up", sender=sender)
+        self._on_given_up(sender)
+
+    def _replay_all(self, sender: str) -> None:
+        positions = self._positions(sender)
+        for position in positions:
+            self._requested[self._links[sender], position.turn] = None
+        self._request(sender, positions, everything=True)
+
+    def _request(self, sender: str, positions: list[StreamPosition], *, everything: bool) -> None:
+        self.gaps += 1
+        number = self._links[sender].request_replay()
+        replay = Replay(self._process.id, positions, all=everything, number=number)
+        self._process.publish(subjects.replay(self._senders, sender), replay)
+
+    def _grant(self, sender: str, link: ReceiveLink) -> None:
+        seq = link.take_credit()
+        if seq is not None:
+            credit = Credit(self._process.id, seq, link.window, link.replays_requested)
+            self._process.publish(subjects.credit(self._senders, sender), credit)
+
+    def _heartbeat(self, peer: Heartbeat) -> None:
+        if peer.stage != self._senders:
+            return
+        me = self._process.id
+        seq = peer.sent.get(me)
+        link = self._known(peer.id) if seq is None else self._link(peer.id, seq)
+        if seq is None or link is None:
+            link = self._links.get(peer.id)
+            if link is not None and link.absent():
+                self._given_up(peer.id)
+            return
+        lost = link.announced(seq)
+        if link.replay_handled(peer.replays.get(me, 0)) or lost:
+            self._replay_all(peer.id)
+        link.acknowledged(peer.unacknowledged.get(me))
+        self._grant(peer.id, link)
+
+    def _left(self, peer: Heartbeat) -> None:
+        if peer.stage != self._senders:
+            return
+        link = self._links.pop(peer.id, None)
+        if link is not None and not peer.leaving:
+            self._former[peer.id] = link

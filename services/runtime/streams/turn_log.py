@@ -1,0 +1,325 @@
+"""A turn's events as a log that can be read again from any point, and the cursor that drops what was read.
+
+The sender keeps a `TurnLog`. Text is joined per block, so a log costs what the turn's text costs, and a reader that was
+held up gets one long delta instead of many short ones. Sender and receiver each keep a `Cursor`: what was sent, what
+arrived. Replays, repeats and a second parse of the same tokens by another process all look alike to a cursor: it drops
+what it has passed, takes what comes next, and reports a hole.
+"""
+
+import sys
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+from schemas.control import StreamPosition
+from schemas.events import (
+    MAX_DISPATCH,
+    BlockKind,
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    Interrupted,
+    TokenLogprob,
+)
+
+LoggedEvent = BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
+
+LOGPROB_BYTES = 100
+"""A token or alternative with its log probability, in JSON."""
+
+
+class Verdict(Enum):
+    """Why a cursor does not take an event."""
+
+    REPEAT = "repeat"
+    GAP = "gap"
+
+
+class Cursor:
+    """A position in a turn: `blocks` were started, the last of them has `length` characters and may be `stopped`."""
+
+    __slots__ = ("_dispatch_due", "blocks", "ended", "length", "stopped")
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self.length = 0
+        self.stopped = True
+        self._dispatch_due = False
+        """The open block is a call, and its `Dispatch` has not come."""
+        self.ended = False
+
+    def accept(self, event: LoggedEvent) -> LoggedEvent | Verdict:
+        """The part of `event` that is new (and moves the cursor behind it), or why there is none."""
+        if self.ended:
+            return Verdict.REPEAT
+        if isinstance(event, Delta):
+            if event.offset == self.length and event.block == self.blocks - 1 and not self.stopped:
+                self.length += len(event.text)
+                return event
+            return self._accept_delta(event)
+        if isinstance(event, BlockStart):
+            return self._accept_start(event)
+        if isinstance(event, BlockStop):
+            return self._accept_stop(event)
+        if isinstance(event, Dispatch):
+            return self._accept_dispatch(event)
+        if isinstance(event, Finish) and (event.blocks > self.blocks or not self.stopped):
+            return Verdict.GAP
+        # An interruption ends this log and not the turn: the next attempt continues at this cursor.
+        self.ended = not isinstance(event, Interrupted)
+        return event
+
+    def _accept_delta(self, event: Delta) -> Delta | Verdict:
+        current = self.blocks - 1
+        if event.block > current:
+            return Verdict.GAP
+        if event.block < current or self.stopped:
+            return Verdict.REPEAT
+        have = self.length - event.offset
+        if have < 0:
+            return Verdict.GAP
+        if have >= len(event.text):
+            return Verdict.REPEAT
+        logprobs = event.logprobs
+        if logprobs is not None:
+            logprobs = [token for token in logprobs if token.at >= self.length]
+        fresh = Delta(event.block, self.length, event.text[have:], logprobs)
+        self.length += len(fresh.text)
+        return fresh
+
+    def _accept_start(self, event: BlockStart) -> BlockStart | Verdict:
+        if event.block < self.blocks:
+            return Verdict.REPEAT
+        if event.block > self.blocks or not self.stopped:
+            return Verdict.GAP
+        self.blocks += 1
+        self.length = 0
+        self.stopped = False
+        self._dispatch_due = event.kind == "tool_use"
+        return event
+
+    def _accept_dispatch(self, event: Dispatch) -> Dispatch | Verdict:
+        current = self.blocks - 1
+        if event.block < current or (event.block == current and (self.stopped or not self._dispatch_due)):
+            return Verdict.REPEAT
+        if event.block > current or self.length < len(event.arguments):
+            return Verdict.GAP
+        self._dispatch_due = False
+        return event
+
+    def _accept_stop(self, event: BlockStop) -> BlockStop | Verdict:
+        current = self.blocks - 1
+        if event.block < current or (event.block == current and self.stopped):
+            return Verdict.REPEAT
+        if event.block > current or self.length < event.length:
+            return Verdict.GAP
+        if event.complete and self._dispatch_due and event.length <= MAX_DISPATCH:
+            return Verdict.GAP
+        self.stopped = True
+        return event
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The block that is open or comes next, and how many of its characters were passed. Places can be compared."""
+        return (self.blocks, 0) if self.stopped else (self.blocks - 1, self.length)
+
+    def standing(self, turn: str, attempt: int) -> StreamPosition:
+        """Where to replay from."""
+        block, length = self.place
+        return StreamPosition(turn, attempt, length, block)
+
+    def rewind(self, position: StreamPosition) -> None:
+        """Moves back (never forward) to a receiver's position, so that the log is read again from there."""
+        place = (max(position.block, 0), max(position.offset, 0))
+        if place <= self.place:
+            block, self.length = place
+            # A receiver that has no text of a block may lack its start.
+            self.stopped = self.length == 0
+            self.blocks = block if self.stopped else block + 1
+        self.ended = False
+
+
+class _Block:
+    __slots__ = ("length", "logprobs", "pieces", "start", "stop")
+
+    def __init__(self, start: BlockStart) -> None:
+        self.start = start
+        self.pieces: list[str] = []
+        self.length = 0
+        self.stop: BlockStop | None = None
+        self.logprobs: list[TokenLogprob] = []
+        """In order of place. Some may stand behind the text so far."""
+
+    def text(self) -> str:
+        """All of it, joined for good."""
+        self.pieces[:] = ["".join(self.pieces)]
+        return self.pieces[0]
+
+    def dispatch(self) -> Dispatch | None:
+        """The event of a complete call; None for any other block, and for a call that is too long."""
+        start, stop = self.start, self.stop
+        if start.kind != "tool_use" or stop is None or not stop.complete or self.length > MAX_DISPATCH:
+            return None
+        return Dispatch(start.block, start.call_id or "", start.name or "", self.text())
+
+    def text_from(self, offset: int, room: int) -> str:
+        """At most `room` characters from `offset` on, which must not be the end."""
+        pieces = self.pieces
+        if not offset:
+            self.text()
+        first = len(pieces) - 1
+        at = self.length - len(pieces[first])
+        while at > offset:  # as a rule it is the last piece
+            first -= 1
+            at -= len(pieces[first])
+        if first < len(pieces) - 1:
+            # Joined for good: a reader that takes a long text in many steps must not walk along it each time.
+            pieces[first:] = ["".join(pieces[first:])]
+        start = offset - at
+        return pieces[first][start : start + room]
+
+    def logprobs_of(self, offset: int, text: str, room: int) -> tuple[str, list[TokenLogprob], int]:
+        """The tokens of `text`, which begins at `offset`. Where they exceed the room, it is cut before one of them.
+
+        Returns the text, its tokens, and about how many bytes these take.
+        """
+        tokens = self.logprobs
+        first = bisect_left(tokens, offset, key=_place)
+        end = bisect_left(tokens, offset + len(text), lo=first, key=_place)
+        size = 0
+        for index in range(first, end):
+            token = tokens[index]
+            if size > room and token.at > max(offset, tokens[index - 1].at):
+                return text[: token.at - offset], tokens[first:index], size
+            size += LOGPROB_BYTES * (1 + len(token.top))
+        return text, tokens[first:end], size
+
+
+class TurnLog:
+    """All events of a turn so far."""
+
+    __slots__ = ("_blocks", "size", "terminal")
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self.size = 0
+        """Events that were appended."""
+        self.terminal: Finish | Failed | Interrupted | None = None
+
+    def add(self, text: str) -> None:
+        """Adds text to the open block, as `append` does with a `Delta`."""
+        self.size += 1
+        block = self._blocks[-1]
+        block.pieces.append(text)
+        block.length += len(text)
+
+    def add_logprobs(self, tokens: list[TokenLogprob]) -> None:
+        """Adds log probabilities of the last block's tokens, in order. They are read with the text at their places."""
+        self._blocks[-1].logprobs += tokens
+
+    def append(self, event: LoggedEvent) -> None:
+        """Adds the next event, which must be the next in order. A `Dispatch` needs no adding: `read` makes it."""
+        if isinstance(event, Delta):
+            self.add(event.text)
+            return
+        if isinstance(event, Dispatch):
+            return
+        self.size += 1
+        if isinstance(event, BlockStart):
+            self._blocks.append(_Block(event))
+        elif isinstance(event, BlockStop):
+            self._blocks[-1].stop = event
+        else:
+            self.terminal = event
+
+    def read(self, cursor: Cursor, room: int = sys.maxsize) -> tuple[list[LoggedEvent], int]:
+        """The events behind the cursor, deltas joined, up to about `room` characters; moves the cursor past them.
+
+        Returns the events and the room that is left; if that is 0, there may be more to read.
+        """
+        out: list[LoggedEvent] = []
+        first = cursor.blocks - (not cursor.stopped)
+        for index in range(first, len(self._blocks)):
+            if room <= 0:
+                return out, 0
+            block = self._blocks[index]
+            if index >= cursor.blocks:
+                out.append(block.start)
+                cursor.blocks, cursor.length, cursor.stopped = index + 1, 0, False
+            if cursor.length < block.length:
+                text = block.text_from(cursor.length, room)
+                logprobs = None
+                if block.logprobs:
+                    text, logprobs, size = block.logprobs_of(cursor.length, text, room)
+                    room -= size
+                out.append(Delta(index, cursor.length, text, logprobs))
+                cursor.length += len(text)
+                room -= len(text)
+                if cursor.length < block.length:
+                    return out, 0
+            if block.stop is not None:
+                dispatch = block.dispatch()
+                if dispatch is not None:
+                    out.append(dispatch)
+                    room -= len(dispatch.arguments)
+                out.append(block.stop)
+                cursor.stopped = True
+                room -= len(block.stop.seal or "")
+        if self.terminal is not None and not cursor.ended:
+            if room <= 0:
+                return out, 0
+            out.append(self.terminal)
+            cursor.ended = True
+            if isinstance(self.terminal, Interrupted):
+                room -= len(self.terminal.token_ids) * 4 // 3  # in base64
+        return out, max(room, 0)
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """The place (see `Cursor.place`) behind the last event."""
+        if self.open_kind is None:
+            return len(self._blocks), 0
+        return len(self._blocks) - 1, self._blocks[-1].length
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks were started."""
+        return len(self._blocks)
+
+    @property
+    def open_kind(self) -> BlockKind | None:
+        """The kind of the block that is open."""
+        if not self._blocks or self._blocks[-1].stop is not None:
+            return None
+        return self._blocks[-1].start.kind
+
+    def text(self, block: int) -> str:
+        """All text of a block so far."""
+        return self._blocks[block].text()
+
+    def ends(self, block: int) -> tuple[BlockStart, BlockStop | None]:
+        """How a block began, and how it ended if it did."""
+        return self._blocks[block].start, self._blocks[block].stop
+
+    def dispatch(self, block: int) -> Dispatch | None:
+        """The `Dispatch` of a block that is a complete call."""
+        return self._blocks[block].dispatch()
+
+
+def with_dispatches(events: Iterable[LoggedEvent], log: TurnLog) -> Iterator[LoggedEvent]:
+    """Block events one by one, as recorded or as a family's parser returns them, with the `Dispatch` of each complete
+    call; `log` must have got all events before."""
+    for event in events:
+        log.append(event)
+        if isinstance(event, Dispatch):
+            continue
+        if isinstance(event, BlockStop) and (dispatch := log.dispatch(event.block)) is not None:
+            yield dispatch
+        yield event
+
+
+def _place(token: TokenLogprob) -> int:
+    return token.at

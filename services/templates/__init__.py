@@ -1,0 +1,1 @@
+"""Adapts conversations to chat templates and renders them. Pure."""

@@ -1,0 +1,103 @@
+"""Loads a model's chat template and renders it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jinja2
+import jinja2.meta
+
+from schemas.errors import Invalid
+from services.templates.jinja import environment, template_messages
+from services.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, special_tokens
+
+Message: TypeAlias = dict[str, Any]
+"""A message as chat templates read it: role, content, tool_calls and other fields of the template."""
+Tool: TypeAlias = dict[str, Any]
+"""A tool as chat templates read it: OpenAI's `{"type": "function", "function": {…}}`."""
+
+_RESERVED = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "self", "kwargs"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors"),
+        *("return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "sanitize_control_tokens"),
+    )
+)
+"""Variables that the server sets, and parameters of transformers' `apply_chat_template`, with which other servers
+render. A client's variable of such a name would not do what its client expects."""
+
+
+class ChatTemplate:
+    """Renders messages to prompt text. Immutable and thread-safe."""
+
+    def __init__(self, tokenizer: LoadedTokenizer, source: str) -> None:
+        """`source` is the Jinja text. Special tokens that it names come from `tokenizer`.
+
+        Raises ValueError where the text is no template.
+        """
+        self.source = source
+        self._special = special_tokens(tokenizer)
+        jinja = environment()
+        try:
+            self._template = jinja.from_string(source)
+            self.variables = frozenset(jinja2.meta.find_undeclared_variables(jinja.parse(source)))
+            """Names that the template does not define itself."""
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"the chat template is not valid Jinja: line {error.lineno}: {error.message}") from error
+
+    @classmethod
+    def load(cls, model: str, *, override: str | None = None, trust_remote_code: bool = False) -> "ChatTemplate":
+        """The template of a model directory or hub id, or the one in the file `override`.
+
+        Of several templates the one for tool use serves turns with and without tools: with two, a session that drops
+        its tools would lose its prefix. Raises ValueError where there is none, OSError where the model or the file
+        cannot be read.
+        """
+        return cls.of(load_tokenizer(model, trust_remote_code=trust_remote_code), override=override)
+
+    @classmethod
+    def of(cls, tokenizer: LoadedTokenizer, *, override: str | None = None) -> "ChatTemplate":
+        """As `load`, for a loaded tokenizer."""
+        if override is not None:
+            return cls(tokenizer, Path(override).read_text(encoding="utf-8"))
+        source = tokenizer.chat_template
+        if isinstance(source, dict):
+            source = source.get("tool_use", source.get("default"))
+        if not source:
+            raise ValueError("the model has no chat template; name a file with one (chat_template)")
+        return cls(tokenizer, source)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, Any] | None = None,
+        generation: bool = True,
+    ) -> str:
+        """The prompt text; with `generation`, it ends with the opening of the model's turn. Messages, tools and
+        variables are JSON data.
+
+        Raises Invalid, with the template's own message, where the template refuses these messages or variables.
+        """
+        variables = variables or {}
+        if taken := _RESERVED & variables.keys():
+            raise Invalid(f"chat_template_kwargs may not set {', '.join(sorted(taken))}", param="chat_template_kwargs")
+        if not messages:
+            raise Invalid("at least one message is required", param="messages")
+        given = {
+            **self._special,
+            **variables,
+            "messages": template_messages(messages),
+            "tools": list(tools) or None,
+            "documents": None,
+            "add_generation_prompt": generation,
+        }
+        try:
+            return self._template.render(given)
+        except jinja2.TemplateError as error:
+            raise Invalid(f"the model's chat template refuses this conversation: {error}", param="messages") from error
+        except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
+            raise Invalid(
+                f"the model's chat template cannot render this conversation: {error}", param="messages"
+            ) from error

@@ -1,0 +1,272 @@
+"""Adapts a conversation to the messages that a chat template reads, with every part in its place.
+
+For every template: the text blocks of a message are one text, so that a string equals its single block; results keep
+their order; an instruction inside the conversation is never moved; the client's own spelling (ids, argument JSON, blank
+text between blocks) does not reach the prompt.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from msgspec import Struct
+
+from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, Turn
+from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
+from services.templates.call_names import CallNames
+from services.templates.chat_template import Message, Tool
+from services.templates.tools import SessionTools, tool_name
+from services.templates.traits import Renderer, TemplateTraits
+from services.templates.wording import JOIN, call_text, instruction_text, media_note, response_text, result_text
+
+Unseal = Callable[[str], str | None]
+"""Opens sealed reasoning. None where the blob is foreign or damaged."""
+
+
+class TurnBoundary(Struct, frozen=True):
+    """A place before a turn of the model. Nothing that follows changes the messages before it."""
+
+    turn: int
+    """The number of the conversation's turns before it."""
+    message: int
+    """The number of messages before it."""
+
+
+class AdaptedPrefix(Struct, frozen=True):
+    """The beginning of a conversation, up to a `TurnBoundary`, as messages."""
+
+    turn: int
+    messages: list[Message]
+    calls: CallNames
+
+
+class TemplateInput(Struct, frozen=True):
+    """A conversation as the chat template reads it."""
+
+    messages: list[Message]
+    tools: list[Tool]
+    """The tool list at the front, without deferred tools: the result that loads one shows it."""
+    continues: bool
+    """The last message is the assistant's, ends in text, and the model continues it."""
+    boundaries: list[TurnBoundary] = []
+    """Before each turn of the model behind `prefix`."""
+    prefix: AdaptedPrefix | None = None
+    """The known beginning that was used."""
+
+
+def adapt(
+    conversation: Conversation,
+    traits: TemplateTraits,
+    template: Renderer,
+    *,
+    unseal: Unseal | None = None,
+    write_call: WriteCall = call_text,
+    prefix: AdaptedPrefix | None = None,
+) -> TemplateInput:
+    """The conversation in the template's form. `prefix`: the messages of an earlier conversation that began with the
+    same turns, instructions and tools; they are not made again.
+
+    Reasoning without text or a readable seal is absent. Media become a note, a failed result gets a short prefix, a
+    loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
+    """
+    calls = prefix.calls.grown(conversation.turns[prefix.turn :], traits) if prefix is not None else None
+    if prefix is None or calls is None:
+        prefix, calls = None, CallNames.of(conversation.turns, traits)
+    assistant_writer = AssistantWriter(
+        traits, template, call_id=lambda call: calls.ids.get(call.call_id, call.call_id), write_call=write_call
+    )
+    writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, prefix=prefix)
+    at = prefix.turn if prefix is not None else _count_leading_instructions(conversation)
+    boundaries: list[TurnBoundary] = []
+    continues = False
+    for assistant, group in groupby(conversation.turns[at:], key=lambda turn: turn.role == "assistant"):
+        turns = list(group)
+        if assistant:
+            if not writer.owes_preface:
+                boundaries.append(TurnBoundary(at, len(writer.messages)))
+            continues = writer.assistant([part for turn in turns for part in turn.parts])
+        else:
+            for turn in turns:
+                continues = False
+                writer.turn(turn)
+        at += len(turns)
+    tools = SessionTools.of(conversation.tools).definitions
+    return TemplateInput(writer.messages, tools, continues and conversation.prefill, boundaries, prefix)
+
+
+def _is_instruction(turn: Turn) -> bool:
+    return turn.role in ("system", "developer")
+
+
+def _count_leading_instructions(conversation: Conversation) -> int:
+    turns = conversation.turns
+    return next((index for index, turn in enumerate(turns) if not _is_instruction(turn)), len(turns))
+
+
+def _leading_instructions(conversation: Conversation) -> str:
+    """Top-level instructions and the instruction turns at the front, as one system message for every API."""
+    texts = [text.text for text in conversation.system]
+    for turn in conversation.turns:
+        if not _is_instruction(turn):
+            break
+        texts += [part.text for part in turn.parts if isinstance(part, Text)]
+    return JOIN.join(texts)
+
+
+class _Writer:
+    """Writes the messages of one conversation."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        traits: TemplateTraits,
+        assistant_writer: AssistantWriter,
+        calls: CallNames,
+        *,
+        unseal: Unseal | None,
+        prefix: AdaptedPrefix | None,
+    ) -> None:
+        self.messages: list[Message] = []
+        self._traits = traits
+        self._assistant = assistant_writer
+        self._ids = calls.ids
+        self._unseal = unseal
+        self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
+        self._names = calls.names
+        self._split: list[Message] = []
+        self._preface = ""
+        if prefix is not None:
+            self.messages += prefix.messages
+        elif system := _leading_instructions(conversation):
+            if traits.system == "none":
+                self._preface = system
+            else:
+                self._append("system", system)
+
+    @property
+    def owes_preface(self) -> bool:
+        """Instructions still have to be written into a user message."""
+        return bool(self._preface)
+
+    def turn(self, turn: Turn) -> None:
+        """Writes a turn of any role but assistant. Results among other parts keep their place."""
+        for is_result, parts in groupby(turn.parts, key=lambda part: isinstance(part, Result)):
+            if is_result:
+                for part in parts:
+                    if isinstance(part, Result):
+                        self._result(part)
+            else:
+                text = _text_of(list(parts))
+                if _is_instruction(turn):
+                    self._instruction(text)
+                else:
+                    self._user(text)
+        if not turn.parts and not _is_instruction(turn):
+            self._user("")
+
+    def assistant(self, parts: Sequence[Part]) -> bool:
+        """Writes a turn of the model. True if it ends in text."""
+        if self._preface:
+            self._user("")
+        written = _normalize(parts, self._unseal)
+        messages = self._assistant.messages(written)
+        self.messages += messages
+        self._split = messages if len(messages) > 1 else []
+        return bool(written) and isinstance(written[-1], Text) and bool(written[-1].text)
+
+    def _user(self, text: str) -> None:
+        if self._preface:
+            text, self._preface = (self._preface + "\n\n" + text if text else self._preface), ""
+        last = self.messages[-1]["role"] if self.messages else None
+        if (last == "user" and not self._traits.adjacent_users) or (
+            last == "tool" and not self._traits.user_after_tool
+        ):
+            self._extend(text)
+        else:
+            self._append("user", text)
+
+    def _instruction(self, text: str) -> None:
+        """Writes a system message, or marked text: at the end of the result before it, else as a user message.
+
+        A result comes first because many templates drop the reasoning of a tool loop at the next user message.
+        """
+        if not text.strip():
+            return
+        if self._traits.system == "anywhere":
+            self._append("system", text)
+        elif self.messages and self.messages[-1]["role"] == "tool":
+            self._extend(instruction_text(text))
+        else:
+            self._user(instruction_text(text))
+
+    def _result(self, result: Result) -> None:
+        text = result_text(result, self._tools)
+        if not self._traits.tool_role or not self._names:
+            self._user(response_text(text))
+            return
+        message = self._append("tool", text)
+        message["tool_call_id"] = self._ids.get(result.call_id, result.call_id)
+        name = self._names.get(result.call_id) or result.name
+        if self._traits.tool_name and name:
+            message["name"] = name
+        self._join_call(message)
+
+    def _join_call(self, result: Message) -> None:
+        """Moves the newest result behind its own call, if the turn was split.
+
+        Some templates treat a call and its result as one unit: Gemma 4 writes the result into the model's turn, gpt-oss
+        takes the tool's name from the last call.
+        """
+        for message in self._split:
+            if any(call["id"] == result["tool_call_id"] for call in message.get("tool_calls", ())):
+                self.messages.pop()
+                place = next(index for index, other in enumerate(self.messages) if other is message) + 1
+                while place < len(self.messages) and self.messages[place]["role"] == "tool":
+                    place += 1
+                self.messages.insert(place, result)
+                return
+
+    def _append(self, role: str, text: str) -> Message:
+        content = [{"type": "text", "text": text}] if self._traits.content == "parts" else text
+        message: Message = {"role": role, "content": content}
+        self.messages.append(message)
+        return message
+
+    def _extend(self, text: str) -> None:
+        last = self.messages[-1]
+        if isinstance(last["content"], str):
+            last["content"] += "\n\n" + text
+        else:
+            last["content"][-1]["text"] += "\n\n" + text
+
+
+def _text_of(parts: Sequence[Part]) -> str:
+    return JOIN.join(
+        media_note(part) if isinstance(part, Media) else part.text or ""
+        for part in parts
+        if isinstance(part, Text | Media | Reasoning)
+    )
+
+
+def _normalize(parts: Sequence[Part], unseal: Unseal | None) -> list[AssistantPart]:
+    """The parts of the model's turn without blank text beside others, which clients drop, and with texts joined."""
+    normal: list[AssistantPart] = []
+    for part in parts:
+        now: AssistantPart
+        if isinstance(part, Call):
+            now = part
+        elif isinstance(part, Reasoning):
+            text = part.text or (unseal(part.seal) if unseal is not None and part.seal else None)
+            if not text:
+                continue
+            now = Reasoning(text)
+        elif isinstance(part, Text | Media):
+            now = Text(media_note(part)) if isinstance(part, Media) else part
+            if not now.text.strip() and len(parts) > 1:
+                continue
+            if normal and isinstance(last := normal[-1], Text):
+                normal.pop()
+                now = Text(last.text + JOIN + now.text)
+        else:
+            continue
+        normal.append(now)
+    return normal

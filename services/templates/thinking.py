@@ -1,0 +1,132 @@
+"""Decides on reasoning for a request and sets the template variables for it.
+
+Precedence, lowest first: the model's default, the operator's `template_kwargs`, the API's thinking controls, the
+client's `chat_template_kwargs`. The same holds for verbosity.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Reasoning, Result, Turn
+from services.templates.traits import TemplateTraits
+
+SWITCHES = ("enable_thinking", "thinking")
+EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+"""Levels of all APIs, least first. `none` means off and is not a level."""
+_BUDGETS = ("thinking_budget", "reasoning_budget")
+KEEP_HISTORY: dict[str, Any] = {
+    "preserve_thinking": True,  # Qwen3.6, LFM2.5, Kimi K2.6, Gemma 4
+    "clear_thinking": False,  # GLM 4.7 to 5.3
+    "truncate_history_thinking": False,  # Nemotron 3
+    "think_render_option": "all",  # Solar
+}
+DROP_HISTORY: dict[str, Any] = {
+    "preserve_thinking": False,
+    "clear_thinking": True,
+    "truncate_history_thinking": True,
+}
+"""Solar's option is not set: its default drops."""
+
+
+class ThinkingDecision(Struct, frozen=True):
+    """The reasoning settings of a request."""
+
+    enabled: bool | None
+    """None: the model's default."""
+    effort: str | None
+    """Set also where thinking is off: some models cannot turn it off but lower the effort."""
+    budget_tokens: int | None
+    keep_history: bool
+    """Reasoning of earlier turns stays in the prompt after a new user message, if the template can keep it."""
+    history: Literal["default", "keep", "drop"] = "default"
+    """The client's choice, which takes precedence over the operator's."""
+    verbosity: str | None = None
+
+
+def decide(conversation: Conversation) -> ThinkingDecision:
+    """Resolves the API's controls.
+
+    Turns with tools keep the reasoning that explains their calls; others follow the model. A forced call changes
+    nothing here: some templates write the variables at the front of the prompt (Gemma 4, gpt-oss), which must not
+    change within a session. Open reasoning is closed at the end of the prompt instead.
+    """
+    thinking = conversation.thinking
+    enabled = {"default": None, "enabled": True, "adaptive": True, "disabled": False}[thinking.mode]
+    if thinking.effort == "none" and thinking.mode in ("default", "adaptive"):
+        enabled = False
+    return ThinkingDecision(
+        enabled=enabled,
+        effort=thinking.effort if thinking.effort in EFFORTS else None,
+        budget_tokens=thinking.budget_tokens if enabled is not False else None,
+        keep_history=thinking.history == "keep" or (thinking.history == "default" and bool(conversation.tools)),
+        history=thinking.history,
+        verbosity=conversation.verbosity,
+    )
+
+
+def without_old_reasoning(conversation: Conversation) -> Conversation:
+    """Removes the reasoning before the last user message if the client asks for that: most templates have no variable
+    for it, and some keep all reasoning."""
+    turns = conversation.turns
+    if conversation.thinking.history != "drop":
+        return conversation
+    last_user = max((at for at, turn in enumerate(turns) if _is_user_message(turn)), default=0)
+    kept = [_without_reasoning(turn) if at < last_user else turn for at, turn in enumerate(turns)]
+    return replace(conversation, turns=kept)
+
+
+def _is_user_message(turn: Turn) -> bool:
+    return turn.role == "user" and any(not isinstance(part, Result) for part in turn.parts)
+
+
+def _without_reasoning(turn: Turn) -> Turn:
+    return replace(turn, parts=[part for part in turn.parts if not isinstance(part, Reasoning)])
+
+
+def template_variables(
+    decision: ThinkingDecision,
+    traits: TemplateTraits,
+    *,
+    defaults: Mapping[str, Any],
+    own: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The variables to render with. `defaults` are the operator's, `own` the client's, which take precedence.
+
+    Only variables that the template reads are set. A level of effort that it lacks becomes the nearest one.
+    """
+    variables: dict[str, Any] = {}
+    if decision.keep_history:
+        variables |= {name: value for name, value in KEEP_HISTORY.items() if name in traits.variables}
+    variables |= defaults
+    if decision.history != "default":
+        chosen = KEEP_HISTORY if decision.keep_history else DROP_HISTORY
+        variables |= {name: value for name, value in chosen.items() if name in traits.variables}
+    if decision.verbosity is not None and "verbosity" in traits.variables:
+        variables["verbosity"] = decision.verbosity
+    if decision.enabled is not None:
+        variables |= dict.fromkeys(traits.switches, decision.enabled)
+        if "thinking_mode" in traits.variables:  # MiniMax M3
+            variables["thinking_mode"] = "enabled" if decision.enabled else "disabled"
+    off = decision.enabled is False and _can_be_off(traits)
+    if off:
+        variables |= {name: "none" for name, levels in traits.efforts.items() if "none" in levels}
+    elif decision.effort is not None:
+        variables |= {name: _nearest(decision.effort, levels) for name, levels in traits.efforts.items() if levels}
+    if decision.budget_tokens is not None:
+        variables |= {name: decision.budget_tokens for name in _BUDGETS if name in traits.variables}
+    return {**variables, **own}
+
+
+def _can_be_off(traits: TemplateTraits) -> bool:
+    switched = bool(traits.switches) or "thinking_mode" in traits.variables
+    return switched or any("none" in levels for levels in traits.efforts.values())
+
+
+def _nearest(effort: str, levels: tuple[str, ...]) -> str:
+    wanted = EFFORTS.index(effort)
+    known = [level for level in levels if level in EFFORTS]
+    return min(known, key=lambda level: (abs(EFFORTS.index(level) - wanted), -EFFORTS.index(level)), default=effort)

@@ -1,0 +1,84 @@
+"""Fixed texts for what chat templates have no place for: results, media, instructions inside a conversation.
+
+Models see these texts, and a change of one invalidates every cached prefix.
+"""
+
+import json
+from typing import Any
+
+from schemas.conversation import Call, Media, Result, Text, ToolReference, ToolSpec
+from services.templates.tools import tool_definition
+
+JOIN = "\n"
+"""Joins the text blocks of one message, as other servers do."""
+ERROR_PREFIX = "[error] "
+_UNPARSED = "__unparsed"
+
+
+def arguments_of(call: Call) -> dict[str, Any]:
+    """A call's arguments as an object, so that a prompt does not depend on how the client spells JSON.
+
+    A freeform call's text is its `input`. Text that is no JSON object is kept whole under one name.
+    """
+    try:
+        value = json.loads(call.arguments) if call.arguments.strip() else {}
+    except (ValueError, RecursionError):
+        value = None
+    if call.kind == "custom" and not (isinstance(value, dict) and value.keys() == {"input"}):
+        return {"input": call.arguments}
+    return value if isinstance(value, dict) else {_UNPARSED: call.arguments}
+
+
+def call_text(name: str, arguments: dict[str, Any]) -> str:
+    """A call in the form most widely trained, for templates and families without one of their own."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+
+
+def instruction_text(text: str) -> str:
+    """An instruction inside the conversation, for templates that have no place for one.
+
+    Claude Code uses the same marks for models without mid-conversation instructions.
+    """
+    return f"<system-reminder>\n{text}\n</system-reminder>"
+
+
+def response_text(text: str) -> str:
+    """A result for templates that have no role for one."""
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def media_note(media: Media) -> str:
+    """A note in the place of media, which this model cannot see."""
+    title = f' "{media.title}"' if media.title else ""
+    facts = ", ".join(fact for fact in (media.media_type, _size(media.size_bytes)) if fact)
+    return f"[{media.kind}{title}{': ' + facts if facts else ''}; not shown to this model]"
+
+
+def result_text(result: Result, tools: dict[str, ToolSpec]) -> str:
+    """A tool's result as text. A tool that it loads is defined here, in the form of the tool list."""
+    pieces = []
+    for part in result.parts:
+        if isinstance(part, Text):
+            pieces.append(part.text)
+        elif isinstance(part, Media):
+            pieces.append(media_note(part))
+        else:
+            pieces.append(_reference_text(part, tools))
+    return (ERROR_PREFIX if result.is_error else "") + JOIN.join(pieces)
+
+
+def _reference_text(reference: ToolReference, tools: dict[str, ToolSpec]) -> str:
+    tool = tools.get(reference.name)
+    if tool is None:
+        return f"[tool: {reference.name}]"
+    return json.dumps(tool_definition(tool), ensure_ascii=False)
+
+
+def _size(size_bytes: int | None) -> str:
+    if size_bytes is None:
+        return ""
+    if size_bytes < 1024:
+        return f"{size_bytes} bytes"
+    if size_bytes < 1024 * 1024:
+        return f"{size_bytes / 1024:.0f} KB"
+    return f"{size_bytes / (1024 * 1024):.1f} MB"

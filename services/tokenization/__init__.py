@@ -1,0 +1,1 @@
+"""Encodes and decodes tokens exactly as the model's tokenizer does. Pure."""

@@ -1,0 +1,117 @@
+"""Computes keys of KV blocks, which are equal in every process for equal tokens behind equal tokens.
+
+A key is the XXH3 hash of the block's token ids, seeded with the key of the block before: 0.26 ms for 52,000 tokens in
+blocks of 32. A collision costs an unexpected prefill and nothing else: engines match blocks themselves.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from cachetools import LRUCache
+from xxhash import xxh3_64_intdigest
+
+_ID_BYTES = 4
+_STRETCH = 64
+"""Blocks that are cached together."""
+
+
+def block_keys(
+    packed: bytes, block_tokens: int, *, salt: str | None = None, parent: int | None = None
+) -> Iterator[int]:
+    """The keys of the whole blocks of a prompt, from its start or behind the block with key `parent`.
+
+    `packed`: token ids (`frames.pack_ids`).
+    """
+    key = root(salt) if parent is None else parent
+    step = block_tokens * _ID_BYTES
+    for start in range(0, len(packed) - step + 1, step):
+        key = xxh3_64_intdigest(packed[start : start + step], key)
+        yield key
+
+
+class KeyMemo:
+    """`block_keys` with a cache of the keys of 64 blocks at a time. A known prompt of 52,000 tokens costs 0.06 ms
+    instead of 0.35 (blocks of 16)."""
+
+    def __init__(self, block_tokens: int, max_stretches: int = 4096) -> None:
+        """`max_stretches`: how many times 64 blocks are cached, at 3 KB each."""
+        self.block_tokens = block_tokens
+        self._known: LRUCache[int, list[int]] = LRUCache(max_stretches)
+
+    def keys(self, packed: bytes, *, salt: str | None = None) -> list[int]:
+        """The keys of the whole blocks of a prompt (`frames.pack_ids`), as `block_keys` gives them."""
+        return [key for stretch in self.stretches(packed, salt=salt) for key in stretch]
+
+    def stretches(self, packed: bytes, *, salt: str | None = None) -> Iterator[list[int]]:
+        """As `keys`, some at a time, each made on demand. The lists must not be changed."""
+        known, size = self._known, _STRETCH * self.block_tokens * _ID_BYTES
+        key, end = root(salt), 0
+        for end in range(size, len(packed) + 1, size):
+            part = packed[end - size : end]
+            # Seeded like the blocks: equal tokens behind other blocks have other keys.
+            digest = xxh3_64_intdigest(part, key)
+            stretch = known.get(digest)
+            if stretch is None:
+                stretch = known[digest] = list(block_keys(part, self.block_tokens, parent=key))
+            yield stretch
+            key = stretch[-1]
+        yield list(block_keys(packed[end:], self.block_tokens, parent=key))
+
+
+class PromptKeys(Sequence[int]):
+    """The keys of a prompt's whole blocks, made on demand: the first few show that a cache has nothing of a prompt, and
+    the rest can wait until the first token is sent."""
+
+    __slots__ = ("_known", "_length", "_stretches")
+
+    def __init__(self, memo: KeyMemo, packed: bytes, salt: str | None = None) -> None:
+        self._length = len(packed) // (memo.block_tokens * _ID_BYTES)
+        self._known: list[int] = []
+        self._stretches = memo.stretches(packed, salt=salt)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            return self._first(max(start, stop))[start:stop:step] if step > 0 else [*self][index]
+        at = range(self._length)[index]
+        return self._first(at + 1)[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._first(self._length))
+
+    def _first(self, count: int) -> list[int]:
+        known = self._known
+        while len(known) < count and (stretch := next(self._stretches, None)) is not None:
+            known += stretch
+        return known
+
+
+def root(salt: str | None) -> int:
+    """The seed of the first block's key."""
+    return xxh3_64_intdigest(salt.encode()) if salt else 0
+
+
+def pack(keys: Iterator[int] | list[int]) -> bytes:
+    """Keys as little-endian u64 bytes."""
+    packed = array("Q", keys)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack(packed: bytes) -> list[int]:
+    """The inverse of `pack`. Raises ValueError where the length is not a multiple of eight."""
+    keys = array("Q")
+    keys.frombytes(packed)
+    if sys.byteorder == "big":
+        keys.byteswap()
+    return keys.tolist()

@@ -1,0 +1,92 @@
+"""Reads a model's files for decoding: end tokens, context window, vocabulary size, default sampling."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Sampling
+
+_WINDOW_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+_NO_LIMIT = 10**9
+"""transformers writes 1e30 for `model_max_length` where a tokenizer has no limit."""
+
+
+class ModelFacts(Struct, frozen=True):
+    """The facts that the files state."""
+
+    eos_ids: list[int]
+    window: int | None
+    """Context window in tokens."""
+    vocab_size: int | None
+    """Rows of the embedding: every id is smaller."""
+    sampling: Sampling
+    """Sampling by generation_config.json; `temperature` 0 for greedy decoding."""
+
+
+def facts(
+    config: Mapping[str, Any], generation: Mapping[str, Any], tokenizer: Mapping[str, Any] | None = None
+) -> ModelFacts:
+    """The facts in config.json, generation_config.json and tokenizer_config.json."""
+    text = config.get("text_config") or config
+    eos = generation.get("eos_token_id", text.get("eos_token_id", config.get("eos_token_id")))
+    window = next((text[key] for key in _WINDOW_KEYS if text.get(key)), (tokenizer or {}).get("model_max_length"))
+    return ModelFacts(
+        eos_ids=[eos] if isinstance(eos, int) else list(eos or []),
+        window=int(window) if window and window < _NO_LIMIT else None,
+        vocab_size=text.get("vocab_size"),
+        sampling=_sampling(generation),
+    )
+
+
+def with_defaults(sampling: Sampling, own: Sampling) -> Sampling:
+    """`sampling` with the model's values where the client gave none. A temperature of 0 remains greedy decoding."""
+    fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    given = {name: getattr(sampling, name) for name in fields}
+    return replace(sampling, **{name: getattr(own, name) if value is None else value for name, value in given.items()})
+
+
+def read_facts(model: str) -> ModelFacts:
+    """The facts of a model directory, or of a hub id's files (fetched if they are not in the cache).
+
+    Raises OSError or ValueError where config.json cannot be found or read.
+    """
+    config = read_json(model, "config.json")
+    if config is None:
+        raise FileNotFoundError(f"{model} has no config.json")
+    return facts(config, read_json(model, "generation_config.json") or {}, read_json(model, "tokenizer_config.json"))
+
+
+def read_json(model: str, name: str) -> dict[str, Any] | None:
+    """A JSON file of the model; None if it has none of that name."""
+    path = find_file(model, name)
+    if path is None:
+        return None
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
+
+
+def find_file(model: str, name: str) -> Path | None:
+    """The path of a model's file, which is downloaded if `model` is a hub id; None: the model has no such file."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return path if (path := folder / name).is_file() else None
+    from transformers.utils.hub import cached_file  # takes 1 s, and a directory does not need it
+
+    found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
+    return Path(found) if found else None
+
+
+def _sampling(generation: Mapping[str, Any]) -> Sampling:
+    if not generation.get("do_sample", False):
+        return Sampling(temperature=0.0)
+    return Sampling(
+        temperature=generation.get("temperature", 1.0),
+        top_p=generation.get("top_p"),
+        top_k=generation.get("top_k"),
+        min_p=generation.get("min_p"),
+        repetition_penalty=generation.get("repetition_penalty"),
+    )

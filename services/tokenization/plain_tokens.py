@@ -1,0 +1,67 @@
+"""The texts of single tokens in a plain stretch of a block. Pure.
+
+In such a stretch (`Scanner.trigger`) a token's text either goes into the block as it is, or must pass the reader. That
+depends on the token and the trigger alone, and triggers are few, so it is looked up once for all turns.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from services.families.grammar.scanner import Trigger, escaped
+
+KEPT = 256
+"""Triggers that are kept at most; a family has a handful."""
+
+
+class PlainTexts(dict[int, str | None]):
+    """Token → the text that it adds to the block; None: it must be fed. Filled as it is read."""
+
+    __slots__ = ("_escape", "_texts", "_trigger")
+
+    def __init__(self, texts: Sequence[str | None], trigger: Trigger, escape: bool) -> None:
+        super().__init__()
+        self._texts = texts
+        self._trigger = trigger
+        self._escape = escape
+
+    def __missing__(self, token: int) -> str | None:
+        if not 0 <= token < len(self._texts):
+            return None
+        text = self._texts[token]
+        if text is None or self._trigger(text) is not None:
+            text = None
+        elif self._escape:
+            text = escaped(text)
+        self[token] = text
+        return text
+
+    def run(self, tokens: Sequence[int]) -> str | None:
+        """The text of several tokens; None: they must be fed. A run may be plain although one of its tokens is not: a
+        line break only counts at the end."""
+        try:
+            text = self._joined(tokens)
+        except (TypeError, IndexError):  # not whole characters; beyond the vocabulary
+            return None
+        if self._trigger(text) is not None:
+            return None
+        return escaped(text) if self._escape else text
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of tokens that were plain, alone or in runs."""
+        text = self._joined(tokens)
+        return escaped(text) if self._escape else text
+
+    def _joined(self, tokens: Sequence[int]) -> str:
+        return "".join(map(self._texts.__getitem__, tokens))  # type: ignore[arg-type]
+
+
+class PlainStretches:
+    """The `PlainTexts` of one vocabulary, by trigger and whether they are escaped for JSON."""
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        """`texts`: of each token; None where it is not whole characters."""
+        self.texts = texts
+        self.of = lru_cache(KEPT)(self._make)
+
+    def _make(self, trigger: Trigger, escape: bool) -> PlainTexts:
+        return PlainTexts(self.texts, trigger, escape)

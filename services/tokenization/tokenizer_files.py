@@ -1,0 +1,167 @@
+"""Loads a model's tokenizer with transformers in a child process.
+
+transformers defines what tokenizer files mean: it adds tokens, repairs old files, converts other formats. Importing it
+costs 1.5 s and 200 MB where torch is installed, and a preprocessor does not need it any more once it has the tokenizer.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+from tokenizers import AddedToken, Tokenizer
+
+TIMEOUT_S = 600.0
+"""The files of a hub id may have to be downloaded first."""
+
+
+class LoadedTokenizer(Protocol):
+    """A tokenizer: one of transformers' own, or `FileTokenizer`."""
+
+    @property
+    def special_tokens_map(self) -> Mapping[str, Any]:
+        """`bos_token`, `eos_token` and so on, as text."""
+
+    @property
+    def chat_template(self) -> str | dict[str, str] | None:
+        """One template, or several by name."""
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a sequence, if there is one."""
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
+        """Tokens beside the vocabulary, control tokens among them."""
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """The same by their text."""
+
+    def __len__(self) -> int:
+        """Tokens in all."""
+
+
+class Description(Struct, frozen=True, omit_defaults=True):
+    """The child's report."""
+
+    backend: str = ""
+    """The tokenizer as tokenizer.json; "": it is Python code and must be loaded in this process."""
+    special_tokens_map: dict[str, Any] = {}
+    chat_template: str | dict[str, str] | None = None
+    eos_token_id: int | None = None
+    encode_special_tokens: bool = False
+    """`split_special_tokens`, for which tokenizer.json has no field."""
+    unreadable: str = ""
+    """The error, if files cannot be read."""
+    wrong: str = ""
+    """The error, if files are invalid."""
+
+
+class FileTokenizer:
+    """A `LoadedTokenizer` made of a description."""
+
+    def __init__(self, found: Description) -> None:
+        self.backend_tokenizer: Tokenizer = Tokenizer.from_str(found.backend)
+        self.backend_tokenizer.encode_special_tokens = found.encode_special_tokens
+        self.special_tokens_map: Mapping[str, Any] = found.special_tokens_map
+        self.chat_template = found.chat_template
+        self.eos_token_id = found.eos_token_id
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
+        """Tokens beside the vocabulary, control tokens among them."""
+        found: Mapping[int, AddedToken] = self.backend_tokenizer.get_added_tokens_decoder()
+        return found
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """The same by their text."""
+        return {token.content: token_id for token_id, token in self.added_tokens_decoder.items()}
+
+    def __len__(self) -> int:
+        return int(self.backend_tokenizer.get_vocab_size(with_added_tokens=True))
+
+
+def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedTokenizer:
+    """The tokenizer of a model directory or hub id.
+
+    Raises OSError where files cannot be read, ValueError where they are invalid.
+    """
+    if "transformers" in sys.modules:  # its import is paid for
+        return _load_here(model, trust_remote_code)
+    found = load_apart(model, trust_remote_code=trust_remote_code)
+    return FileTokenizer(found) if found.backend else _load_here(model, trust_remote_code)
+
+
+def load_apart(model: str, *, trust_remote_code: bool = False) -> Description:
+    """The report of a child process. Raises as `load_tokenizer`."""
+    command = [sys.executable, "-m", __name__, model, *(["--trust-remote-code"] if trust_remote_code else [])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    ran = subprocess.run(command, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    if ran.returncode != 0:
+        raise ValueError(f"the tokenizer of {model} cannot be loaded: {_last_line(ran.stderr)}")
+    found = msgspec.json.decode(ran.stdout.rpartition(b"\n")[2], type=Description)
+    if found.unreadable:
+        raise OSError(found.unreadable)
+    if found.wrong:
+        raise ValueError(found.wrong)
+    return found
+
+
+def special_tokens(tokenizer: LoadedTokenizer) -> dict[str, Any]:
+    """Control tokens by their names in templates: `eos_token` and so on."""
+    return {name: _text(token) for name, token in tokenizer.special_tokens_map.items()}
+
+
+def describe(tokenizer: Any) -> Description:
+    """The description of one of transformers' tokenizers."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        return Description()
+    return Description(
+        backend=backend.to_str(),
+        special_tokens_map=special_tokens(tokenizer),
+        chat_template=tokenizer.chat_template,
+        eos_token_id=tokenizer.eos_token_id,
+        encode_special_tokens=backend.encode_special_tokens,
+    )
+
+
+def _load_here(model: str, trust_remote_code: bool) -> LoadedTokenizer:
+    from transformers import AutoTokenizer
+
+    loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    return loaded
+
+
+def _text(token: Any) -> Any:
+    return [str(one) for one in token] if isinstance(token, list | tuple) else str(token)
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no reason given"
+
+
+def main(model: str, *flags: str) -> int:
+    """Runs the child: writes one line of JSON to stdout."""
+    trusts = "--trust-remote-code" in flags
+    if not trusts:
+        # Only a model's own code could need torch, which takes half of the time to import transformers.
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    from transformers import AutoTokenizer
+
+    try:
+        found = describe(AutoTokenizer.from_pretrained(model, trust_remote_code=trusts))
+    except OSError as error:
+        found = Description(unreadable=str(error) or type(error).__name__)
+    except ValueError as error:
+        found = Description(wrong=str(error) or type(error).__name__)
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""Decides what the script engine writes for a request: a script that the prompt names, output that the prompt brings,
+or the scripted agent's reply. Holds the tokenizer; no IO of its own."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+
+from tokenizers import Tokenizer
+
+from schemas.conversation import Sampling
+from schemas.errors import Invalid
+from services.families import Family
+from services.worker.engine import EngineRequest
+from services.worker.engines.script.agent import Reply, act, compose
+from services.worker.engines.script.agent_prompt import read_prompt
+from services.worker.engines.script.player import (
+    PROSE,
+    Compiled,
+    Playback,
+    PlayDirective,
+    Script,
+    compile_script,
+    find_directive,
+    parse_inline,
+    perform,
+)
+
+_TAILS = (48, 160)
+"""The play directive stands within so many tokens of the prompt's end, so that a long prompt is not decoded whole. The
+last directive counts: one that stands in few tokens need not be looked for in more."""
+_EXAMPLE = "x\n[[play some-text n=512 delay=0.5 burst=4 id=r7]] [[play"
+_COMPILED = 256
+_SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
+_OVER = Reply("All that the request brought is said.", "The request's script has no further turn.")
+
+
+class OutputSource:
+    """The output for each request. Thread-safe: `written` is slow on long prompts and belongs in a thread."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        eos_ids: Sequence[int],
+        scripts: Mapping[str, Script],
+        family: Callable[[], Family],
+        *,
+        request_mode: bool,
+    ) -> None:
+        """`family`: in whose form the agent writes; called on the thread of `written`, when it is first needed."""
+        self._tokenizer = tokenizer
+        self._eos_ids = eos_ids
+        self._scripts = scripts
+        self._family = family
+        self._request_mode = request_mode
+        self._prose = self._encode(PROSE)
+        # Decoding 160 tokens costs 200 us. Where a token's text does not depend on its neighbours, joining costs 10.
+        self._piece = cache(lambda token: self._decode([token]))
+        self._by_pieces = "".join(map(self._piece, self._encode(_EXAMPLE))) == _EXAMPLE
+        self._compiled = lru_cache(_COMPILED)(self._compile_named)
+        self._played = lru_cache(_COMPILED)(self._play_named)
+
+    def named(self, request: EngineRequest) -> tuple[PlayDirective, Playback] | None:
+        """The script that the prompt's tail names; None if it names none. Quick. Raises Invalid for an unknown
+        script."""
+        if not self._scripts:
+            return None
+        end = len(request.token_ids) - request.resumed
+        tails = (request.token_ids[max(0, end - tokens) : end] for tokens in _TAILS)
+        directive = next(filter(None, map(self._directive, tails)), None)
+        if directive is None:
+            return None
+        if directive.name not in self._scripts:
+            known = ", ".join(sorted(self._scripts))
+            raise Invalid(f"there is no script {directive.name!r}; there are: {known}", param="prompt")
+        return directive, self._play(directive, request)
+
+    def written(self, request: EngineRequest) -> Playback:
+        """The output that the prompt brings, in request mode, or the agent's reply. Milliseconds on long prompts.
+
+        Raises Invalid for a malformed directive.
+        """
+        prompt = self._decode(request.token_ids[: len(request.token_ids) - request.resumed])
+        brought = self._brought(prompt) if self._request_mode else None
+        script: Script = parse_inline(brought) if brought is not None else [act(prompt, self._family(), request.guided)]
+        compiled = compile_script(script, self._encode, self._prose)
+        sampling, stops = request.sampling, request.stop_ids
+        return perform(compiled, sampling, stops, self._eos_ids, self._prose, resumed=request.resumed)
+
+    def _directive(self, tail: Sequence[int]) -> PlayDirective | None:
+        return find_directive("".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail))
+
+    def _brought(self, prompt: str) -> str | None:
+        """The n-th `[[say]]` of the last request, where n counts the assistant's turns since it."""
+        view = read_prompt(prompt)
+        turns = _SAY.findall(view.request)
+        if not turns:
+            return None
+        return str(turns[view.answers]) if view.answers < len(turns) else compose(_OVER, view, self._family())
+
+    def _compile_named(self, name: str, n: int) -> Compiled:
+        return compile_script(self._scripts[name], self._encode, self._prose, n)
+
+    def _play(self, directive: PlayDirective, request: EngineRequest) -> Playback:
+        sampling, stops = request.sampling, tuple(request.stop_ids)
+        limit = sampling.max_tokens or 0
+        if not sampling.min_tokens and any(token in stops for token in self._eos_ids):
+            # The script ends by itself: limits beyond its end, which differ from prompt to prompt, all mean the same.
+            limit = min(limit, len(self._compiled(directive.name, directive.n).ids) + 1)
+        return self._played((directive.name, directive.n), (limit, sampling.min_tokens), stops, request.resumed)
+
+    def _play_named(
+        self, script: tuple[str, int], limits: tuple[int, int | None], stops: tuple[int, ...], resumed: int
+    ) -> Playback:
+        sampling = Sampling(max_tokens=limits[0], min_tokens=limits[1])
+        return perform(self._compiled(*script), sampling, stops, self._eos_ids, self._prose, resumed=resumed)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text

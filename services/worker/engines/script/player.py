@@ -1,0 +1,224 @@
+"""Written model output: parses scripts and directives, and computes what a request gets of them. Pure.
+
+A script is a list of parts: text (special tokens included), tokens of plain prose, and actions that take effect at
+their place. Files hold either raw text or a JSON list of parts; a JSON object holds several scripts by name:
+
+    ["<think>\\nShort.\\n</think>\\n\\n", {"mark": "open"}, {"pause_ms": 200}, {"fill": 64}, {"fill": "n"}]
+
+A request in test mode writes the same with directives: `[[fill 64]]`, `[[pause 200]]`, `[[delay 5]]`, `[[burst 4]]`,
+`[[mark open]]`, `[[fail why]]`, `[[die why]]`, `[[silence]]`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain, cycle, repeat
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from schemas.conversation import Sampling
+from schemas.errors import Invalid
+from schemas.events import FinishReason
+
+ActionKind: TypeAlias = Literal["pause", "delay", "burst", "mark", "fail", "die", "silence"]
+Encode: TypeAlias = Callable[[str], list[int]]
+
+PROSE = (
+    "Every engine waits for something. This one waits for nobody: it has its text before it starts, and all that is "
+    "left to it is to say the words one after the other, at an even pace, until there are enough of them. Nothing in "
+    "these sentences means anything to the reader, and nothing in them looks like the opening of a tool call. They "
+    "are here to be counted, and when they come to their end they begin again. "
+)
+"""What `fill` is made of."""
+_TEXT_ACTIONS = {"mark", "fail", "die", "silence"}
+_JSON_NUMBERS: dict[str, tuple[ActionKind, Callable[[Any], float]]] = {
+    "pause_ms": ("pause", float),
+    "delay_ms": ("delay", float),
+    "burst": ("burst", int),
+}
+
+
+class Fill(Struct, frozen=True):
+    """`tokens` tokens of prose; None: as many as the request's play directive names."""
+
+    tokens: int | None = None
+
+
+class Action(Struct, frozen=True):
+    """Takes effect before the next token. Times in milliseconds."""
+
+    kind: ActionKind
+    amount: float = 0.0
+    text: str = ""
+
+
+Part: TypeAlias = str | Fill | Action
+Script: TypeAlias = list[Part]
+
+
+class PlayDirective(Struct, frozen=True):
+    """`[[play NAME n=512 delay=10 burst=1 id=x]]`: which script, and how."""
+
+    name: str
+    n: int = 16
+    delay_ms: float | None = None
+    burst: int = 1
+    id: str = "-"
+
+
+class Compiled(Struct, frozen=True):
+    """A script in tokens, without its end token."""
+
+    ids: list[int]
+    actions: list[tuple[int, Action]]
+    """In order of place."""
+
+
+class Playback(Struct, frozen=True):
+    """What one request gets: tokens, the actions between them, and how it ends."""
+
+    ids: list[int]
+    actions: list[tuple[int, Action]]
+    finish: FinishReason
+    stop_id: int | None = None
+
+
+_PLAY = re.compile(r"\[\[play ([\w-]+)((?: \w+=[\w.\-]+)*)\]\]")
+_INLINE = re.compile(r"\[\[(fill|pause|delay|burst|mark|fail|die|silence)(?: ([^\]]*))?\]\]")
+
+
+def find_directive(text: str) -> PlayDirective | None:
+    """The last play directive of `text`. Raises Invalid if it is malformed."""
+    at, found = text.rfind("[[play "), None
+    while at >= 0 and (found := _PLAY.match(text, at)) is None:
+        at = text.rfind("[[play ", 0, at)
+    if found is None:
+        return None
+    name, options = found.groups()
+    given = dict(option.split("=", 1) for option in options.split())
+    try:
+        return PlayDirective(
+            name,
+            n=int(given.get("n", 16)),
+            delay_ms=float(given["delay"]) if "delay" in given else None,
+            burst=max(1, int(given.get("burst", 1))),
+            id=given.get("id", "-"),
+        )
+    except ValueError as error:
+        raise Invalid(f"play directive: {error}", param="prompt") from None
+
+
+def parse_file(name: str, text: str) -> dict[str, Script]:
+    """The scripts in one file, by name: a `.json` file's own names or the file's; anything else is raw output.
+
+    Raises ValueError, naming the file, if it is malformed.
+    """
+    stem, _, suffix = name.rpartition(".")
+    if suffix != "json":
+        return {stem or name: [text]}
+    try:
+        document = json.loads(text)
+        if isinstance(document, list):
+            return {stem: [_part(item) for item in document]}
+        named = {key: value for key, value in document.items() if not key.startswith("_")}
+        return {key: [_part(item) for item in value] for key, value in named.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def parse_inline(text: str) -> Script:
+    """Text with directives in it, as a script. Raises Invalid for a directive whose value must be a number and is
+    not."""
+    parts: Script = []
+    end = 0
+    for found in _INLINE.finditer(text):
+        parts += [text[end : found.start()], _inline(found[1], (found[2] or "").strip())]
+        end = found.end()
+    return [part for part in (*parts, text[end:]) if part != ""]
+
+
+def compile_script(script: Script, encode: Encode, prose: Sequence[int], n: int = 16) -> Compiled:
+    """A script in tokens; `prose` is what `fill` repeats, `n` the length of `{"fill": "n"}`."""
+    ids: list[int] = []
+    actions: list[tuple[int, Action]] = []
+    for part in script:
+        if isinstance(part, str):
+            ids += encode(part)
+        elif isinstance(part, Action):
+            actions.append((len(ids), part))
+        else:
+            count = n if part.tokens is None else part.tokens
+            ids += [prose[i % len(prose)] for i in range(count)]
+    return Compiled(ids, actions)
+
+
+def perform(
+    script: Compiled,
+    sampling: Sampling,
+    stop_ids: Sequence[int],
+    eos_ids: Sequence[int],
+    prose: Sequence[int],
+    *,
+    resumed: int = 0,
+) -> Playback:
+    """What a request gets of a script: up to `max_tokens` or the first stop id, from token `resumed` on.
+
+    The script's own end is an end token; where the request ignores those, or has not had `min_tokens` yet, prose
+    follows. `max_tokens` and `min_tokens` count from `resumed`.
+    """
+    stops = frozenset(stop_ids)
+    filler = [token for token in prose if token not in stops]
+    end = next((token for token in eos_ids if token in stops), None)
+    limit = sampling.max_tokens or 0
+    least = sampling.min_tokens or 0
+    ids: list[int] = []
+    more = iter(cycle(filler)) if filler else repeat(prose[0])
+    for token in chain(script.ids[resumed:], [end] if end is not None else [], more):
+        if len(ids) == limit:
+            break
+        if token not in stops:
+            ids.append(token)
+        elif len(ids) < least:
+            ids.append(next(more))
+        else:
+            return Playback(ids, _remaining_actions(script, resumed, len(ids)), FinishReason.STOP, token)
+    return Playback(ids, _remaining_actions(script, resumed, len(ids)), FinishReason.LENGTH)
+
+
+def _remaining_actions(script: Compiled, resumed: int, length: int) -> list[tuple[int, Action]]:
+    """The actions that are still to come. Of former ones only those that set the pace still hold."""
+    kept = []
+    for at, action in script.actions:
+        place = at - resumed
+        if place <= 0 < resumed:
+            if action.kind in {"delay", "burst"}:
+                kept.append((0, action))
+        elif place <= length:
+            kept.append((place, action))
+    return kept
+
+
+def _part(item: Any) -> Part:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, dict) or len(item) != 1:
+        raise ValueError(f"a part is a text or an object with one key, not {item!r}")
+    ((key, value),) = item.items()
+    if key == "fill":
+        return Fill(None if value == "n" else int(value))
+    if key in _JSON_NUMBERS:
+        kind, number = _JSON_NUMBERS[key]
+        return Action(kind, number(value))
+    if key in _TEXT_ACTIONS:
+        return Action(key, text=str(value))
+    raise ValueError(f"unknown part {key!r}")
+
+
+def _inline(kind: str, value: str) -> Part:
+    if kind in _TEXT_ACTIONS:
+        return Action(kind, text=value)  # type: ignore[arg-type]
+    try:
+        return Fill(int(value)) if kind == "fill" else Action(kind, float(value))  # type: ignore[arg-type]
+    except ValueError:
+        raise Invalid(f"[[{kind} {value}]] needs a number", param="prompt") from None

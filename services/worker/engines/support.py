@@ -1,0 +1,129 @@
+"""What engines share: their open turns, and blocking work on daemon threads."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from schemas.errors import ENGINE_DIED, Invalid, TurnwireError
+from schemas.events import FinishReason
+from services.worker.engine import Delta, EngineDied, Sink
+
+T = TypeVar("T")
+
+
+class OpenTurn:
+    """One open turn, and the handle that closes it.
+
+    It ends once: with a terminal delta, a failure, or because it was closed. Whatever comes after that is ignored.
+    """
+
+    __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id")
+
+    def __init__(self, turns: "OpenTurns", turn_id: str, sink: Sink, released: Callable[[], None]) -> None:
+        self.id = turn_id
+        self.ended = False
+        self._turns = turns
+        self._sink = sink
+        self._put = sink.put
+        self._released = released
+
+    def put(self, delta: Delta) -> None:
+        """Passes on one engine step's result."""
+        if not self.ended:
+            if delta.finish is not None:
+                self._end()
+            self._put(delta)
+
+    def fail(self, error: TurnwireError) -> None:
+        """Ends the turn with an error. Turns must not share one: it holds a traceback."""
+        if not self.ended:
+            self._end()
+            self._sink.fail(error)
+
+    def close(self) -> None:
+        """See `Handle.close`."""
+        if not self.ended:
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._turns.forget(self)
+        self._released()
+
+
+class OpenTurns:
+    """All open turns of one engine, which the engine's death reaches."""
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self._turns: dict[str, OpenTurn] = {}
+        self._stopped = False
+        self.death: str | None = None
+        """Why the engine is dead; None while it lives."""
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @property
+    def over(self) -> bool:
+        """Dead or stopped."""
+        return self._stopped or self.death is not None
+
+    def open(self, turn_id: str, sink: Sink, released: Callable[[], None]) -> OpenTurn:
+        """A new turn. `released` is called once, when it ends, before the end is passed to the sink.
+
+        Raises Invalid for an id that is in use, EngineDied if the engine is dead or stopped.
+        """
+        if self.death is not None:
+            raise self.died()
+        if self._stopped:
+            raise EngineDied(f"the {self._engine} engine was stopped", code=ENGINE_DIED)
+        if turn_id in self._turns:
+            raise Invalid(f"a turn with the id {turn_id!r} is being decoded", param="id")
+        turn = self._turns[turn_id] = OpenTurn(self, turn_id, sink, released)
+        return turn
+
+    def forget(self, turn: OpenTurn) -> None:
+        """The turn has ended: its id can be used again."""
+        if self._turns.get(turn.id) is turn:
+            del self._turns[turn.id]
+
+    def die(self, reason: str) -> None:
+        """The engine is dead for good: EngineDied in every open turn, and in every later `open`."""
+        if self.death is None:
+            self.death = reason
+            for turn in list(self._turns.values()):
+                turn.fail(self.died())
+
+    def died(self) -> EngineDied:
+        """A new error for a dead engine."""
+        return EngineDied(f"the {self._engine} engine died: {self.death}", code=ENGINE_DIED)
+
+    def stop(self) -> None:
+        """Ends every open turn with CANCELLED; no new one is opened."""
+        self._stopped = True
+        for turn in list(self._turns.values()):
+            turn.put(Delta(finish=FinishReason.CANCELLED))
+
+
+async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
+    """`work()` on a thread of its own; returns its result or raises its error.
+
+    A daemon thread, unlike those of asyncio's executor: Ctrl-C while a model loads must not wait for the load. Threads
+    that `work` starts are daemons by default, too.
+    """
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+        except BaseException as error:  # SystemExit, say: without a result the waiter would wait for ever
+            future.set_exception(RuntimeError(f"{name}: {error!r}"))
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await asyncio.wrap_future(future)

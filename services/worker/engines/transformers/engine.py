@@ -1,0 +1,260 @@
+"""The transformers engine: continuous batching with prefix sharing for any causal LM with full attention, CPU or GPU.
+
+The library runs the model on a thread of its own and calls back on the event loop, once per token and turn. It was
+built for batches, and lacks much of what a server needs; comments name what would happen without the code here. Two
+limits remain: each callback carries a copy of all tokens so far (at 4,000 tokens a stream's speed has dropped by a
+third), and the library refuses hybrid models (Qwen3-Next, Nemotron-H) at the start.
+
+On a shared CPU, OpenMP threads that spin while they wait slow decoding down 10 to 30 times. They sleep instead, unless
+the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
+"""
+
+import asyncio
+import contextlib
+import gc
+import random
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+from schemas.control import Load
+from schemas.conversation import Sampling
+from schemas.errors import EngineFailed, TurnwireError
+from services.runtime.config import WorkerConfig
+from services.tokenization.model_files import with_defaults
+from services.worker.engine import Delta, EngineInfo, EngineRequest, Sink
+from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread
+from services.worker.engines.transformers.adapter import MAX_SEED, Progress, parse_args, row_arguments
+from services.worker.engines.transformers.loader import Loaded, load_model
+
+WATCH_INTERVAL_S = 0.25
+
+
+class _ProbeSink:
+    """The sink of the first token, which tests the engine."""
+
+    def __init__(self, ended: "asyncio.Future[None]") -> None:
+        self.ended = ended
+
+    def put(self, delta: Delta) -> None:
+        if delta.finish is not None and not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: TurnwireError) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+
+class TransformersEngine:
+    """`Engine` over `ContinuousBatchingManager`."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._args = parse_args(config.engine_args)
+        self._turns = OpenTurns("transformers")
+        self._keys = count()
+        self._cached: dict[str, int] = {}
+        """Prompt tokens found in the cache, by the library's request id; written on the library's thread."""
+        self._held = 0
+        self._stopping = False
+        self._watcher: asyncio.Task[None] | None = None
+        self._manager: Any = None
+        self._rows: Any = None
+        self._guides: Any = None
+        self._own: Sampling
+        """The model's defaults."""
+        self._info: EngineInfo
+
+    async def start(self) -> EngineInfo:
+        """Loads the model, starts the library's thread and decodes one token.
+
+        Raises EngineFailed, with the library's message, if any of it fails.
+        """
+        # The library's thread is not a daemon by itself: an exception anywhere would leave a process that never ends.
+        # Threads inherit that from the thread that starts them.
+        try:
+            loaded = await in_daemon_thread(self._load, "transformers-load")
+        except Exception as error:
+            raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
+        self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
+        self._rows, self._guides = loaded.rows, loaded.guides
+        self._watcher = asyncio.create_task(self._watch())
+        try:
+            await self._decode_one()
+        except EngineFailed:
+            await self.stop(1.0)
+            raise
+        return self._info
+
+    async def _decode_one(self) -> None:
+        first = _ProbeSink(asyncio.get_running_loop().create_future())
+        handle = self.open(EngineRequest("start", [0], Sampling(max_tokens=1), []), first)
+        try:
+            await first.ended
+        finally:
+            handle.close()
+
+    def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
+        """See `Engine.open`."""
+        progress = Progress(request)
+        # A new id for each request: the library hangs on a duplicate, and a late cancellation would hit the successor.
+        key = f"{request.id}#{next(self._keys)}"
+        prompt_tokens = len(request.token_ids)
+        turn = self._turns.open(request.id, sink, lambda: self._release(key, prompt_tokens, progress))
+        self._held += prompt_tokens
+        try:
+            added = self._submit(key, turn, request, progress)
+        except Exception:
+            turn.close()
+            raise
+        if not added:
+            turn.close()  # the exception reports the death to this one
+            self._turns.die("the generation thread has ended")
+            raise self._turns.died()
+        return turn
+
+    def load(self) -> Load:
+        """See `Engine.load`."""
+        running = min(len(self._turns), self._config.slots)
+        capacity = self._info.kv_tokens or 0
+        return Load(
+            running=running,
+            waiting=len(self._turns) - running,
+            slots=self._config.slots,
+            queue_limit=self._config.queue_limit,
+            kv_used=min(1.0, self._held / capacity) if capacity else None,
+        )
+
+    def healthy(self) -> bool:
+        """See `Engine.healthy`."""
+        # Not `fatal_error`: it stays None after some of the library's deaths.
+        return self._turns.death is None and (self._stopping or self._manager is None or self._manager.is_running())
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Engine.stop`."""
+        self._stopping = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._turns.stop()
+        manager = self._manager
+        if manager is None:
+            return
+        # Hard: a soft stop decodes every open turn to its end first.
+        with contextlib.suppress(TimeoutError):
+            stop = in_daemon_thread(
+                lambda: manager.stop(block=True, timeout=grace_s, hard_stop=True), "transformers-stop"
+            )
+            await asyncio.wait_for(stop, grace_s)
+        gc.collect()
+
+    def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> bool:
+        """Submits the request. False: the library takes nothing any more."""
+        arguments: dict[str, Any] = {}
+        host_logprobs: Mapping[int, list[tuple[int, float]]] | None = None
+        if self._args.mode == "sampling":
+            sampling = with_defaults(request.sampling, self._own)
+            seed = None if sampling.logprobs is None else random.randrange(MAX_SEED)
+            arguments = row_arguments(sampling, seed)
+            host_logprobs = self._open_row(key, request, sampling)
+        # The handler first: outputs that come before it land in a shared queue, and the turn would hang.
+        self._manager.register_result_handler(key, self._callback(key, turn, progress, host_logprobs))
+        added = self._manager.add_request(
+            list(request.token_ids),
+            request_id=key,
+            max_new_tokens=progress.max_new_tokens,
+            streaming=True,
+            eos_token_id=progress.eos_token_id,
+            **arguments,
+        )
+        return added is not None
+
+    def _open_row(
+        self, key: str, request: EngineRequest, sampling: Sampling
+    ) -> Mapping[int, list[tuple[int, float]]] | None:
+        """Opens the row of a request that needs one; returns where its log probabilities will be. Raises Invalid."""
+        if self._rows is None:
+            return None
+        from services.worker.engines.transformers.rows import Row, needs_row
+
+        guide = self._guides.open(request.guided) if request.guided is not None and self._guides is not None else None
+        if not needs_row(sampling, guide is not None):
+            return None
+        row = Row(request, sampling, guide)
+        self._rows.open(key, row)
+        return row.logprobs
+
+    def _callback(
+        self, key: str, turn: OpenTurn, progress: Progress, host_logprobs: Mapping[int, list[tuple[int, float]]] | None
+    ) -> Callable[[Any], None]:
+        def deliver(output: Any) -> None:
+            # Nothing may be raised here: all outputs of a step are delivered in one go, and the others would be lost.
+            try:
+                progress.finished = output.is_finished()
+                if output.error is not None:
+                    self._failed(turn, output.error)
+                elif not turn.ended:
+                    before = progress.taken
+                    cached = None if before else self._cached.pop(key, 0)
+                    delta = progress.take(output.generated_tokens, output.logprobs, cached, host_logprobs)
+                    self._held += progress.taken - before
+                    turn.put(delta)
+            except Exception as error:
+                turn.fail(EngineFailed(f"{type(error).__name__}: {error}"))
+
+        return deliver
+
+    def _failed(self, turn: OpenTurn, error: str) -> None:
+        """One request was refused, or the whole thread is ending: it fails its requests one by one first."""
+        status = getattr(self._manager, "background_thread_status", None)
+        stopping = status is not None and status.local_status >= status.HARD_STOP
+        if stopping or not self._manager.is_running() or getattr(self._manager, "fatal_error", None) is not None:
+            self._turns.die(error)
+        else:
+            turn.fail(EngineFailed(f"transformers: {error}"))
+
+    def _release(self, key: str, prompt_tokens: int, progress: Progress) -> None:
+        """The turn has ended. A cancelled request gets no last output, so that its handler would stay for ever."""
+        self._held -= prompt_tokens + progress.taken
+        self._cached.pop(key, None)
+        if self._rows is not None:
+            self._rows.close(key)
+        if not progress.finished:
+            self._manager.cancel_request(key)
+            router = self._manager.output_router
+            with router._lock:
+                router.result_handlers.pop(key, None)
+
+    async def _watch(self) -> None:
+        """Detects a thread that has ended without a report, or is stuck in a step."""
+        loop = asyncio.get_running_loop()
+        steps, since = -1, loop.time()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            if not self._manager.is_running():
+                self._turns.die("the generation thread has ended")
+                return
+            now_at = self._manager.current_batch
+            if now_at != steps or not self._turns:
+                steps, since = now_at, loop.time()
+            elif loop.time() - since > self._config.watchdog_s:
+                self._turns.die(f"no step in {self._config.watchdog_s:.0f} s")
+                return
+
+    def _load(self) -> Loaded:
+        """On a thread of its own: up to the running generation thread."""
+        loaded = load_model(self._config, self._args)
+        self._observe(loaded.manager.batch_processor.cache)
+        loaded.manager.current_batch = 0
+        loaded.manager.start()
+        return loaded
+
+    def _observe(self, cache: Any) -> None:
+        """Records how much of a prompt the library found in its cache: only its own search reports it."""
+        search = cache.search_prefix_match
+
+        def observed(request_id: str, prompt_ids: list[int]) -> int:
+            found: int = search(request_id, prompt_ids)
+            self._cached[request_id] = found
+            return found
+
+        cache.search_prefix_match = observed

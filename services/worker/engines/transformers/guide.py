@@ -1,0 +1,87 @@
+"""Guided decoding for the transformers engine, with llguidance where it is installed (extra `guided`)."""
+
+import contextlib
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from schemas.conversation import OutputFormat
+from schemas.errors import Invalid
+
+_SPACING = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
+"""Room for a deep indent. With unlimited white space, small models write it to the end of the window."""
+_BITS = torch.arange(8, dtype=torch.uint8)
+
+
+class Guide:
+    """One request's grammar, and the position of its output in it."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """Advances over decoded tokens. What does not fit (an end token, or unguided text of an earlier attempt) ends
+        the guidance."""
+        if tokens and not self._matcher.is_stopped():
+            self._matcher.try_consume_tokens(list(tokens))
+
+    def mask(self, scores: torch.Tensor, stop_ids: Sequence[int]) -> None:
+        """Leaves of one row only what the grammar allows next. Where the output is complete the turn may end; where
+        nothing can follow, it must."""
+        matcher = self._matcher
+        if matcher.is_error():
+            return
+        if matcher.is_stopped():
+            allowed = torch.zeros(scores.size(-1), dtype=torch.bool)
+        else:
+            allowed = _unpacked(matcher.compute_bitmask(), scores.size(-1))
+        ends = matcher.is_stopped() or matcher.is_accepting()
+        if stop_ids:
+            allowed[list(stop_ids)] = ends
+        if allowed.any():
+            scores.masked_fill_(~allowed.to(scores.device), -torch.inf)
+
+
+class Guides:
+    """Makes guides for one tokenizer. Its tables take a second, once."""
+
+    def __init__(self, tokenizer: Any, vocabulary: int) -> None:
+        """Raises ImportError where llguidance is not installed, ValueError for a tokenizer that it cannot read."""
+        self._library = importlib.import_module("llguidance")
+        self._tokenizer = importlib.import_module("llguidance.hf").from_tokenizer(tokenizer, n_vocab=vocabulary)
+
+    def open(self, form: OutputFormat) -> Guide:
+        """Raises Invalid, with the library's message, for a schema that it does not support."""
+        schema = form.schema if form.kind == "json_schema" and form.schema is not None else {"type": "object"}
+        matcher = self._library.LLMatcher
+        try:
+            grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), defaults=_SPACING)
+        except ValueError as error:
+            raise Invalid(f"the schema cannot be kept to: {error}", param="response_format") from None
+        made = matcher(self._tokenizer, grammar)
+        if problem := made.get_error():
+            raise Invalid(f"the schema cannot be kept to: {problem}", param="response_format")
+        return Guide(made)
+
+
+def load_guides(model: str, vocabulary: int, *, trust_remote_code: bool) -> Guides | None:
+    """For a model directory or hub id; None where there is no llguidance, or no tokenizer that it can read."""
+    with contextlib.suppress(ImportError, OSError, ValueError, TypeError, AttributeError):
+        importlib.import_module("llguidance")
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        return Guides(tokenizer, max(vocabulary, len(tokenizer)))
+    return None
+
+
+def _unpacked(mask: bytes, vocabulary: int) -> torch.Tensor:
+    """A mask of one bit for each token as booleans."""
+    bits = (torch.frombuffer(bytearray(mask), dtype=torch.uint8).unsqueeze(-1) >> _BITS) & 1
+    allowed = bits.flatten().bool()
+    if allowed.size(0) < vocabulary:
+        return torch.nn.functional.pad(allowed, (0, vocabulary - allowed.size(0)))
+    return allowed[:vocabulary]

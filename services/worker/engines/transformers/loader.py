@@ -1,0 +1,158 @@
+"""Loads a model for transformers' continuous batching: device, threads, weights, cache."""
+
+import dataclasses
+import os
+import sys
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from services.runtime.config import WorkerConfig
+from services.tokenization.model_files import ModelFacts, read_facts
+from services.worker.engine import EngineInfo
+from services.worker.engines.transformers.adapter import EngineArgs, batching_options, cpu_kv_tokens
+
+MAX_THREADS = 8
+DEFAULT_WINDOW = 4096
+
+
+class Loaded(Struct, frozen=True):
+    """A model that is ready to decode; its generation thread is not started yet."""
+
+    manager: Any
+    """`ContinuousBatchingManager`, its cache allocated and its CUDA graphs captured."""
+    facts: ModelFacts
+    info: EngineInfo
+    rows: Any = None
+    """`rows.Rows`, where tokens are sampled and steps run without CUDA graphs."""
+    guides: Any = None
+    """`guide.Guides`, where there are rows and llguidance is installed."""
+
+
+def load_model(config: WorkerConfig, args: EngineArgs) -> Loaded:
+    """Blocks until the model is loaded. Propagates errors of torch and transformers."""
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when OpenMP is loaded
+    import torch
+    import transformers
+
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    facts = read_facts(config.model)
+    device = _device(torch, config.device)
+    if device.type == "cpu":
+        torch.set_num_threads(args.threads or _cpu_threads())
+    model = _model(torch, transformers, config, args, device)
+    window = config.max_model_len or facts.window or DEFAULT_WINDOW
+    kv_tokens = config.kv_tokens
+    if kv_tokens is None and device.type == "cpu":
+        kv_tokens = cpu_kv_tokens(_kv_bytes_per_token(model), _free_memory(), window)
+    manager, rows = _manager(model, config, args, kv_tokens)
+    # Makes the cache and captures CUDA graphs here, where an exception reaches the caller.
+    manager.warmup()
+    info = _describe(manager, facts, config, args, window)
+    if rows is None:
+        return Loaded(manager, facts, info)
+    from services.worker.engines.transformers.guide import load_guides
+    from services.worker.engines.transformers.rows import FEATURES
+
+    guides = load_guides(config.model, info.vocab_size or 0, trust_remote_code=config.trust_remote_code)
+    features = info.features | FEATURES | ({"guided"} if guides is not None else set())
+    return Loaded(manager, facts, replace(info, features=frozenset(features)), rows, guides)
+
+
+def _model(torch: Any, transformers: Any, config: WorkerConfig, args: EngineArgs, device: Any) -> Any:
+    dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
+    options: dict[str, Any] = {
+        "attn_implementation": args.attn_implementation,
+        "dtype": dtype,
+        "trust_remote_code": config.trust_remote_code,
+        **args.model_kwargs,
+    }
+    auto = transformers.AutoModelForCausalLM
+    if args.load_format == "dummy":
+        if args.seed is not None:
+            torch.manual_seed(args.seed)
+        own = transformers.AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        if dtype == "auto":
+            options["dtype"] = getattr(own, "dtype", None) or torch.float32
+        return auto.from_config(own, **options).to(device).eval()
+    model = auto.from_pretrained(config.model, **options)
+    return (model if "device_map" in options else model.to(device)).eval()
+
+
+def _manager(model: Any, config: WorkerConfig, args: EngineArgs, kv_tokens: int | None) -> tuple[Any, Any]:
+    """The library's manager, and the rows of its requests where steps run without CUDA graphs."""
+    from transformers import GenerationConfig
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+    on_cpu = model.device.type == "cpu"
+    known = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+    options = batching_options(args, slots=config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, known=known)
+    sampling = args.mode == "sampling"
+    # Neutral, so that the library makes no processors of its own; end tokens come with each request.
+    neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampling else {}
+    generation = GenerationConfig(do_sample=sampling, eos_token_id=-1, **neutral)  # type: ignore[no-untyped-call]
+    manager = model.init_continuous_batching(
+        generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**options)
+    )
+    if not sampling:
+        return manager, None
+    from services.worker.engines.transformers.sampler import install
+
+    if not on_cpu and not (options.get("use_cuda_graph") is False and options.get("use_async_batching") is False):
+        install(manager.logit_processor, eager=False)
+        return manager, None
+    from services.worker.engines.transformers.rows import LogprobCollector, Rows, Shaper
+
+    rows = Rows()
+    install(manager.logit_processor, eager=True, before=[Shaper(rows)], after=[LogprobCollector(rows)])
+    return manager, rows
+
+
+def _describe(manager: Any, facts: ModelFacts, config: WorkerConfig, args: EngineArgs, window: int) -> EngineInfo:
+    from transformers import __version__
+
+    cache = manager.batch_processor.cache
+    resolved = manager.continuous_batching_config
+    page = getattr(resolved, "page_size", None) or resolved.block_size
+    capacity = (cache.num_blocks - 1) * page
+    shares = bool(cache.use_prefix_sharing)
+    features = {"sampling", "seed", "min_p"} if args.mode == "sampling" else {"logprobs"}
+    return EngineInfo(
+        name="transformers",
+        version=__version__,
+        max_model_len=min(window, capacity),
+        slots=config.slots,
+        block_tokens=page if shares else None,
+        kv_tokens=capacity,
+        eos_ids=facts.eos_ids,
+        features=frozenset(features | ({"prefix_cache"} if shares else set())),
+        vocab_size=manager.model.get_input_embeddings().num_embeddings,
+    )
+
+
+def _device(torch: Any, name: str) -> Any:
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _cpu_threads() -> int:
+    """OMP_NUM_THREADS if set; else all cores but one, which the event loop and everything else needs."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() else max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
+
+
+def _kv_bytes_per_token(model: Any) -> int:
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * width * model.dtype.itemsize)
+
+
+def _free_memory() -> int:
+    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

@@ -1,0 +1,155 @@
+"""Does on the host what a captured CUDA graph cannot: penalties, biases, a least length, guided decoding, and log
+probabilities. Only where steps run without CUDA graphs: on a CPU, or with graphs switched off.
+
+The scores are changed row by row, and only for requests that need it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from schemas.conversation import Sampling
+from services.worker.engine import EngineRequest, required_features
+from services.worker.engines.transformers.guide import Guide
+from services.worker.engines.transformers.sampler import Column
+
+FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
+
+
+def needs_row(sampling: Sampling, guided: bool) -> bool:
+    """Whether a request needs any of this."""
+    return guided or any(feature in FEATURES for _, feature in required_features(sampling))
+
+
+class Row:
+    """One request. Made on the event loop, used on the library's thread; `logprobs` is read on the loop again, only up
+    to tokens that have come out."""
+
+    def __init__(self, request: EngineRequest, sampling: Sampling, guide: Guide | None) -> None:
+        self.logprobs: dict[int, list[tuple[int, float]]] = {}
+        """By output index: the chosen token and the likeliest others, with the model's own log probabilities."""
+        self.top = sampling.logprobs
+        self._sampling = sampling
+        self._guide = guide
+        self._stops = list(request.stop_ids)
+        self._prompt = len(request.token_ids)
+        resumed = request.token_ids[self._prompt - request.resumed :]
+        self._counts = Counter(resumed)
+        self._seen = sorted(set(request.token_ids)) if sampling.repetition_penalty not in (None, 1.0) else []
+        self._taken = 0
+        if guide is not None:
+            guide.take(resumed)
+
+    def follow(self, state: Any) -> None:
+        """Takes in the tokens that the library has decoded since the last step. A request that it puts back to be
+        decoded later has them at the end of its prompt."""
+        fresh = list(state.generated_tokens[self._taken - (len(state.initial_tokens) - self._prompt) :])
+        self._taken += len(fresh)
+        self._counts.update(fresh)
+        if self._seen:
+            self._seen = sorted({*self._seen, *fresh})
+        if self._guide is not None:
+            self._guide.take(fresh)
+
+    def shape(self, scores: torch.Tensor) -> None:
+        """Changes the scores of the next token, one row, in place."""
+        sampling = self._sampling
+        if self._seen:
+            self._repeat(scores, float(sampling.repetition_penalty or 1.0))
+        if self._counts and (sampling.presence_penalty or sampling.frequency_penalty):
+            ids = torch.tensor(list(self._counts), device=scores.device)
+            counts = torch.tensor(list(self._counts.values()), device=scores.device, dtype=scores.dtype)
+            scores[ids] -= (sampling.presence_penalty or 0.0) + (sampling.frequency_penalty or 0.0) * counts
+        if sampling.logit_bias:
+            ids = torch.tensor(list(sampling.logit_bias), device=scores.device)
+            scores[ids] += torch.tensor(list(sampling.logit_bias.values()), device=scores.device, dtype=scores.dtype)
+        if self._taken < (sampling.min_tokens or 0) and self._stops:
+            scores[self._stops] = -torch.inf
+        if self._guide is not None:
+            self._guide.mask(scores, self._stops)
+
+    def _repeat(self, scores: torch.Tensor, penalty: float) -> None:
+        ids = torch.tensor(self._seen, device=scores.device)
+        there = scores[ids]
+        scores[ids] = torch.where(there < 0, there * penalty, there / penalty)
+
+    def record(self, logprobs: torch.Tensor, chosen: int) -> None:
+        """Records a step's log probabilities: of the model's own distribution, and of the token chosen from it."""
+        values, ids = logprobs.topk(min((self.top or 0) + 1, logprobs.size(-1)))
+        others = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if int(i) != chosen][: self.top or 0]
+        self.logprobs[self._taken] = [(chosen, float(logprobs[chosen])), *others]
+
+
+class Rows:
+    """The rows of all open requests, and those of the present step."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Row] = {}
+        self.step: list[tuple[int, Row]] = []
+        """Place in the batch and row, of the requests that have one."""
+        self.raw: dict[int, torch.Tensor] = {}
+        """Log probabilities before anything was changed, for rows that report them."""
+
+    def open(self, key: str, row: Row) -> None:
+        """Adds a request's row."""
+        self._open[key] = row
+
+    def close(self, key: str) -> None:
+        """The request has ended."""
+        self._open.pop(key, None)
+
+    def begin(self, requests: Sequence[Any]) -> None:
+        """Begins a step in which each of these requests gets a token."""
+        self.step = []
+        for place, request in enumerate(requests):
+            row = self._open.get(request.state.request_id)
+            if row is not None:
+                row.follow(request.state)
+                self.step.append((place, row))
+
+
+class Shaper(Column):
+    """The first processor: changes the scores of the rows that need it."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__("pick")
+        self.supported_kwargs = {}
+        self._rows = rows
+
+    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
+        """Nothing is kept in the library's own tensors."""
+        self._rows.begin(requests_with_new_token)
+        return super().prepare_tensor_args(requests_with_new_token)
+
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        """The scores from which to choose."""
+        rows = self._rows
+        rows.raw = {}
+        if not rows.step:
+            return scores
+        scores = scores.to(torch.float32, copy=True)
+        for place, row in rows.step:
+            if row.top is not None:
+                rows.raw[place] = scores[place].log_softmax(dim=-1)
+            row.shape(scores[place])
+        return scores
+
+
+class LogprobCollector(Column):
+    """The last processor: records which token each row has chosen. Rows that report log probabilities have chosen by
+    now (`pick`), so that one score is left."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__("pick")
+        self.supported_kwargs = {}
+        self._rows = rows
+
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        """`scores`, untouched."""
+        for place, row in self._rows.step:
+            raw = self._rows.raw.get(place)
+            if raw is not None:
+                row.record(raw, int(scores[place].argmax()))
+        return scores

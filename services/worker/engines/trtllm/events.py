@@ -1,0 +1,87 @@
+"""Translates TensorRT-LLM's KV-cache events and iteration statistics. Pure.
+
+The shapes are those of `get_kv_cache_events` and `get_stats` in 1.2 and in 2026's main; fields that only newer releases
+have are optional.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+
+
+class KvTranslator:
+    """Turns the engine's event dicts into `KvEvent`s, in order.
+
+    The engine also announces blocks that are not full; they are left out, and their removal with them. Ids count up per
+    rank: a gap means that the engine's ring buffer ran over, and that what is known of that rank is void. With
+    sliding-window layers every event comes once per window; only the largest window, which holds the whole prompt,
+    counts.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._last: dict[int, int] = {}
+        self._partial: set[tuple[int, BlockHash]] = set()
+        self._window: dict[int, int] = {}
+
+    def translate(self, events: Iterable[Mapping[str, Any]]) -> list[KvEvent]:
+        """The events of one poll. Those of unknown type, or malformed, are skipped."""
+        translated: list[KvEvent] = []
+        for event in events:
+            rank = int(event.get("attention_dp_rank") or 0)
+            if self._gap(rank, event.get("event_id")):
+                self._partial = {(of, block) for of, block in self._partial if of != rank}
+                translated.append(CacheCleared(rank))
+            data = event.get("data") or {}
+            if not self._counts(rank, event.get("window_size")):
+                continue
+            if data.get("type") == "stored":
+                translated += self._stored(rank, data)
+            elif data.get("type") == "removed":
+                translated += self._removed(rank, data)
+        return translated
+
+    def _gap(self, rank: int, event_id: Any) -> bool:
+        if not isinstance(event_id, int):
+            return False
+        last = self._last.get(rank)
+        self._last[rank] = event_id
+        return last is not None and event_id > last + 1
+
+    def _counts(self, rank: int, window: Any) -> bool:
+        if not isinstance(window, int):
+            return True
+        self._window[rank] = max(window, self._window.get(rank, window))
+        return window == self._window[rank]
+
+    def _stored(self, rank: int, data: Mapping[str, Any]) -> list[KvEvent]:
+        whole: list[tuple[BlockHash, list[int]]] = []
+        salt: str | None = None
+        for block in data.get("blocks") or []:
+            tokens = [token.get("token_id") for token in block.get("tokens") or []]
+            block_hash = block.get("block_hash")
+            if len(tokens) != self._block_tokens or not all(type(token) is int for token in tokens):
+                self._partial.add((rank, block_hash))  # partly filled, or an image's place
+                break  # what follows has no known parent
+            # A block that was announced half full comes again, under the same hash, when it is whole.
+            self._partial.discard((rank, block_hash))
+            salt = block.get("cache_salt") or salt
+            whole.append((block_hash, tokens))
+        parent = data.get("parent_hash")
+        if not whole or (rank, parent) in self._partial:
+            return []
+        return [BlocksStored(parent, whole, salt, rank)]
+
+    def _removed(self, rank: int, data: Mapping[str, Any]) -> list[KvEvent]:
+        hashes = data.get("block_hashes") or []
+        known = [block for block in hashes if (rank, block) not in self._partial]
+        self._partial.difference_update((rank, block) for block in hashes)
+        return [BlocksRemoved(known, rank)] if known else []
+
+
+def kv_used(stats: Mapping[str, Any]) -> float | None:
+    """Share of the KV cache in use by one iteration's statistics, 0 to 1; None where they lack it."""
+    cache = stats.get("kvCacheStats") or {}
+    used, most = cache.get("usedNumBlocks"), cache.get("maxNumBlocks")
+    return min(1.0, used / most) if isinstance(used, int) and isinstance(most, int) and most > 0 else None

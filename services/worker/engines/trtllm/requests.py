@@ -1,0 +1,216 @@
+"""Makes arguments for TensorRT-LLM, and deltas of its outputs. Pure: nothing here imports it.
+
+Written to the LLM API's reference of 1.2 and of 2026's main, and to what other wrappers of it found out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import EngineFailed
+from schemas.events import FinishReason
+from services.runtime.config import WorkerConfig
+from services.tokenization.model_files import with_defaults
+from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
+from services.worker.engines.trtllm.signature import Capabilities
+
+BLOCK_TOKENS = 32
+"""TensorRT-LLM's own default for `tokens_per_block`."""
+EVENT_BUFFER = 65_536
+_NAMES = {"logit_bias": "embedding_bias"}
+"""Arguments of `SamplingParams` that have another name than the field of `Sampling`."""
+
+
+def llm_arguments(config: WorkerConfig, can: Capabilities) -> dict[str, Any]:
+    """Keyword arguments for `LLM`; the worker's `engine_args` override ours, also inside nested configs.
+
+    The tokenizer stays (no `skip_tokenizer_init`): guided decoding needs its vocabulary; requests set
+    `detokenize=False`, so that it costs nothing.
+    """
+    own: dict[str, Any] = {
+        "model": config.model,
+        "trust_remote_code": config.trust_remote_code,
+        "max_batch_size": config.slots,
+        # Without chunked prefill a prompt longer than max_num_tokens (8192) is refused.
+        "enable_chunked_prefill": True,
+        "enable_iter_perf_stats": True,
+        "guided_decoding_backend": "xgrammar",
+        "kv_cache_config": {"enable_block_reuse": True, "event_buffer_max_size": EVENT_BUFFER},
+        # By default LLM() reports its use to NVIDIA.
+        "telemetry_config": {"disabled": True},
+        "scheduler_config": {"waiting_queue_policy": "priority"} if "waiting_queue_policy" in can.scheduler else {},
+    }
+    if config.max_model_len is not None:
+        own["max_seq_len"] = config.max_model_len
+    if config.dtype != "auto":
+        own["dtype"] = config.dtype
+    if config.kv_tokens is not None:
+        own["kv_cache_config"]["max_tokens"] = config.kv_tokens
+    known = {name: value for name, value in own.items() if name in can.llm and value != {}}
+    return _merged({"model": config.model} | known, config.engine_args or {})
+
+
+def features(arguments: Mapping[str, Any], can: Capabilities, vocab_size: int | None = None) -> frozenset[str]:
+    """The features of an engine that was built with `arguments`, for a model with so many tokens."""
+    cache = arguments.get("kv_cache_config") or {}
+    found = {field.feature for field in SAMPLING_FIELDS.values()} | {"top_logprobs"}
+    found -= {field.feature for name, field in SAMPLING_FIELDS.items() if _NAMES.get(name, name) not in can.sampling}
+    if not vocab_size:
+        found.discard("logit_bias")
+    if arguments.get("guided_decoding_backend") and not arguments.get("skip_tokenizer_init"):
+        found.add("guided")
+    if cache.get("enable_block_reuse", True):
+        found.add("prefix_cache")
+        if cache.get("event_buffer_max_size"):
+            found.add("kv_events")
+    if "cache_salt" in can.generate:
+        found.add("salt")
+    scheduler = arguments.get("scheduler_config") or {}
+    if "priority" in can.generate and scheduler.get("waiting_queue_policy") == "priority":
+        found.add("priority")
+    return frozenset(found)
+
+
+def sampling_arguments(
+    request: EngineRequest, own: Sampling, eos_ids: Sequence[int], can: Capabilities
+) -> dict[str, Any]:
+    """Keyword arguments for a `SamplingParams` of this request alone: `generate_async` changes the one that it gets.
+
+    `own`: the model's defaults. Fields of `Sampling` go by their own names. The caller adds `logit_bias` and guided
+    decoding, for which classes are needed.
+    """
+    sampling = with_defaults(request.sampling, own)
+    end = end_token(request, eos_ids)
+    # Without stop ids nothing ends the turn but its limit. An end id must be given all the same, or SamplingParams
+    # takes the tokenizer's.
+    end_id = end if end is not None else next(iter(eos_ids), -1)
+    others = [token for token in request.stop_ids if token != end]
+    arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS if name not in _NAMES} | {
+        "end_id": end_id,
+        "pad_id": end_id,
+        "stop_token_ids": others or None,
+        "ignore_eos": end is None,
+        # 0 is refused; the one token is dropped.
+        "max_tokens": max(1, sampling.max_tokens or 0),
+        "min_tokens": sampling.min_tokens or None,
+        "detokenize": False,
+        # Otherwise the last step removes the stop token from the ids.
+        "include_stop_str_in_output": True,
+        "top_k": max(0, sampling.top_k) if sampling.top_k is not None else None,  # -1 is refused, 0 is off
+        # 0 would switch them off.
+        "logprobs": max(1, sampling.logprobs) if sampling.logprobs is not None else None,
+    }
+    return {name: value for name, value in arguments.items() if value is not None and name in can.sampling}
+
+
+def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
+    """The one stop id that TensorRT-LLM takes as its end id, a real end token if there is one; the others go where stop
+    words go. None: the request has no stop ids."""
+    return next((token for token in eos_ids if token in request.stop_ids), next(iter(request.stop_ids), None))
+
+
+def guided_arguments(form: OutputFormat) -> dict[str, Any]:
+    """The one keyword argument for `GuidedDecodingParams`."""
+    if form.kind == "json_schema" and form.schema is not None:
+        return {"json": form.schema}
+    return {"json_object": True}
+
+
+def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
+    """What is added to each token's score: a row over the whole vocabulary (`embedding_bias`)."""
+    row = [0.0] * vocab_size
+    for token, bias in logit_bias.items():
+        row[token] = bias
+    return row
+
+
+def generate_arguments(request: EngineRequest, can: Capabilities) -> dict[str, Any]:
+    """Keyword arguments for `generate_async`, beside the prompt and its sampling."""
+    arguments: dict[str, Any] = {"streaming": True}
+    if request.cache_salt is not None and "cache_salt" in can.generate:
+        arguments["cache_salt"] = request.cache_salt
+    if request.priority and "priority" in can.generate:
+        arguments["priority"] = squashed(request.priority)
+    return arguments
+
+
+def squashed(priority: int) -> float:
+    """Any whole number in TensorRT-LLM's range of 0 to 1, in order, with 0 at its default of 0.5."""
+    return 0.5 + priority / (2.0 * (1.0 + abs(priority)))
+
+
+class Progress:
+    """Turns one request's output, an object that the engine changes in place, into deltas."""
+
+    def __init__(self, request: EngineRequest, eos_ids: Sequence[int]) -> None:
+        self._prompt = len(request.token_ids)
+        self._stops = frozenset(request.stop_ids)
+        self._end_id = end_token(request, eos_ids)
+        self._logprobs = request.sampling.logprobs
+        self._prefill_only = request.sampling.max_tokens == 0
+        self._seen = 0
+        self._started = False
+
+    def take(self, output: Any) -> Delta:
+        """What is new in `output`. Raises EngineFailed for an end that the contract does not have.
+
+        `token_ids` holds all tokens so far. It may get shorter at the end, where stop words are cut off, so that the
+        cursor may stand behind it. Whether the end id is among them depends on the backend: both are accepted. A stop
+        token that stands last is held back until the engine reports whether it was the end.
+        """
+        if not output.outputs:
+            raise EngineFailed("TensorRT-LLM sent a response without an output")
+        out = output.outputs[0]
+        ids: list[int] = list(out.token_ids[self._seen :])
+        stop_id: int | None = None
+        reason = out.finish_reason
+        if ids and ids[-1] in self._stops:
+            stop_id = ids.pop()
+        delta = Delta([] if self._prefill_only else ids, cached=self._cached(output))
+        if reason is not None:
+            delta.finish = self._finish(reason)
+            if stop_id is not None and not self._prefill_only and delta.finish is FinishReason.LENGTH:
+                delta.finish = FinishReason.STOP  # the limit and the end in one token
+            if delta.finish is FinishReason.STOP:
+                delta.stop_id = stop_id if stop_id is not None else self._stop_id(out.stop_reason)
+        if self._logprobs is not None:
+            delta.logprobs = self._chosen(out.logprobs or [], delta.ids)
+        self._seen += len(ids)
+        return delta
+
+    def _finish(self, reason: str) -> FinishReason:
+        if self._prefill_only and reason in {"stop", "length"}:
+            return FinishReason.LENGTH
+        known = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED}
+        if reason not in known:
+            raise EngineFailed(f"TensorRT-LLM ended the request: {reason}")
+        return known[reason]
+
+    def _stop_id(self, stop_reason: Any) -> int | None:
+        return stop_reason if isinstance(stop_reason, int) else self._end_id
+
+    def _cached(self, output: Any) -> int | None:
+        """Reported with the first response."""
+        if self._started:
+            return None
+        self._started = True
+        return min(self._prompt, int(getattr(output, "cached_tokens", 0) or 0))
+
+    def _chosen(self, logprobs: Sequence[Any], ids: Sequence[int]) -> list[list[tuple[int, float]]]:
+        """Each id's (token, log probability) pairs, the chosen one first. Either dicts by token, or plain numbers."""
+        chosen_first: list[list[tuple[int, float]]] = []
+        for token, entry in zip(ids, logprobs[self._seen :], strict=False):
+            pairs: dict[int, Any] = dict(entry) if isinstance(entry, Mapping) else {token: entry}
+            values = {key: float(getattr(value, "logprob", value)) for key, value in pairs.items()}
+            chosen = values.pop(token, float("-inf"))
+            others = sorted(values.items(), key=lambda pair: -pair[1])
+            chosen_first.append([(token, chosen), *others[: self._logprobs]])
+        return chosen_first
+
+
+def _merged(own: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(own)
+    for name, value in given.items():
+        mine = merged.get(name)
+        merged[name] = _merged(mine, value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
+    return merged

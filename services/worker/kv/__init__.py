@@ -1,0 +1,1 @@
+"""Which KV blocks this worker holds, and their publication."""

@@ -1,0 +1,123 @@
+"""Indexes what this worker's KV cache holds, by the keys that all workers share. Pure.
+
+It has two sources. An engine with KV events reports every block, and its hash is kept beside our key. Of any other
+engine with a prefix cache the index assumes what such a cache does: the blocks of a turn's prompt are there when it is
+taken, those of its output when it ends, and the least recently used go when the capacity is reached.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from schemas.frames import pack_ids
+from services.tokenization.block_keys import block_keys, root
+from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+from services.worker.kv.held_blocks import HeldBlocks
+
+DEFAULT_BLOCKS = 65536
+"""Assumed where an engine does not report its capacity."""
+
+
+class Changes(Struct):
+    """Changes since the last call. `cleared` applies first, then removals."""
+
+    cleared: bool = False
+    stored: dict[int, None] = {}
+    removed: dict[int, None] = {}
+
+    def __bool__(self) -> bool:
+        return self.cleared or bool(self.stored) or bool(self.removed)
+
+
+class KvBlockIndex:
+    """The blocks of one worker."""
+
+    def __init__(self, block_tokens: int, capacity_tokens: int | None) -> None:
+        self.block_tokens = block_tokens
+        self._assumed = HeldBlocks(max(1, capacity_tokens // block_tokens) if capacity_tokens else DEFAULT_BLOCKS)
+        self._reported: dict[int, int] = {}
+        """Key → how many ranks hold the block, by the engine's events."""
+        self._keys: dict[tuple[int, BlockHash], int] = {}
+        """(rank, the engine's hash) → key."""
+        self._changes = Changes()
+        self.followed = True
+        """Changes are recorded."""
+
+    def __len__(self) -> int:
+        return len(self._reported) + len(self._assumed)
+
+    def keys(self) -> list[int]:
+        """Every block; of the assumed ones the least recently used first."""
+        return [*self._reported, *self._assumed.keys()]
+
+    def take_changes(self) -> Changes:
+        """The changes since the last call."""
+        changes, self._changes = self._changes, Changes()
+        return changes
+
+    def event(self, event: KvEvent) -> None:
+        """Applies a KV event of the engine."""
+        if isinstance(event, BlocksStored):
+            self._store(event)
+        elif isinstance(event, BlocksRemoved):
+            for block in event.hashes:
+                key = self._keys.pop((event.rank, block), None)
+                if key is not None:
+                    self._release(key)
+        else:
+            self._clear(event)
+
+    def used(self, keys: Sequence[int]) -> None:
+        """The blocks of a prompt, or of a turn that ended, were computed or found just now, by an engine without
+        events."""
+        came, went = self._assumed.use(keys)
+        self._record(stored=came, removed=went)
+
+    def _store(self, event: BlocksStored) -> None:
+        if event.parent is None:
+            parent = root(event.salt)
+        else:
+            known = self._keys.get((event.rank, event.parent))
+            if known is None:
+                return  # the parent's event was lost: nothing tells what these blocks follow
+            parent = known
+        for block, ids in event.blocks:
+            parent = next(block_keys(pack_ids(ids), len(ids), parent=parent))
+            if self._keys.get((event.rank, block)) == parent:
+                continue
+            self._keys[event.rank, block] = parent
+            ranks = self._reported[parent] = self._reported.get(parent, 0) + 1
+            if ranks == 1:
+                self._record(stored=(parent,))
+
+    def _clear(self, event: CacheCleared) -> None:
+        if event.rank is None:
+            self._keys.clear()
+            self._reported.clear()
+            self._changes = Changes(cleared=True)
+            return
+        for rank, block in [known for known in self._keys if known[0] == event.rank]:
+            self._release(self._keys.pop((rank, block)))
+
+    def _release(self, key: int) -> None:
+        self._reported[key] -= 1
+        if not self._reported[key]:
+            del self._reported[key]
+            self._record(removed=(key,))
+
+    def _record(self, *, stored: Sequence[int] = (), removed: Sequence[int] = ()) -> None:
+        if self.followed:
+            _add(stored, self._changes.stored, unless=self._changes.removed)
+            _add(removed, self._changes.removed, unless=self._changes.stored)
+
+
+def _add(keys: Sequence[int], changed: dict[int, None], *, unless: dict[int, None]) -> None:
+    """Blocks that come and go between two calls did not change."""
+    if not unless or unless.keys().isdisjoint(keys):
+        changed.update(dict.fromkeys(keys))
+        return
+    for key in keys:
+        if key in unless:
+            del unless[key]
+        else:
+            changed[key] = None

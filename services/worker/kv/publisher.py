@@ -1,0 +1,147 @@
+"""Publishes which KV blocks this worker holds, and answers requests for all of them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from itertools import islice
+
+import msgspec
+
+from schemas import subjects
+from schemas.frames import pack_ids
+from schemas.kv import KvSnapshot, KvUpdate
+from services.runtime.bus import Message
+from services.runtime.process import Process
+from services.tokenization.block_keys import KeyMemo, PromptKeys, pack
+from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
+from services.worker.kv.blocks import Changes, KvBlockIndex
+from services.worker.kv.held_blocks import extended
+
+MAX_KEYS = 32768
+"""In one update; what is more goes into the next."""
+SNAPSHOT_SHARE = 0.5
+"""Of the largest message that the bus takes; what a cache holds beyond that is left out, the oldest first."""
+_KEY_CHARS = 11
+"""Of a key in JSON: eight bytes in base64."""
+PUBLISH_DELAY_S = 0.02
+"""What preprocessors have of a turn that goes on may be so late: they need it for the next one."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class PromptBlocks(msgspec.Struct, frozen=True):
+    """A prompt as the cache holds it."""
+
+    keys: PromptKeys
+    """Of its whole blocks."""
+    tail: bytes
+    """Its ids behind them (`pack_ids`)."""
+    salt: str | None
+
+
+class KvPublisher:
+    """Publishes one worker's changes: those within `PUBLISH_DELAY_S` together, and at once behind the end of a turn,
+    for its client may send the next request as soon as it has received that.
+
+    Until the first request for a snapshot no preprocessor follows this worker, and nothing is published. The index is
+    updated `PUBLISH_DELAY_S` behind the turns, one chain of blocks in a turn of the loop: no token waits for it.
+    """
+
+    def __init__(
+        self, process: Process, model: str, index: KvBlockIndex, events: AsyncIterator[KvEvent] | None = None
+    ) -> None:
+        """`events`: the engine's; None where the index has to assume what the cache does."""
+        self._process = process
+        self._model = model
+        self._index = index
+        self._events = events
+        index.followed = False
+        self._chains: deque[Callable[[], Sequence[int]]] = deque()
+        """Blocks that were used and are not in the index yet."""
+        self._seq = 0
+        self._due = False
+        self._memo = KeyMemo(index.block_tokens)
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self) -> None:
+        """Subscribes to requests for snapshots, and starts to read events."""
+        await self._process.subscribe(subjects.kv_snapshot(self._model, self._process.id), self._snapshot)
+        if self._events is not None:
+            self._process.spawn(self._read(self._events), "kv events")
+
+    def blocks(self, prompt: bytes, salt: str | None) -> PromptBlocks | None:
+        """The blocks of a prompt (`pack_ids`), for `used` and `ended`; None where the engine reports them itself."""
+        if self._events is not None:
+            return None
+        keys = PromptKeys(self._memo, prompt, salt)
+        return PromptBlocks(keys, prompt[len(keys) * self._index.block_tokens * 4 :], salt)
+
+    def used(self, blocks: PromptBlocks) -> None:
+        """A prompt with these blocks is being computed."""
+        self._chains.append(lambda: blocks.keys)
+        self._publish_soon()
+
+    def ended(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
+        """The turn has ended: its output is in the cache, too, but for the last token, which was never computed."""
+        tail = blocks.tail + pack_ids(output[:-1])
+        self._chains.append(partial(extended, blocks.keys, tail, self._index.block_tokens, blocks.salt))
+        if self._index.followed:
+            # A turn of the loop later: the end itself is written first.
+            self._loop.call_soon(self._loop.call_soon, self._enter)
+        else:
+            self._publish_soon()
+
+    async def _read(self, events: AsyncIterator[KvEvent]) -> None:
+        async for event in events:
+            self._index.event(event)
+            self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_later(PUBLISH_DELAY_S, self._enter)
+
+    def _enter(self) -> None:
+        self._due = False
+        if self._chains:
+            self._index.used(self._chains.popleft()())
+        if self._chains:
+            self._due = True
+            self._loop.call_soon(self._enter)
+        else:
+            self._publish()
+
+    def _publish(self) -> None:
+        changes = self._index.take_changes()
+        if changes:
+            for update in self._updates(changes):
+                self._process.publish(subjects.kv(self._model, self._process.id), update)
+
+    def _updates(self, changes: Changes) -> list[KvUpdate]:
+        updates: list[KvUpdate] = []
+        removed, stored, cleared = iter(changes.removed), iter(changes.stored), changes.cleared
+        while True:
+            gone = pack(islice(removed, MAX_KEYS))
+            new = b"" if gone else pack(islice(stored, MAX_KEYS))
+            if not (gone or new or cleared):
+                return updates
+            self._seq += 1
+            updates.append(KvUpdate(self._process.id, self._seq, stored=new, removed=gone, cleared=cleared))
+            cleared = False
+
+    def _snapshot(self, message: Message) -> None:
+        while self._chains:
+            self._index.used(self._chains.popleft()())
+        self._publish()  # `seq` must cover everything in the answer
+        self._index.followed = True
+        fit = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
+        message.reply(_encode(KvSnapshot(self._process.id, self._seq, pack(self._index.keys()[-fit:]))))
+
+
+def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> KvPublisher | None:
+    """None where prompts share nothing."""
+    if info.block_tokens is None or "prefix_cache" not in info.features:
+        return None
+    events = engine.kv_events() if isinstance(engine, KvEventSource) and "kv_events" in info.features else None
+    return KvPublisher(process, model, KvBlockIndex(info.block_tokens, info.kv_tokens), events)

@@ -1,0 +1,355 @@
+"""The worker's outbox: keeps every turn's tokens until they arrived, and drains them into one frame per shard and tick.
+
+A turn's tokens are one list; the position of what was sent is an index into it. The list is both the buffer that
+coalesces while a shard grants no credit, and the memory from which any part is sent again. It is bounded by the turn's
+own `max_tokens`. Finished turns linger for a while, so that another shard can take over from one that died.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import isfinite
+
+import msgspec
+from msgspec import Raw
+
+from schemas.control import Replay
+from schemas.errors import STREAM_GONE, ErrorInfo, ErrorKind
+from schemas.events import FinishReason
+from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
+from services.worker.engine import LOWEST_LOGPROB, Delta
+
+TOKEN_BYTES = 8
+"""A token id and its comma in JSON."""
+LOGPROB_BYTES = 32
+UNDELIVERED = 8
+"""A stream that did not arrive lingers so many times longer than others."""
+
+GONE = TokenFinish(
+    FinishReason.CANCELLED,
+    error=ErrorInfo(ErrorKind.ENGINE, "the worker has lost the turn", code=STREAM_GONE),
+)
+
+UNSENDABLE = ErrorInfo(ErrorKind.ENGINE, "the engine has given something that is no token")
+
+Logprobs = list[list[tuple[int, float]]]
+Key = tuple[str, int]
+"""Turn and attempt."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class TokenStream:
+    """One turn's output tokens, and the position up to which its shard has them."""
+
+    turn: str
+    attempt: int
+    parser: str
+    frontend: str
+    context: Raw
+    """The parse context."""
+    ids: list[int]
+    """At first output tokens of an earlier attempt: they are sent as if decoded here."""
+    logprobs: Logprobs | None = None
+    cached: int | None = None
+    finish: TokenFinish | None = None
+    sent: int = -1
+    """Output tokens that were sent; -1: not even the parse context."""
+    finish_seq: int | None = None
+    """The frame that carried the end."""
+    delivered: bool = False
+    """The shard has all of it."""
+    ended_at: float = 0.0
+    resumed: int = 0
+    """How many of `ids` are an earlier attempt's."""
+    key: Key = ("", 0)
+    cached_sent: int | None = None
+    context_bytes: int = 0
+    token_bytes: int = TOKEN_BYTES
+
+    def __post_init__(self) -> None:
+        self.key = (self.turn, self.attempt)
+        self.resumed = len(self.ids)
+        self.context_bytes = memoryview(self.context).nbytes
+
+    def add(self, delta: Delta) -> None:
+        """One engine step's tokens."""
+        self.ids += delta.ids
+        if delta.logprobs is not None or self.logprobs is not None:
+            self._add_logprobs(delta)
+        if delta.cached is not None:
+            self.cached = delta.cached
+        if delta.finish is not None:
+            self.finish = TokenFinish(delta.finish, delta.stop_id)
+
+    def _add_logprobs(self, delta: Delta) -> None:
+        """Tokens without log probabilities (of an earlier attempt, of a step without any) keep their places."""
+        self.logprobs = self.logprobs or []
+        fresh = [[(token, _finite(value)) for token, value in pairs] for pairs in delta.logprobs or []]
+        self.logprobs += [[] for _ in range(len(self.ids) - len(fresh) - len(self.logprobs))]
+        self.logprobs += fresh
+        widest = max(map(len, fresh), default=0)
+        self.token_bytes = max(self.token_bytes, TOKEN_BYTES + LOGPROB_BYTES * widest)
+
+    @property
+    def started(self) -> bool:
+        """Whether the engine has reported anything: before, the turn waits for a slot or for its prefill."""
+        return self.cached is not None or len(self.ids) > self.resumed
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to send."""
+        return self.sent < len(self.ids) or (self.finish is not None and self.finish_seq is None)
+
+    @property
+    def least(self) -> int:
+        """Size of the smallest entry in bytes, about."""
+        return self.context_bytes if self.sent < 0 else self.token_bytes
+
+    def take(self, seq: int, room: int) -> tuple[TokenEntry, int]:
+        """Takes what was not sent yet, `room` bytes or little more, for frame number `seq`.
+
+        Returns the entry and the room that is left.
+        """
+        first = self.sent < 0
+        at = 0 if first else self.sent
+        if first:
+            room -= self.context_bytes
+        end = min(len(self.ids), at + max(room // self.token_bytes, 1))
+        whole = end == len(self.ids)
+        self.sent = end
+        cached = self.cached if first or self.cached != self.cached_sent else None
+        self.cached_sent = self.cached
+        if whole and self.finish is not None:
+            self.finish_seq = seq
+        entry = TokenEntry(
+            self.turn,
+            self.attempt,
+            at,
+            self.ids[at:end],
+            self.context if first else ABSENT,
+            cached,
+            self.logprobs[at:end] if self.logprobs is not None else None,
+            self.finish if whole else None,
+        )
+        return entry, room - (end - at) * self.token_bytes
+
+    def take_tokens(self, room: int) -> TokenEntry | None:
+        """As `take`, where there are only tokens and they fit, as for nearly every step. Else None."""
+        at, ids = self.sent, self.ids
+        end = len(ids)
+        if (
+            at < 0
+            or at == end
+            or (end - at) * TOKEN_BYTES > room
+            or self.finish is not None
+            or self.logprobs is not None
+            or self.cached != self.cached_sent
+        ):
+            return None
+        self.sent = end
+        return TokenEntry(self.turn, self.attempt, at, ids[at:])
+
+    def break_off(self, at: int, error: ErrorInfo) -> None:
+        """Ends the stream at `at` with an error: what follows cannot be sent."""
+        del self.ids[at:]
+        self.logprobs = self.cached = None
+        self.finish = TokenFinish(FinishReason.ERROR, error=error)
+        self.rewind(at)
+
+    def rewind(self, offset: int) -> None:
+        """Sends again from `offset` on, from 0 with the parse context; never moves forward."""
+        self.sent = -1 if offset <= 0 else min(self.sent, offset)
+        self.cached_sent = None
+        self.finish_seq = None
+        self.delivered = False
+
+
+class Outbox:
+    """The token streams of one worker."""
+
+    def __init__(
+        self,
+        worker: str,
+        *,
+        frame_bytes: int,
+        linger_s: float,
+        max_lingering: int = 4096,
+        on_broken: Callable[[TokenStream], None] = lambda _: None,
+    ) -> None:
+        """`on_broken`: called from within `fill` and `take_back` for a stream that had to be broken off."""
+        self._worker = worker
+        self._on_broken = on_broken
+        self._frame_bytes = frame_bytes
+        self._linger_s = linger_s
+        self._max_lingering = max_lingering
+        self._live: dict[Key, TokenStream] = {}
+        self._lingering: OrderedDict[Key, TokenStream] = OrderedDict()
+        self._dirty: dict[str, dict[Key, TokenStream]] = {}
+        self._ends: dict[str, deque[tuple[int, TokenStream]]] = {}
+        self._gone: dict[str, dict[Key, TokenEntry]] = {}
+        """For each shard: the entries that end streams which it requested and which are not here any more."""
+
+    def open(self, stream: TokenStream) -> None:
+        """Begins an attempt at a turn. A former attempt continues to its own end, which its shard must receive."""
+        self._live[stream.key] = stream
+
+    def find(self, turn: str, attempt: int) -> TokenStream | None:
+        """The stream of an attempt, decoding or ended."""
+        key = (turn, attempt)
+        return self._live.get(key) or self._lingering.get(key)
+
+    def mark(self, stream: TokenStream) -> bool:
+        """Notes that the stream has something to send. True where no other of its shard had."""
+        dirty = self._dirty.get(stream.parser)
+        if dirty is None:
+            dirty = self._dirty[stream.parser] = {}
+        first = not dirty
+        dirty[stream.key] = stream
+        return first
+
+    def ended(self, stream: TokenStream, now: float) -> None:
+        """Decoding has ended; what is unsent still goes out, and the stream lingers."""
+        stream.ended_at = now
+        del self._live[stream.key]
+        self._lingering[stream.key] = stream
+        if len(self._lingering) > self._max_lingering:
+            self._drop(next(iter(self._lingering.values())))
+
+    def expire(self, now: float) -> None:
+        """Drops streams that have lingered long enough; one that its shard does not take, much later."""
+        for stream in list(self._lingering.values()):
+            if now - stream.ended_at >= self._linger_s * (1 if stream.delivered else UNDELIVERED):
+                self._drop(stream)
+
+    def _drop(self, stream: TokenStream) -> None:
+        del self._lingering[stream.key]
+        self._dirty.get(stream.parser, {}).pop(stream.key, None)
+
+    def fill(self, parser: str, seq: int) -> TokenFrame | None:
+        """The next frame for a shard: everything of all its streams, up to the frame limit."""
+        dirty = self._dirty.get(parser)
+        if not dirty:
+            gone = self._gone.pop(parser, None)
+            return TokenFrame(self._worker, seq, list(gone.values())) if gone else None
+        entries: list[TokenEntry] = []
+        try:
+            self._collect(parser, seq, dirty, entries)
+        except Exception:
+            self.take_back(parser, TokenFrame(self._worker, seq, entries))
+            raise
+        return TokenFrame(self._worker, seq, entries) if entries else None
+
+    def _collect(self, parser: str, seq: int, dirty: dict[Key, TokenStream], entries: list[TokenEntry]) -> None:
+        room = self._frame_bytes
+        for key, stream in list(dirty.items()):
+            if (tokens := stream.take_tokens(room)) is not None:
+                entries.append(tokens)
+                room -= len(tokens.ids) * TOKEN_BYTES
+                del dirty[key]
+                continue
+            if not stream.pending:  # marked twice in one tick
+                del dirty[key]
+                continue
+            if entries and stream.least > room:
+                break
+            at = max(stream.sent, 0)
+            try:
+                entry, room = stream.take(seq, room)
+            except Exception:
+                self._break_off(stream, at)
+                raise
+            entries.append(entry)
+            if not stream.pending:
+                del dirty[key]
+            if entry.finish is not None:
+                self._ends.setdefault(parser, deque()).append((seq, stream))
+
+    def take_back(self, parser: str, frame: msgspec.Struct) -> bool:
+        """Takes back a frame that was not sent: its streams go out again from where it began. Those whose entry cannot
+        be encoded, because the engine's ids are not integers or its log probabilities not numbers, end there.
+
+        Returns whether there were such.
+        """
+        assert isinstance(frame, TokenFrame)
+        blamed = False
+        for entry in frame.entries:
+            stream = self.find(entry.turn, entry.attempt)
+            if stream is None or stream.parser != parser:
+                continue
+            if _can_be_sent(entry):
+                stream.rewind(entry.at)
+            else:
+                blamed = True
+                self._break_off(stream, entry.at)
+            self.mark(stream)
+        return blamed
+
+    def _break_off(self, stream: TokenStream, at: int) -> None:
+        stream.break_off(at, UNSENDABLE)
+        self._on_broken(stream)
+
+    def credited(self, parser: str, seq: int) -> None:
+        """A shard has everything up to frame `seq`: streams whose end it covers are delivered."""
+        ends = self._ends.get(parser)
+        while ends and ends[0][0] <= seq:
+            number, stream = ends.popleft()
+            if stream.finish_seq == number:  # else the stream was rewound since, and its end goes out again
+                stream.delivered = True
+
+    def replay(self, request: Replay) -> None:
+        """Rewinds the streams that the shard names, and with `all` every other one of which it may not have the end.
+        Streams that are not here any more are ended: no other process would do it."""
+        named = {(position.turn, position.attempt): position for position in request.streams}
+        for key in named.keys() - self._live.keys() - self._lingering.keys():
+            self._gone.setdefault(request.receiver, {})[key] = TokenEntry(*key, named[key].offset, finish=GONE)
+        for stream in list(self.streams()):
+            if stream.parser != request.receiver:
+                continue
+            position = named.get(stream.key)
+            if position is not None:
+                stream.rewind(position.offset)
+            elif request.all and stream.sent >= 0 and not stream.delivered:
+                stream.rewind(0)
+            else:
+                continue
+            self.mark(stream)
+
+    def move(self, gone: str, to: str) -> int:
+        """Moves every stream of a shard that is gone to another one, from its start. Returns how many."""
+        self._dirty.pop(gone, None)
+        self._ends.pop(gone, None)
+        self._gone.pop(gone, None)
+        moved = [stream for stream in self.streams() if stream.parser == gone]
+        for stream in moved:
+            stream.parser = to
+            stream.rewind(0)
+            self.mark(stream)
+        return len(moved)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything decodes."""
+        return bool(self._live)
+
+    def undelivered(self) -> Iterator[TokenStream]:
+        """Streams that have ended, and that their shard does not have yet."""
+        return (stream for stream in self._lingering.values() if not stream.delivered)
+
+    def streams(self) -> Iterator[TokenStream]:
+        """All streams, decoding and lingering."""
+        yield from self._live.values()
+        yield from self._lingering.values()
+
+
+def _can_be_sent(entry: TokenEntry) -> bool:
+    try:
+        _encode(entry)
+    except Exception:  # of any kind: msgspec calls methods of the objects
+        return False
+    return True
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST_LOGPROB) if isfinite(logprob) else LOWEST_LOGPROB

@@ -1,0 +1,136 @@
+"""Checks that hold for a session of any client over any API: each request succeeds at the first try, the client sends back
+exactly what it received, all token counts agree, and each prompt begins with the tokens of the one before."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import aiohttp
+
+from tests.clients.bus_turns import BusTurns, DecodedTurn, prefix_break
+from tests.clients.pieces import Piece, answer_pieces, history, turn_id, unchanged, usage
+from tests.clients.wire import Exchange, Recorder
+from tests.pipeline.stack import Stack
+
+COUNTERS = {
+    "/v1/messages": ("/v1/messages/count_tokens", "input_tokens"),
+    "/v1/responses": ("/v1/responses/input_tokens", "input_tokens"),
+    "/v1/chat/completions": ("/v1/tokenize", "count"),
+}
+NOT_COUNTED = ("max_tokens", "stream", "metadata", "context_management")
+"""Fields of a Messages request that `count_tokens` does not have."""
+
+
+class Session:
+    """One client's session, observed on the wire and on the bus."""
+
+    def __init__(self, wire: Recorder, bus: BusTurns, stack: Stack) -> None:
+        self.wire = wire
+        self.bus = bus
+        self.stack = stack
+
+    @property
+    def main(self) -> list[Exchange]:
+        """The requests of the conversation itself: what has tools. Titles and local compactions have none."""
+        return [one for one in self.wire.turns if one.body.get("tools") and not is_warm_up(one)]
+
+    def check_served(self) -> None:
+        """Every request succeeded and was made once, every stream is complete and without an error."""
+        for one in self.wire.exchanges:
+            assert one.status in (101, 200), (one.method, one.path, one.status, one.document)
+            assert one.whole or one.method == "GET", (one.path, one.events[-1:])
+            assert not [data for name, data in one.events if name in ("error", "response.failed")]
+            assert one.headers.get("x-stainless-retry-count", "0") == "0"
+        bodies = [one.body for one in self.wire.turns]
+        assert all(body not in bodies[:n] for n, body in enumerate(bodies)), "a request was made twice"
+
+    def check_history(self, exchanges: Sequence[Exchange], normalized: Callable[[Piece], Piece] = unchanged) -> None:
+        """Each request contains all pieces of the one before and then those of its answer, in order. `normalized`: applies the
+        changes that the client is known to make to a piece; it is idempotent."""
+        for earlier, later in pairwise(exchanges):
+            expected = [normalized(piece) for piece in history(earlier) + answer_pieces(earlier)]
+            after = [normalized(piece) for piece in history(later)]
+            assert after == expected, difference(expected, after)
+
+    async def check_counts(self, exchanges: Sequence[Exchange]) -> None:
+        """Usage, counting endpoint, log, and the worker's prompt and tokens agree."""
+        async with aiohttp.ClientSession() as http:
+            for one in exchanges:
+                reported, decoded = usage(one), await self.bus.ended(turn_id(one))
+                if one.path == "/v1/messages" and one.events:
+                    first = one.events[0][1]["message"]["usage"]
+                    begun = (
+                        first["input_tokens"],
+                        first["cache_read_input_tokens"],
+                        first["cache_creation_input_tokens"],
+                    )
+                    assert sum(begun) == reported["prompt"]  # in the first event already
+                assert reported["prompt"] == len(decoded.prompt)
+                assert reported["output"] == decoded.generated
+                assert reported["cached"] == (decoded.cached or 0)
+                assert await self._counts(http, one) == reported["prompt"]
+                assert await self._logged(turn_id(one)) == reported
+
+    async def _counts(self, http: aiohttp.ClientSession, one: Exchange) -> int:
+        path, field = COUNTERS[one.path]
+        body = one.body
+        if one.path == "/v1/messages":
+            body = {name: value for name, value in body.items() if name not in NOT_COUNTED}
+        headers = {k: v for k, v in one.headers.items() if k.lower() in ("anthropic-beta", "anthropic-version")}
+        async with http.post(self.wire.upstream + path, json=body, headers=headers) as answer:
+            document: Any = await answer.json()
+            assert answer.status == 200, document
+            return int(document[field])
+
+    async def prefix_breaks(self, exchanges: Sequence[Exchange]) -> list[str]:
+        """Where a prompt does not begin with all tokens of the prompt and output before it."""
+        decoded = [await self.bus.ended(turn_id(one)) for one in exchanges]
+        assert all(isinstance(one, DecodedTurn) and one.prompt and one.output for one in decoded)
+        return [found for pair in pairwise(decoded) if (found := prefix_break(*pair)) is not None]
+
+    async def _logged(self, turn: str, timeout_s: float = 60) -> dict[str, int]:
+        """The counts in the frontend's log, which is written after the answer."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                for child in self.stack.children:
+                    if child.stage == "frontend":
+                        for line in child.text().splitlines():
+                            if f'"req_{turn}"' in line and '"output_tokens"' in line:
+                                logged = json.loads(line)
+                                return {
+                                    name: logged[f"{name}_tokens"]
+                                    for name in ("prompt", "cached", "output", "reasoning")
+                                }
+                await asyncio.sleep(0.01)
+
+
+def is_warm_up(exchange: Exchange) -> bool:
+    """A request over a WebSocket that generates nothing."""
+    return exchange.body.get("generate") is False
+
+
+def continued(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Complete requests: `previous_response_id`, which Codex sends over a WebSocket, is replaced by its items."""
+    known: dict[str, list[Any]] = {}
+    found = []
+    for one in exchanges:
+        body = dict(one.body)
+        given = known.get(body.pop("previous_response_id", None) or "", [])
+        body["input"] = [*given, *body["input"]]
+        body.pop("type", None)
+        events = [data for _, data in one.events if data]
+        done = [data["item"] for data in events if data["type"] == "response.output_item.done"]
+        response = next(data["response"] for data in events if data["type"] == "response.created")
+        known[response["id"]] = [*body["input"], *done]
+        found.append(Exchange(one.method, one.path, one.headers, body, one.status, one.events, None, one.whole))
+    return found
+
+
+def difference(wanted: Sequence[Any], got: Sequence[Any]) -> str:
+    """Describes the first piece that differs."""
+    at = next(
+        (n for n, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]), min(len(wanted), len(got))
+    )
+    return f"piece {at} of {len(wanted)} (sent back: {len(got)}): expected {wanted[at : at + 1]}, sent back {got[at : at + 1]}"

@@ -1,0 +1,131 @@
+"""Runs each file of examples/ as a user does, against a running Turnwire."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import schemas.events
+from tests.conftest import LIMIT_S, NatsServer
+from tests.pipeline.stack import Stack
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+NEEDS_DISPATCH = pytest.mark.skipif(
+    not hasattr(schemas.events, "Dispatch"), reason="the bus has no `dispatch` event yet (schemas.events.Dispatch)"
+)
+
+
+def start(name: str, *arguments: str) -> subprocess.Popen[str]:
+    """Starts an example in the environment of a user: an installed Turnwire, any working directory."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> list[str]:
+    """Waits for the end of an example; returns the lines that it printed. Raises AssertionError where it failed."""
+    try:
+        out, err = process.communicate(timeout=2 * LIMIT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err[-3000:]
+    return out.splitlines()
+
+
+def run(name: str, *arguments: str) -> list[str]:
+    return finish(start(name, *arguments))
+
+
+@pytest.fixture(scope="module")
+def server(nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The demo as `turnwire up` starts it: the scripted agent answers."""
+    nats = NatsServer(nats_binary, str(tmp_path_factory.mktemp("nats")))
+    nats.start()
+    stack = Stack(nats, demo_dir, tmp_path_factory.mktemp("stack"))
+    try:
+        yield stack.start_all(worker={"script_mode": "agent"})
+    finally:
+        stack.stop()
+        nats.kill()
+
+
+def test_every_example_is_tested_and_listed() -> None:
+    files = {path.name for path in EXAMPLES.glob("*.py")}
+    assert files - {"prompt_ids.py"} == set(TESTS)
+    readme = (EXAMPLES / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in files)
+
+
+def messages(server: Stack) -> None:
+    pytest.importorskip("anthropic")
+    *text, usage = run("messages.py", server.url)
+    assert "".join(text).strip()
+    assert usage.endswith(" output")
+    assert "input tokens" in usage
+
+
+def chat(server: Stack) -> None:
+    pytest.importorskip("openai")
+    *text, usage = run("chat.py", server.url)
+    assert "".join(text).strip()
+    assert usage.endswith(" output tokens")
+
+
+def responses(server: Stack) -> None:
+    pytest.importorskip("openai")
+    *text, usage = run("responses.py", server.url)
+    assert len([line for line in text if line.strip()]) >= 2
+    assert usage.endswith(" cached")
+
+
+def tool_calls(server: Stack) -> None:
+    pytest.importorskip("anthropic")
+    call, *answer = run("tool_calls.py", server.url)
+    assert call == f"Bash {{'command': 'pwd'}} -> {str(Path.cwd())!r}"
+    assert "".join(answer).strip()
+
+
+def parse_output(server: Stack) -> None:
+    printed = "\n".join(run("parse_output.py"))
+    kinds = ["reasoning", "text", "tool_use"]
+    starts = [printed.index(f"BlockStart(block={block}, kind='{kind}'") for block, kind in enumerate(kinds)]
+    assert starts == sorted(starts)
+    assert printed.count("BlockStop(") == 3
+
+
+def tap_bus(server: Stack) -> None:
+    pytest.importorskip("anthropic")
+    tap = start("tap_bus.py", server.nats.url, "2")
+    try:
+        assert tap.stdout is not None
+        assert tap.stdout.readline() == "reading\n"
+        run("tool_calls.py", server.url)
+        call, *ends = finish(tap)
+    finally:
+        tap.kill()
+    assert " calls Bash " in call
+    assert "pwd" in call
+    assert [" ends: " in line for line in ends] == [True, True]
+
+
+TESTS: dict[str, Callable[[Stack], None]] = {
+    "messages.py": messages,
+    "chat.py": chat,
+    "responses.py": responses,
+    "tool_calls.py": tool_calls,
+    "parse_output.py": parse_output,
+    "tap_bus.py": tap_bus,
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=NEEDS_DISPATCH) if name == "tap_bus.py" else name for name in TESTS]
+)
+def test_example(name: str, server: Stack) -> None:
+    TESTS[name](server)

@@ -1,0 +1,167 @@
+"""The vectors and how they are run: loading, chunkings, folding events into blocks, comparing blocks."""
+
+import json
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from schemas.conversation import ToolSpec
+from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
+from services.families import TurnParser, open_parser
+from services.families.coercion import Tools
+from services.families.grammar.markup import CallReader
+from services.families.grammar.scanner import Scanner
+from services.families.grammar.turn import CallOpener, TurnState
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+_TOKEN = re.compile(r"<[|｜]?/?[\w▁:|｜ ]+[|｜]?>| ?\w+|\s+|.", re.DOTALL)
+
+Block = dict[str, Any]
+R = TypeVar("R")
+FORCED = CallOpener(name="f")
+
+
+@cache
+def vectors(family: str | None = None) -> list[dict[str, Any]]:
+    """All cases, or those of one family."""
+    files = sorted(VECTORS.glob("*.jsonl" if family is None else f"{family}.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines() if line]
+
+
+def tools(case: dict[str, Any]) -> list[ToolSpec]:
+    """The request's tools."""
+    return [ToolSpec(name=t["name"], description=t["description"], schema=t["parameters"]) for t in case["tools"]]
+
+
+def opened(case: dict[str, Any]) -> TurnParser:
+    """A parser for the case."""
+    return open_parser(case["family"], tools=tools(case), in_reasoning=case["prompt_ends_in_reasoning"])
+
+
+def words(text: str) -> list[str]:
+    """Roughly what a tokenizer makes of it: markers whole, words with the blank before them."""
+    return _TOKEN.findall(text)
+
+
+def grouped(pieces: list[str], size: int) -> list[str]:
+    return ["".join(pieces[i : i + size]) for i in range(0, len(pieces), size)]
+
+
+CHUNKINGS: dict[str, Callable[[str], Iterable[str]]] = {
+    "whole": lambda text: [text],
+    "characters": list,
+    "tokens": words,
+    "fours": lambda text: grouped(words(text), 4),
+}
+
+
+def run(parser: TurnParser, pieces: Iterable[str], reason: FinishReason = FinishReason.STOP) -> list[BlockEvent]:
+    """All events of one generation."""
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    events += parser.finish(reason)
+    msgspec.json.encode(events)  # what cannot travel is no event
+    return events
+
+
+def fold(events: Iterable[BlockEvent]) -> list[Block]:
+    """Events as blocks; checks that they are a well-formed stream on the way."""
+    blocks: list[Block] = []
+    open_block: Block | None = None
+    for event in events:
+        match event:
+            case BlockStart():
+                assert open_block is None, "a block starts inside another"
+                assert event.block == len(blocks)
+                assert (event.kind == "tool_use") == (event.name is not None)
+                open_block = {"type": event.kind, "text": "", "name": event.name, "id": event.call_id}
+                blocks.append(open_block)
+            case Delta():
+                assert open_block is not None
+                assert event.block == len(blocks) - 1
+                assert event.offset == len(open_block["text"]), "a delta does not go on where the last one ended"
+                assert event.text
+                open_block["text"] += event.text
+            case BlockStop():
+                assert open_block is not None
+                assert event.block == len(blocks) - 1
+                assert event.length == len(open_block["text"])
+                open_block["complete"] = event.complete
+                open_block = None
+    assert open_block is None, "a block is left open"
+    for block in blocks:
+        if block["type"] == "tool_use" and block["complete"]:
+            block["input"] = json.loads(block["text"])
+            assert isinstance(block["input"], dict)
+        elif block["type"] != "tool_use":
+            assert block["complete"]
+            assert block["text"].strip(), "a blank block"
+    return blocks
+
+
+def problems(case: dict[str, Any], blocks: list[Block]) -> str | None:
+    """What is wrong with `blocks` as the answer to `case`; None if nothing is."""
+    got = [b for b in blocks if b["type"] != "tool_use" or b["complete"]]
+    want = [b for b in case["expected"] if b.get("complete", True)]
+    shown = f"\n  raw  {case['raw']!r}\n  want {case['expected']}\n  got  {blocks}"
+    if [b["type"] for b in got] != [b["type"] for b in want]:
+        return "other blocks" + shown
+    for mine, theirs in zip(got, want, strict=True):
+        if theirs["type"] == "tool_use":
+            if (mine["name"], mine["input"]) != (theirs["name"], theirs["input"]):
+                return "another call" + shown
+            if "id" in theirs and mine["id"] != theirs["id"]:
+                return "another id" + shown
+        elif mine["text"].strip() != theirs["text"].strip():
+            return "other text" + shown
+    cut = [b["name"] for b in case["expected"] if not b.get("complete", True)]
+    if any(b["name"] not in cut for b in blocks if b["type"] == "tool_use" and not b["complete"]):
+        return "an unexpected incomplete call" + shown
+    return None
+
+
+def failures(cases: Iterable[dict[str, Any]], chunking: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The cases that fail in this chunking, and why."""
+    for case in cases:
+        pieces = CHUNKINGS[chunking](case["raw"])
+        problem = problems(case, fold(run(opened(case), pieces, FinishReason(case["finish_reason"]))))
+        if problem:
+            yield case, problem
+
+
+def drive(reading: Generator[None, None, R], scanner: Scanner, pieces: Iterable[str]) -> R:
+    """Runs a reader over a scanner that gets `pieces` one by one and then ends; what it returns. The scanner gets all."""
+    waiting = iter(pieces)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            scanner.extend("".join(waiting))
+            result: R = end.value
+            return result
+        assert not scanner.final, "a reader waits at the end of its input"
+        piece = next(waiting, None)
+        if piece is None:
+            scanner.final = True
+        else:
+            scanner.extend(piece)
+
+
+def read_body(
+    body: CallReader,
+    text: str,
+    tools: Iterable[ToolSpec] = (),
+    opener: CallOpener = FORCED,
+    size: int = 1,
+    reason: FinishReason = FinishReason.STOP,
+) -> tuple[list[Block], str, str | None]:
+    """What a reader makes of the text behind an opener: the blocks, the text that it left, what it gave back."""
+    turn = TurnState(Tools(tools), reasoning=False, calls=True)
+    turn.scanner.reason = reason
+    turn.scanner.extend(opener.text)
+    turn.scanner.position = len(opener.text)
+    back = drive(body.read(turn, opener), turn.scanner, grouped(list(text), size))
+    return fold(turn.blocks.drain()), turn.scanner.rest(), back

@@ -1,0 +1,74 @@
+import pytest
+
+from services.families import families
+from services.families.detection import detect
+
+QWEN = "{{- '<tool_call>\\n<function=' + name + '>\\n' }}{{- '<parameter=' + k + '>\\n' }}"
+HERMES = '{{- \'\\n<tool_call>\\n{\\"name\\": \\"\' }}{{- tool_call.name }}{{- \'\\", \\"arguments\\": \' }}'
+GLM45 = "{{ '\\n<tool_call>' + n }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n</tool_call>"
+GLM47 = "<tool_call>{{ n }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value></tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "template", "tokens", "name"),
+    [
+        ("qwen3_next", QWEN, (), "qwen3_coder"),
+        ("nemotron_h", QWEN, (), "nemotron_v3"),
+        ("step3p5", QWEN, (), "step3p5"),
+        ("qwen3", HERMES, (), "hermes"),
+        ("granitemoehybrid", HERMES, (), "granite4"),
+        ("llama", HERMES, (), "hermes"),
+        ("glm4_moe", GLM45, (), "glm45"),
+        ("glm4_moe", GLM47, (), "glm47"),
+        ("laguna", GLM45, (), "poolside_v1"),
+        ("deepseek_v32", None, (), "deepseek_v32"),
+        ("deepseek_v4", "", ("｜DSML｜", "<think>", "</think>"), "deepseek_v4"),
+        ("", None, ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
+        ("", "{{ '<think>' + r + '</think>' }}", (), "deepseek_r1"),
+    ],
+)
+def test_a_model_is_told_by_its_files(
+    model_type: str, template: str | None, tokens: tuple[str, ...], name: str
+) -> None:
+    found = detect({"model_type": model_type}, template, tokens)
+    assert found is not None
+    assert found.family.name == name
+
+
+def test_the_type_may_stand_one_level_down() -> None:
+    found = detect({"text_config": {"model_type": "gemma4_text"}}, None)
+    assert found is not None
+    assert found.family.name == "gemma4"
+
+
+def test_nothing_speaks_for_any_family() -> None:
+    assert detect({"model_type": "gpt2"}, "{{ messages }}") is None
+    assert detect({}, None) is None
+
+
+def test_the_evidence_is_shown() -> None:
+    found = detect({"model_type": "nemotron_h"}, QWEN, ["<tool_call>", "<think>", "<other>"])
+    assert found is not None
+    assert found.evidence == (
+        "the chat template writes '<tool_call>', '<function=', '<parameter='",
+        "config.json has model_type 'nemotron_h'",
+        "the tokenizer has the tokens <tool_call>, <think>",
+    )
+    assert {f.name for f in found.also} == {"qwen3_coder", "step3p5", "step5", "mimo", "granite_thinking"}
+
+
+@pytest.mark.parametrize("name", [name for name, family in families().items() if family.evidence and family.style.call])
+def test_each_family_is_told_by_what_it_writes(name: str) -> None:
+    """A family's own writing speaks for it or for one with the same markup."""
+    family = families()[name]
+    text = "".join(
+        (
+            family.write_reasoning("r"),
+            *family.evidence,
+            family.style.write_text("t"),
+            family.write_call("f", {"k": "v"}),
+        )
+    )
+    found = detect({"model_type": next(iter(family.model_types), "")}, text)
+    assert found is not None
+    assert family in (found.family, *found.also)

@@ -1,0 +1,126 @@
+"""The work is linear in the text: counted in steps, not in time.
+
+A step is a call or return of a Python or C function; what C functions do themselves is bounded by the buffer that they
+are given, whose lengths are summed up beside the steps. Doubling a hostile input at most doubles both.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from schemas.conversation import ToolSpec
+from schemas.events import FinishReason
+from services.families import Family, TurnParser, families, open_parser
+from services.families.grammar.scanner import Scanner
+
+TOOLS = [
+    ToolSpec(
+        "run",
+        schema={
+            "properties": {"cmd": {"type": "string"}, "o": {"type": "object"}, "note": {"type": ["string", "null"]}}
+        },
+    )
+]
+SIZE = 500
+
+
+def cost(parser: TurnParser, pieces: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Steps, and characters that were looked at."""
+    steps = looked = 0
+    extend = Scanner.extend
+
+    def counting(scanner: Scanner, text: str) -> None:
+        nonlocal looked
+        extend(scanner, text)
+        looked += len(scanner.text)
+
+    def count(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scanner, "extend", counting)
+        sys.setprofile(count)
+        try:
+            for piece in pieces:
+                parser.feed(piece)
+            parser.finish(FinishReason.LENGTH)
+        finally:
+            sys.setprofile(None)
+    return steps, looked
+
+
+def hostile(family: Family) -> dict[str, tuple[str, str]]:
+    """Inputs to repeat, behind what may come before them once."""
+    inputs = {
+        "angles": ("", "<"),
+        "brackets": ("", "[{("),
+        "blanks": ("x", " \n"),
+        "digits": ("", "7"),
+        "quotes": ("", "\"'\\"),
+        "stops": ("x", "".join(family.stops) or "</s>"),
+        "prose": ("", "So it is, word by word.\n"),
+    }
+    if family.think:
+        inputs["thoughts"] = ("", "".join(family.think))
+    if family.call_prefix(None):
+        inputs |= {
+            "openers": ("", family.call_prefix(None)),
+            "half openers": ("", family.call_prefix(None)[: len(family.call_prefix(None)) // 2 + 1]),
+        }
+    if family.style.call:
+        call = family.write_call("run", {"cmd": "ls"})
+        front = call[: call.index("ls")]
+        back = call[call.index("ls") + 2 :]
+        inputs |= {
+            "calls": ("", call + family.style.joint),
+            "cut calls": ("", front),
+            "a value of words": (front, "some words, "),
+            "a value of angles": (front, "<"),
+            "a value of closers": (front, back[: len(back) // 2 + 1]),
+            "a value of openers": (front, family.style.call[:9]),
+            "a value of quotes": (front, "'\"\\"),
+            "a value of blanks": (front, "\n "),
+            "arguments": (front + back[:1], ', "k": "v"'),
+            "nesting": (family.call_prefix("run"), '{"o": '),
+        }
+    return inputs
+
+
+@pytest.mark.parametrize(
+    "cut", [list, pytest.param(lambda text: [text], marks=pytest.mark.slow)], ids=["characters", "whole"]
+)
+@pytest.mark.parametrize("family", families().values(), ids=lambda family: family.name)
+def test_twice_the_input_is_at_most_twice_the_work(
+    family: Family, cut: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(name: str, front: str, repeated: str, size: int) -> tuple[int, int]:
+        parser = open_parser(family.name, tools=TOOLS, in_reasoning=name == "thoughts")
+        return cost(parser, [front, *cut(repeated * (size // len(repeated) + 1))], monkeypatch)
+
+    for name, (front, repeated) in hostile(family).items():
+        measured(name, front, repeated, 20)  # compiles the shapes
+        once, twice = (measured(name, front, repeated, size) for size in (SIZE, 2 * SIZE))
+        assert twice[0] <= 2.1 * once[0] + 300, (name, "steps", once, twice)
+        assert twice[1] <= 2.1 * once[1] + 300, (name, "characters", once, twice)
+
+
+def test_a_megabyte_of_angles() -> None:
+    """Fed whole, and in pieces of a kilobyte: a scan by the regex engine, no loop of our own."""
+    for size in (1 << 20, 1 << 10):
+        parser = open_parser("qwen3_coder", tools=TOOLS, in_reasoning=False)
+        steps = 0
+
+        def count(*_: Any) -> None:
+            nonlocal steps
+            steps += 1
+
+        sys.setprofile(count)
+        try:
+            for _ in range((1 << 20) // size):
+                parser.feed("<" * size)
+        finally:
+            sys.setprofile(None)
+        assert steps < 150 * (1 << 20) // size + 200

@@ -1,0 +1,101 @@
+import pytest
+
+from services.families import UnknownFamily, families, family
+from services.families.grammar.shapes import Shape
+
+ALIASES = {
+    "qwen25": "hermes",
+    "qwen3_xml": "qwen3_coder",
+    "openai": "gpt_oss",
+    "harmony": "gpt_oss",
+    "deepseekv31": "deepseek_v31",
+    "deepseek-v4": "deepseek_v4",
+    "kimi_k25": "kimi_k2",
+    "minimax-m2": "minimax_m2",
+    "minimax-append-think": "minimax_m2_append_think",
+    "nano-v3": "nemotron_v3",
+    "llama4_json": "llama3_json",
+    "phi4_mini_json": "phi4_mini",
+    "cohere_command4": "cohere_command",
+    "granite-20b-fc": "granite_20b_fc",
+    "interns1": "internlm",
+    "apertus2509": "apertus",
+    "laguna": "poolside_v1",
+    "nanbeige": "qwen3_coder",
+    "Kimi-K3": "kimi_k3",
+    "GLM47": "glm47",
+}
+
+
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
+def test_names_of_other_servers(alias: str, name: str) -> None:
+    assert family(alias).name == name
+
+
+def test_every_family_answers_to_its_own_name() -> None:
+    assert all(family(name).name == name == found.name for name, found in families().items())
+
+
+def test_no_name_means_two_families() -> None:
+    tool_names = [alias for f in families().values() for alias in f.tool_parsers]
+    reasoning_names = [alias for f in families().values() for alias in f.reasoning_parsers]
+    assert len(set(tool_names)) == len(tool_names)
+    assert len(set(reasoning_names)) == len(reasoning_names)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("qwen3_codr", "qwen3_coder"), ("glm-46", "glm4"), ("deepseek_v5", "deepseek_v")]
+)
+def test_an_unknown_name_is_refused_with_the_nearest(wrong: str, near: str) -> None:
+    with pytest.raises(UnknownFamily, match=near) as caught:
+        family(wrong)
+    names = str(caught.value).partition("did you mean ")[2].rstrip("?").split(", ")
+    assert len(set(names)) == len(names)
+
+
+def test_a_name_that_is_near_nothing_is_refused_with_all() -> None:
+    with pytest.raises(UnknownFamily, match=r"qwen3_coder, .*, plain"):
+        family("§")
+
+
+@pytest.mark.parametrize("name", families())
+def test_what_a_family_says_of_itself_holds_together(name: str) -> None:
+    found = families()[name]
+    assert found.models
+    assert found.name not in found.aliases
+    if found.think is not None and name != "minimax_m2_append_think":
+        written = found.write_reasoning("hm")
+        opener, closer = found.think
+        assert opener in written or opener.removeprefix("<|start|>assistant") in written
+        assert closer in written
+    if found.style.call:
+        call = found.write_call("ping", {"cmd": "x"})
+        assert call.startswith(found.call_prefix("ping"))
+        assert found.call_prefix("ping").startswith(found.call_prefix(None))
+        assert "ping" not in found.call_prefix(None)
+        words = [word for word in found.evidence if word not in ("<SPECIAL_",)]
+        whole = found.write_reasoning("hm") + found.style.write_text("t") + call
+        assert all(word in whole or word in ("tool_name", "<response>", "<answer>") for word in words), words
+    assert all(Shape(marker).text == Shape(marker).head for marker in (*found.markers, *found.stops))
+
+
+@pytest.mark.parametrize(
+    ("name", "tail", "opens"),
+    [
+        ("qwen3_coder", "<|im_start|>assistant\n<think>\n", True),
+        ("qwen3_coder", "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
+        ("qwen3_coder", "what is <think>?<|im_end|>\n<|im_start|>assistant\n", False),
+        ("qwen3_coder", "<think>\nold\n</think>\n\nx<|im_end|>\n<|im_start|>assistant\n<think>\nSo far", True),
+        ("hy_v3", "<think:opensource>", True),
+        ("hy_v3", "<think:opensource></think:opensource>", False),
+        ("k2_horizon", "<ifm|think_fast>", True),
+        ("gemma4", "<start_of_turn>model\n<|channel>thought\n<channel|>", False),
+        ("kimi_k3", "<|open|>think<|sep|>", True),
+        ("kimi_k3", "<|open|>response<|sep|>", False),
+        ("gpt_oss", "<|start|>assistant", False),
+        ("gpt_oss", "<|start|>assistant<|channel|>analysis<|message|>", True),
+        ("granite4", "<think>", False),
+    ],
+)
+def test_a_prompt_leaves_reasoning_open(name: str, tail: str, opens: bool) -> None:
+    assert family(name).opens_reasoning(tail) is opens

@@ -1,0 +1,148 @@
+from re import Match
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.families.grammar.shapes import END, MORE, MarkerCut, MarkerMatch, Markers, Shape
+
+
+def answers(shape: Shape, text: str) -> list[object]:
+    """What the shape says of every prefix of `text`, then of all of it as the end."""
+    return [*(shape.at(text[:n], 0, False) for n in range(len(text))), shape.at(text, 0, True)]
+
+
+def test_a_literal_matches_once_it_is_whole() -> None:
+    shape = Shape("<call>")
+    assert [shape.at("<call>"[:n], 0, False) for n in range(6)] == [MORE] * 6
+    found = shape.at("<call> x", 0, False)
+    assert isinstance(found, Match)
+    assert found.end() == 6
+    assert shape.at("<cold>", 0, False) is None
+
+
+def test_what_could_match_is_nothing_once_the_input_has_ended() -> None:
+    assert Shape("<call>").at("<ca", 0, True) is None
+
+
+def test_holes_capture() -> None:
+    found = Shape("<call>{ws}<function={name}>").at("<call>\n <function=mcp__a-7.read.v2>", 0, False)
+    assert isinstance(found, Match)
+    assert found["name"] == "mcp__a-7.read.v2"
+
+
+@pytest.mark.parametrize("text", ["<call>" + " " * 65 + "<f>", "<call> x", "<call>\n<g>"])
+def test_a_hole_is_bounded_and_exact(text: str) -> None:
+    assert Shape("<call>{ws}<f>").at(text, 0, False) is None
+
+
+def test_a_name_that_is_too_long_is_none() -> None:
+    shape = Shape("<f={name}>")
+    assert shape.at("<f=" + "a" * 256, 0, False) is MORE
+    assert shape.at("<f=" + "a" * 257, 0, False) is None
+
+
+def test_then_looks_ahead_without_taking() -> None:
+    shape = Shape("<call>", then=("{", "[["))
+    assert shape.at("<call>", 0, False) is MORE
+    assert shape.at("<call> \n[", 0, False) is MORE
+    found = shape.at("<call> [[1", 0, False)
+    assert isinstance(found, Match)
+    assert found.end() == 6
+    assert shape.at("<call> x", 0, False) is None
+
+
+def test_then_may_admit_the_end() -> None:
+    shape = Shape("</v>", then=("<k>", END))
+    assert shape.at("</v> ", 0, False) is MORE
+    assert shape.at("</v> ", 0, True) is not None
+    assert shape.at("</v> x", 0, True) is None
+    assert Shape("</v>", then=("<k>",)).at("</v>", 0, True) is None
+
+
+SHAPES = [
+    Shape("<a>{ws}<b={name}>", then=("<c", "</b>", END)),
+    Shape("<a{suffix}>{junk}<b>{id}<c>"),
+    Shape("<a k={q}{key}{q} t={q}{bool}{q}>"),
+    Shape("{ws}to={to}", then=("<|", "json")),
+    Shape("{bare}{ws}="),
+]
+
+
+@given(st.sampled_from(SHAPES), st.text(alphabet="<>ab=/c k\"'t ruefals:-|{}json\n", max_size=30))
+def test_an_answer_is_final(shape: Shape, text: str) -> None:
+    """None stays None and a match stays the same match, whatever comes after."""
+    settled = None
+    for n in range(len(text) + 1):
+        answer = shape.at(text[:n], 0, False)
+        seen = answer if answer is None or answer is MORE else answer.span()
+        if settled is not None:
+            assert seen == settled[0]
+        elif answer is not MORE:
+            settled = (seen,)
+
+
+def test_cut_tells_a_marker_from_a_chance() -> None:
+    shape = Shape("<call>{ws}<f={name}>")
+    assert shape.cut("<cal", 0) == (False, False)
+    assert shape.cut("<call> ", 0) == (True, False)
+    assert shape.cut("<call> <f=a", 0) == (True, True)
+    assert shape.cut("<cold", 0) is None
+    assert Shape("<|o|>{ws}a<|s|>b", marker="<|o|>{ws}a<|s|>").cut("<|o|>a", 0) == (False, False)
+
+
+@pytest.fixture
+def markers() -> Markers[str]:
+    return Markers(
+        [(Shape("<call>", then=("{",)), "call"), (Shape("</think>"), "answer"), (Shape("<fn", line_start=True), "fn")]
+    )
+
+
+def test_find_sees_whole_heads_and_the_last_incomplete_one(markers: Markers[str]) -> None:
+    assert markers.find("a <b> <call> x", 0, False) == 6
+    assert markers.find("a <b> </thi", 0, False) == 6
+    assert markers.find("a <b> </thi", 0, True) == -1
+    assert markers.find("a </thx", 0, False) == -1
+    assert markers.find("<" * 100, 0, False) == 99
+
+
+def meaning(answer: object) -> object:
+    """What was found."""
+    assert isinstance(answer, MarkerMatch)
+    return answer.meaning
+
+
+def test_the_first_shape_wins() -> None:
+    both = Markers([(Shape("<a>{ws}<b>"), "long"), (Shape("<a>"), "short")])
+    assert both.at("<a>", 0, False) is MORE
+    assert meaning(both.at("<a>x", 0, False)) == "short"
+    assert meaning(both.at("<a> <b>", 0, False)) == "long"
+
+
+def test_a_line_start_marker_counts_only_there(markers: Markers[str]) -> None:
+    assert markers.at("<fn", 0, False, line_start=False) is None
+    assert isinstance(markers.at("<fn", 0, False, line_start=True), MarkerMatch)
+
+
+def test_the_end_inside_a_marker_is_a_cut(markers: Markers[str]) -> None:
+    assert markers.at("<call> ", 0, True) == MarkerCut("call", True, False)
+    assert markers.at("</th", 0, True) == MarkerCut("answer", False, False)
+    assert markers.at("x", 0, True) is None
+
+
+def test_the_trigger_misses_no_marker_and_no_trailing_blank(markers: Markers[str]) -> None:
+    assert markers.trigger("plain text") is None
+    assert markers.trigger("a < b")
+    assert markers.trigger("ends in a break\n")
+    assert markers.trigger(" starts with a blank") is None
+    assert Markers([]).trigger("<call>") is None
+
+
+def test_a_marker_needs_a_head() -> None:
+    with pytest.raises(ValueError, match="literal"):
+        Markers([(Shape("{name}("), None)])
+
+
+def test_every_prefix_of_a_match_may_still_match() -> None:
+    text = "<a>\n<b=name>  </b>"
+    assert all(answer is MORE for answer in answers(SHAPES[0], text)[:-1])

@@ -1,0 +1,179 @@
+from typing import Any
+
+import pytest
+
+from schemas.conversation import ToolSpec
+from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from services.families import TurnParser, families, open_parser
+from tests.families.parser_cases import fold, run
+
+TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}}})]
+CALL = "<tool_call>\n<function=run>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>"
+
+
+def opened(family: str = "qwen3_coder", *, in_reasoning: bool = False, **options: Any) -> TurnParser:
+    return open_parser(family, tools=options.pop("tools", TOOLS), in_reasoning=in_reasoning, **options)
+
+
+def texts(parser: TurnParser, *pieces: str) -> list[str]:
+    return [block["text"] for block in fold(run(parser, pieces))]
+
+
+def test_plain_text_leaves_at_once() -> None:
+    parser = opened()
+    assert parser.feed("Hello,") == [BlockStart(0, "text"), Delta(0, 0, "Hello,")]
+    assert parser.feed(" world") == [Delta(0, 6, " world")]
+    assert parser.feed("") == []
+    assert parser.feed("!\n") == [Delta(0, 12, "!")]
+    assert parser.feed("\n") == []
+    assert parser.feed("So") == [Delta(0, 13, "\n\nSo")]
+    assert parser.finish(FinishReason.STOP) == [BlockStop(0, True, 17)]
+
+
+def test_what_may_become_a_marker_waits_and_no_longer() -> None:
+    parser = opened()
+    assert parser.feed("a <tool") == [BlockStart(0, "text"), Delta(0, 0, "a ")]
+    assert parser.feed("_") == []
+    assert parser.feed("box>") == [Delta(0, 2, "<tool_box>")]
+
+
+def test_a_blank_is_out_at_once_and_a_line_break_waits() -> None:
+    parser = opened()
+    assert parser.feed("in ") == [BlockStart(0, "text"), Delta(0, 0, "in ")]
+    assert parser.feed(" ") == [Delta(0, 3, " ")]
+    assert parser.feed("2026 \n ") == [Delta(0, 4, "2026 ")]
+    assert parser.feed(" ") == []
+    assert parser.feed("x") == [Delta(0, 9, "\n  x")]
+    assert parser.feed(" \r\n") == [Delta(0, 13, " ")]
+    assert parser.finish(FinishReason.STOP) == [BlockStop(0, True, 14)]
+
+
+def test_a_call_starts_when_the_grammar_has_confirmed_it_and_ends_with_its_closer() -> None:
+    parser = opened()
+    assert parser.feed("<tool_call>\n<function=run>\n") == []
+    assert parser.feed("<parameter=") == [BlockStart(0, "tool_use", "run")]
+    assert parser.feed("cmd>\nl") == [Delta(0, 0, '{"cmd": "l')]
+    assert parser.feed("s") == [Delta(0, 10, "s")]
+    assert parser.feed("\n</parameter>\n</function") == []
+    assert parser.feed(">") == [Delta(0, 11, '"}'), BlockStop(0, True, 13)]
+    assert parser.feed("\n</tool_call>") == []
+    assert parser.finish(FinishReason.STOP) == []
+
+
+def test_in_reasoning_follows_the_blocks() -> None:
+    parser = opened(in_reasoning=True)
+    assert parser.in_reasoning
+    parser.feed("Hm.\n</think>")
+    assert not parser.in_reasoning
+    parser.feed(CALL + "\n<think>")
+    assert parser.in_reasoning
+    parser.feed("So " + CALL[:50])
+    assert not parser.in_reasoning
+    parser.feed(CALL[50:])
+    assert not parser.in_reasoning
+
+
+def test_reasoning_that_a_call_ended_may_still_be_closed() -> None:
+    assert texts(opened(in_reasoning=True), f"Plan.\n{CALL}\nmore\n</think>\nSo `</think>`.") == [
+        "Plan.",
+        '{"cmd": "ls"}',
+        "more",
+        "So `</think>`.",
+    ]
+
+
+@pytest.mark.parametrize("text", ["  indented", "\tindented"])
+def test_blank_lines_before_a_block_are_framing_and_indentation_is_not(text: str) -> None:
+    assert texts(opened(in_reasoning=True), f"\n{text}\n</think>\n\n \n{text}\n") == [text, text]
+
+
+def test_a_stop_token_counts_only_at_the_end() -> None:
+    assert texts(opened(), "Hi.<|im_end|>\n") == ["Hi."]
+    assert texts(opened(), "ChatML ends a turn with <|im_end|>, always.") == [
+        "ChatML ends a turn with <|im_end|>, always."
+    ]
+    assert texts(opened(), "<|im_end|>") == []
+
+
+def test_without_tools_and_where_none_may_be_called_a_marker_is_text() -> None:
+    assert texts(opened(tools=[]), f"So: {CALL}") == [f"So: {CALL}"]
+    assert texts(opened(calls_as_text=True), CALL) == [CALL]
+
+
+def test_a_prefix_is_not_said_again() -> None:
+    assert texts(opened(prefix="The answer is"), " 42.") == [" 42."]
+    assert texts(opened(prefix="The answer is "), "42.") == ["42."]
+    assert texts(opened(in_reasoning=True, prefix="I think"), " so.\n</think>\nYes.") == [" so.", "Yes."]
+    assert texts(opened(prefix=f"Look.\n{CALL}\n"), "Done.") == ["Done."]
+
+
+@pytest.mark.parametrize("prefix", ["<tool_call>\n<function=run>\n", "<tool_call>\n<function="])
+def test_a_forced_call_belongs_to_the_turn(prefix: str) -> None:
+    (block,) = fold(run(opened(prefix=prefix), [CALL.removeprefix(prefix)]))
+    assert (block["name"], block["input"], block["complete"]) == ("run", {"cmd": "ls"}, True)
+
+
+def test_a_prefix_may_end_inside_an_argument() -> None:
+    (block,) = fold(
+        run(opened("hermes", prefix='So.<tool_call>{"name": "run", "arguments": {"cmd": "l'), ['s"}}</tool_call>'])
+    )
+    assert (block["name"], block["input"]) == ("run", {"cmd": "ls"})
+
+
+@pytest.mark.parametrize("family", [name for name, found in families().items() if found.style.call])
+def test_every_family_can_be_made_to_call(family: str) -> None:
+    """The words that force a call, and what the model writes behind them, are that call."""
+    found = families()[family]
+    call = found.write_call("run", {"cmd": "ls -l", "n": 3})
+    for name in ("run", None):
+        prefix = found.call_prefix(name)
+        (block,) = fold(run(opened(family, prefix=prefix), list(call.removeprefix(prefix))))
+        assert (block["name"], block["input"], block["complete"]) == ("run", {"cmd": "ls -l", "n": 3}, True)
+
+
+def test_only_a_model_that_stopped_completes_an_open_call() -> None:
+    cut = CALL.partition("</function>")[0]
+    for reason in FinishReason:
+        (block,) = fold(run(opened(), [cut], reason))
+        assert block["complete"] is (reason is FinishReason.STOP)
+
+
+def test_reasoning_left_in_the_text() -> None:
+    parser = opened("minimax_m2_append_think", in_reasoning=True)
+    assert not parser.in_reasoning
+    assert texts(parser, "Hm.", "\n</think>\n\nDone.") == ["<think>Hm.\n</think>\n\nDone."]
+
+
+def test_a_family_without_anything() -> None:
+    assert texts(opened("plain", in_reasoning=True), "<think>", CALL) == ["<think>" + CALL]
+
+
+@pytest.mark.parametrize(
+    ("family", "raw"),
+    [
+        ("gemma4", "<too"),
+        ("kimi_k2", "<|too"),
+        ("minimax_m3", "]<]minimax[>[<"),
+        ("deepseek_v4", "<｜DSML｜to"),
+        ("lfm2", "<|tool_call_start|>[<|to_c"),
+        ("lfm2", "<|tool_call_start|>["),
+        ("kimi_k2", "<|tool_call_begin|> \n<|tool_call_argument_begin|>{}"),
+        ("hermes", "Write <tool_call>"),
+    ],
+)
+def test_a_beginning_that_the_model_left_at_that_is_text(family: str, raw: str) -> None:
+    assert texts(opened(family), raw) == [raw]
+
+
+@pytest.mark.parametrize("raw", ["Done.</think>", "Done.\n</tool_call>", "Done.</function>"])
+def test_a_closer_of_nothing_in_running_text_is_text(raw: str) -> None:
+    assert texts(opened(), raw) == [raw]
+
+
+def test_a_closer_of_nothing_at_the_start_is_text_unless_it_closes_reasoning() -> None:
+    assert texts(opened(), "</tool_call> x") == ["</tool_call> x"]
+    assert texts(opened(), "</think>\n\nx") == ["x"]
+
+
+def test_a_piece_of_a_tail_is_none() -> None:
+    assert texts(opened(), CALL[:-3]) == ['{"cmd": "ls"}']

@@ -1,0 +1,118 @@
+"""Requests of Completions: prompts in four forms, their choices, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from schemas.conversation import Hints, OutputFormat, RawPrompt, Sampling
+from schemas.errors import Invalid
+from schemas.frames import pack_ids
+from services.frontend.apis.common.shared_errors import openai_reply
+from services.frontend.apis.completions.request import CompletionsAsk, parse
+
+
+def ask(**fields: Any) -> CompletionsAsk:
+    return parse(json.dumps({"model": "m", "prompt": "Once", **fields}).encode(), {"user-agent": "ua"}, "fp")
+
+
+def refused(**fields: Any) -> tuple[str | None, str | None]:
+    with pytest.raises(Invalid) as caught:
+        ask(**fields)
+    return caught.value.info.param, caught.value.info.code
+
+
+@pytest.mark.parametrize(
+    ("prompt", "raw"),
+    [
+        ("Once", [RawPrompt("Once")]),
+        ("", [RawPrompt("")]),
+        (None, [RawPrompt("")]),
+        (["a", "b"], [RawPrompt("a"), RawPrompt("b")]),
+        ([1, 2, 4294967295], [RawPrompt(token_ids=pack_ids([1, 2, 4294967295]))]),
+        ([[1], [2, 3]], [RawPrompt(token_ids=pack_ids([1])), RawPrompt(token_ids=pack_ids([2, 3]))]),
+        (["a", [2]], [RawPrompt("a"), RawPrompt(token_ids=pack_ids([2]))]),
+    ],
+)
+def test_prompts(prompt: Any, raw: list[RawPrompt]) -> None:
+    asked = ask(prompt=prompt)
+    assert [conversation.prompt for conversation in asked.conversations] == raw
+    assert all(conversation.turns == [] for conversation in asked.conversations)
+
+
+def test_several_prompts_have_n_choices_each() -> None:
+    asked = ask(prompt=["a", "b"], n=2, seed=5, best_of=2)
+    told = [(each.prompt.text, each.sampling.seed) for each in asked.conversations if each.prompt]
+    assert told == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
+
+
+def test_the_same_prompt_without_special_tokens() -> None:
+    assert ask(add_special_tokens=False).conversations[0].prompt == RawPrompt("Once", add_special_tokens=False)
+
+
+def test_what_is_honoured() -> None:
+    conversation = ask(
+        max_tokens=3, logprobs=5, temperature=0, stop=["x"], top_k=2, min_tokens=1, guided_json={"type": "object"},
+        priority=1, cache_salt="s",
+    ).conversations[0]  # fmt: skip
+    assert conversation.sampling == Sampling(
+        max_tokens=3, logprobs=5, temperature=0.0, stop=["x"], top_k=2, min_tokens=1
+    )
+    assert conversation.format == OutputFormat("json_schema", {"type": "object"})
+    assert conversation.hints == Hints(priority=1, cache_salt="s")
+    assert conversation.client.user_agent == "ua"
+    assert ask().conversations[0].sampling == Sampling(max_tokens=16)
+    assert ask(max_tokens=0).conversations[0].sampling == Sampling(max_tokens=0)
+
+
+def test_echo_stands_before_every_choice() -> None:
+    assert ask(prompt=["a", "b"], n=2, echo=True).shape.echoes == ["a", "a", "b", "b"]
+    assert ask(prompt=["a", "b"], echo=False).shape.echoes == ["", ""]
+
+
+def test_a_suffix_is_left_out_with_a_trace() -> None:
+    assert ask(suffix="end").notes == ["suffix"]
+    assert ask(suffix="").notes == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"prompt": []}, ("prompt", None)),
+        ({"prompt": [[]]}, ("prompt", None)),
+        ({"prompt": [1, "a"]}, ("prompt", "invalid_type")),
+        ({"prompt": [1, [2]]}, ("prompt", "invalid_type")),
+        ({"prompt": [-1]}, ("prompt[0]", "integer_below_min_value")),
+        ({"prompt": [2**32]}, ("prompt[0]", "integer_above_max_value")),
+        ({"prompt": [1.5]}, ("prompt[0]", "invalid_type")),
+        ({"prompt": ["a"] * 100, "n": 11}, ("prompt", None)),
+        ({"prompt": [1, 2], "echo": True}, ("echo", "unsupported_value")),
+        ({"echo": True, "logprobs": 1}, ("logprobs", None)),
+        ({"logprobs": 21}, ("logprobs", "integer_above_max_value")),
+        ({"best_of": 2}, ("best_of", "unsupported_value")),
+        ({"best_of": 1, "n": 2}, ("best_of", "unsupported_value")),
+        ({"n": 0}, ("n", "integer_below_min_value")),
+        ({"stop": ""}, ("stop", "invalid_value")),
+    ],
+)
+def test_refusals_name_the_field(fields: dict[str, Any], told: tuple[str | None, str | None]) -> None:
+    assert refused(**fields) == told
+
+
+def test_what_the_sdks_own_tests_send_is_taken() -> None:
+    asked = ask(
+        best_of=0, echo=True, frequency_penalty=-2, logit_bias={"foo": 0}, logprobs=0, max_tokens=16, n=1,
+        presence_penalty=-2, seed=0, stop="\n", stream=False, suffix="test.", temperature=1, top_p=1, user="user-1234",
+        stream_options={"include_obfuscation": True, "include_usage": True},
+    )  # fmt: skip
+    assert asked.shape.echoes == ["Once"]
+    assert asked.conversations[0].sampling.logprobs == 0
+
+
+def test_errors_of_the_pipeline_name_the_fields_of_this_api() -> None:
+    def param(name: str) -> object:
+        return json.loads(openai_reply(Invalid("no", param=name).info, "req_1").body)["error"]["param"]
+
+    assert param("stop_sequences") == "stop"
+    assert param("format") == "response_format"
+    assert param("messages") == "messages"

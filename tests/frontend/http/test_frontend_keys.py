@@ -1,0 +1,84 @@
+"""The key file: its form, what it refuses, what a key may."""
+
+import hashlib
+from datetime import UTC, datetime
+
+import pytest
+
+from schemas.control import ModelCard
+from services.frontend.http.keys import Key, Limits, parse_keys
+
+DIGEST = hashlib.sha256(b"alpha").hexdigest()
+OTHER = hashlib.sha256(b"beta").hexdigest()
+NONE = Limits()
+
+
+def only(text: str, defaults: Limits = NONE) -> Key:
+    (key,) = parse_keys(text, "keys", defaults)
+    return key
+
+
+def test_a_line_of_old() -> None:
+    assert only(f"team-a:{DIGEST}") == Key("team-a", bytes.fromhex(DIGEST))
+    assert only(f"  {DIGEST.upper()}  ").name == DIGEST[:8]
+
+
+def test_every_option() -> None:
+    key = only(f"ci:{DIGEST}  concurrency=4 rpm=60\ttpm=90000 models=small-*,coder expires=2027-01-31 priority=-3")
+    assert key.limits == Limits(4, 60, 90000)
+    assert key.models == ("small-*", "coder")
+    assert key.expires == datetime(2027, 1, 31, tzinfo=UTC).timestamp()
+    assert key.priority == -3
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2027-01-31T18:00Z", datetime(2027, 1, 31, 18, tzinfo=UTC)),
+        ("2027-01-31T18:00+02:00", datetime(2027, 1, 31, 16, tzinfo=UTC)),
+        ("2027-01-31T18:00", datetime(2027, 1, 31, 18, tzinfo=UTC)),
+    ],
+)
+def test_when_a_key_ends(text: str, moment: datetime) -> None:
+    assert only(f"{DIGEST} expires={text}").expires == moment.timestamp()
+
+
+def test_defaults_hold_until_a_line_says_otherwise() -> None:
+    defaults = Limits(8, 100, 1000)
+    assert only(DIGEST, defaults).limits == defaults
+    assert only(f"{DIGEST} rpm=7 tpm=none", defaults).limits == Limits(8, 7, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("rpm", "'rpm' is no option of a key"),
+        ("rpm=", "'rpm=' is no option of a key"),
+        ("rps=1", "'rps=1' is no option of a key; there are concurrency, rpm, tpm, models, expires, priority"),
+        ("rpm=0", "rpm=0: a whole number from 1, or none"),
+        ("rpm=-1", "rpm=-1"),
+        ("tpm=1e5", "tpm=1e5"),
+        ("expires=soon", "expires=soon: a date as 2027-01-31"),
+        ("priority=high", "priority=high: a whole number"),
+    ],
+)
+def test_what_a_line_must_not_say(options: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=r"^keys:2: ") as caught:
+        parse_keys(f"# keys\nci:{DIGEST} {options}", "keys", NONE)
+    assert reason in str(caught.value)
+
+
+def test_keys_of_one_holder_share_an_allowance_and_so_agree_on_it() -> None:
+    assert len(parse_keys(f"ci:{DIGEST} rpm=5\nci:{OTHER} rpm=5 expires=2027-01-31", "keys", NONE)) == 2
+    with pytest.raises(ValueError, match="the lines of ci have different limits"):
+        parse_keys(f"ci:{DIGEST} rpm=5\nci:{OTHER} rpm=6", "keys", NONE)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "allowed"),
+    [("", True), ("acme/coder", True), ("acme/*", True), ("alias-?", True), ("coder", False), ("ACME/*", False)],
+)
+def test_models_by_any_of_their_names(patterns: str, allowed: bool) -> None:
+    card = ModelCard("acme/coder", aliases=["alias-1"])
+    key = only(f"{DIGEST} models={patterns}" if patterns else DIGEST)
+    assert key.allows(card) is allowed

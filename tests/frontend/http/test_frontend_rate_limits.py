@@ -1,0 +1,172 @@
+"""Limits of keys: concurrency and token buckets, by a clock that the test sets."""
+
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import RateLimited
+from services.frontend.http.keys import Limits
+from services.frontend.http.rate_limits import Rate, RateLimiter, TokenBucket, duration, rate_headers
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def enter(limiter: RateLimiter) -> ExitStack:
+    """Begins a request; `close` ends it."""
+    request = ExitStack()
+    request.enter_context(limiter.request())
+    return request
+
+
+def refused(limiter: RateLimiter) -> RateLimited:
+    with pytest.raises(RateLimited) as caught:
+        enter(limiter)
+    return caught.value
+
+
+def test_a_bucket_fills_in_a_minute(clock: Clock) -> None:
+    bucket = TokenBucket(60, clock)
+    bucket.take(60)
+    assert bucket.wait_s(1) == pytest.approx(1.0)
+    clock.now = 30.0
+    assert bucket.level() == pytest.approx(30)
+    clock.now = 60.0
+    assert bucket.level() == 60
+    bucket.take(90)
+    assert bucket.level() == pytest.approx(-30)
+    assert bucket.wait_s(1) == pytest.approx(31)
+    clock.now = 1e9
+    assert bucket.level() == 60
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 5)), max_size=60), st.integers(1, 20))
+def test_no_window_of_a_minute_gives_more_than_two_sizes(steps: list[tuple[float, int]], size: int) -> None:
+    """A full bucket and its refill: never more, however the requests lie."""
+    clock = Clock()
+    bucket, taken = TokenBucket(size, clock), []
+    for pause, amount in steps:
+        clock.now += pause
+        if bucket.wait_s(amount) == 0:
+            bucket.take(amount)
+            taken.append((clock.now, amount))
+    for start, _ in taken:
+        assert sum(amount for at, amount in taken if start <= at < start + 60) <= 2 * size
+
+
+def test_concurrency_counts_open_requests(clock: Clock) -> None:
+    limiter = RateLimiter(Limits(concurrency=2), clock)
+    first, _second = enter(limiter), enter(limiter)
+    error = refused(limiter)
+    assert error.info.retry_after_s == 1.0
+    assert "2 concurrent requests" in error.info.message
+    assert limiter.open == 2
+    first.close()
+    enter(limiter)
+
+
+def test_requests_a_minute(clock: Clock) -> None:
+    limiter = RateLimiter(Limits(requests_per_minute=2), clock)
+    for _ in range(2):
+        enter(limiter).close()
+    error = refused(limiter)
+    assert error.info.retry_after_s == pytest.approx(30)
+    assert error.info.message.endswith("Please try again in 30.0s.")
+    assert limiter.open == 0
+    clock.now = 30.0
+    enter(limiter)
+    rate = limiter.rates()["requests"]
+    assert (rate.limit, rate.remaining) == (2, 0)
+    assert rate.reset_s == pytest.approx(60)
+
+
+def test_a_refused_request_costs_nothing(clock: Clock) -> None:
+    limiter = RateLimiter(Limits(concurrency=1, requests_per_minute=2), clock)
+    request = enter(limiter)
+    for _ in range(5):
+        refused(limiter)
+    request.close()
+    enter(limiter)
+
+
+def test_tokens_are_charged_afterwards_and_debts_delay_further_requests(clock: Clock) -> None:
+    limiter = RateLimiter(Limits(tokens_per_minute=600), clock)
+    enter(limiter)
+    limiter.spend(900)
+    assert refused(limiter).info.retry_after_s == pytest.approx(30.1)
+    rate = limiter.rates()["tokens"]
+    assert (rate.limit, rate.remaining) == (600, 0)
+    assert rate.reset_s == pytest.approx(90)
+    clock.now = 30.2
+    enter(limiter)
+
+
+def test_counting_has_a_rate_of_its_own(clock: Clock) -> None:
+    limiter = RateLimiter(Limits(requests_per_minute=1), clock)
+    limiter.count()
+    with pytest.raises(RateLimited, match="1 counting requests per minute"):
+        limiter.count()
+    enter(limiter)
+
+
+def test_other_limits_keep_what_was_used(clock: Clock) -> None:
+    limiter = RateLimiter(Limits(requests_per_minute=10), clock)
+    requests = [enter(limiter) for _ in range(10)]
+    limiter.change(Limits(requests_per_minute=12))
+    assert limiter.rates()["requests"].remaining == 2
+    limiter.change(Limits())
+    assert limiter.rates() == {}
+    limiter.change(Limits(requests_per_minute=3))
+    assert limiter.rates()["requests"].remaining == 3
+    assert limiter.open == len(requests)
+
+
+def test_headers_of_both_apis() -> None:
+    rates = {"requests": Rate(60, 41, 19.0), "tokens": Rate(1000, 0, 75.5)}
+    assert rate_headers(rates, "anthropic", 1_800_000_000.0) == {
+        "anthropic-ratelimit-requests-limit": "60",
+        "anthropic-ratelimit-requests-remaining": "41",
+        "anthropic-ratelimit-requests-reset": "2027-01-15T08:00:19Z",
+        "anthropic-ratelimit-tokens-limit": "1000",
+        "anthropic-ratelimit-tokens-remaining": "0",
+        "anthropic-ratelimit-tokens-reset": "2027-01-15T08:01:16Z",
+    }
+    assert rate_headers(rates, "openai", 0.0) == {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "41",
+        "x-ratelimit-reset-requests": "19s",
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "0",
+        "x-ratelimit-reset-tokens": "1m16s",
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0ms"),
+        (0.25, "250ms"),
+        (0.9996, "1s"),
+        (1, "1s"),
+        (1.5, "1.5s"),
+        (59.96, "1m0s"),
+        (60, "1m0s"),
+        (359.7, "6m0s"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,414 @@
+"""Streams under stress: silence, hang-ups, clients that do not read, time that runs out. Real sockets, no sleeps."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from schemas.events import BlockStart, Delta
+from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter, StreamLimits
+from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, finish, serving, text
+
+ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
+STREAM = {**ASK, "stream": True}
+END = b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n'
+
+
+def request_bytes(ask: dict[str, Any]) -> bytes:
+    body = json.dumps(ask).encode()
+    return b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop turn until the other side has come so far."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+# -- silence ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_silent_stream_is_pinged_until_it_speaks_again() -> None:
+    gate = asyncio.Event()
+    gateway = FakeGateway(lambda: [[BlockStart(0, "text"), Delta(0, 0, "so")], gate, [finish(1)]])
+    config = FrontendConfig(ping_interval_s=0.02)
+    async with serving(gateway, config) as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json=STREAM)
+        lines: list[str] = []
+        async for line in response.content:
+            lines.append(line.decode().strip())
+            if lines.count("event: ping") == 4:
+                gate.set()
+    assert lines.index("event: content_block_start") < lines.index("event: ping")
+    assert lines[-3:] == ["event: message_stop", 'data: {"type":"message_stop"}', ""]
+
+
+async def test_pings_come_before_the_first_token_too() -> None:
+    gate = asyncio.Event()
+    gateway = FakeGateway(lambda: [gate, [*text(0, "so"), finish(1)]])
+    config = FrontendConfig(ping_interval_s=0.02)
+    async with serving(gateway, config) as served, ClientSession(served.url) as http:
+        events: list[str] = []
+        async for line in (await http.post("/v1/messages", json=STREAM)).content:
+            if line.startswith(b"event: "):
+                events.append(line.decode().strip().removeprefix("event: "))
+            if events.count("ping") == 2:
+                gate.set()
+    assert events[:3] == ["message_start", "ping", "ping"]
+
+
+async def test_message_start_does_not_wait_for_the_first_token() -> None:
+    gate = asyncio.Event()
+    gateway = FakeGateway(lambda: [gate, [finish(0)]])
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json=STREAM)
+        assert await response.content.readline() == b"event: message_start\n"
+        assert b'"input_tokens":656' in await response.content.readline()
+        gate.set()
+        assert (await response.read()).endswith(b'data: {"type":"message_stop"}\n\n')
+
+
+# -- hang-ups ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
+async def test_a_hangup_in_prefill_cancels_the_opening(ask: dict[str, Any]) -> None:
+    gateway = FakeGateway()
+    gateway.hold = asyncio.Event()
+    async with serving(gateway) as served:
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(request_bytes(ask))
+        await gateway.opening.wait()
+        writer.close()
+        await asyncio.wait_for(gateway.open_cancelled.wait(), 60)
+        await until(lambda: bool(served.lines))
+    assert served.lines[-1]["outcome"] == "hangup"
+    assert served.registry.get_sample_value("turnwire_requests_running", {"model": MODEL}) == 0
+
+
+@pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
+async def test_a_hangup_in_decode_cancels_the_turn(ask: dict[str, Any]) -> None:
+    gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
+    async with serving(gateway) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(request_bytes(ask))
+        await gateway.opening.wait()
+        if ask is STREAM:
+            await reader.readuntil(b"content_block_stop")
+        writer.close()
+        await until(lambda: bool(gateway.turns))
+        await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), 60)
+        await until(lambda: bool(served.lines))
+    assert gateway.turns[0].cancelled[0] == "hangup"
+    assert served.lines[-1]["outcome"] == "hangup"
+
+
+async def test_a_finished_turn_is_not_cancelled_when_its_client_leaves() -> None:
+    async with serving() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(request_bytes(STREAM))
+        await reader.readuntil(END)
+        writer.close()
+        await until(lambda: bool(served.lines))
+    assert served.gateway.turns[0].cancelled == []
+
+
+async def test_one_connection_serves_one_turn_after_the_other() -> None:
+    async with serving() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        for ask in (STREAM, ASK, STREAM):
+            writer.write(request_bytes(ask))
+            await reader.readuntil(END if ask is STREAM else b'"thinking_tokens":12}}}')
+        writer.close()
+    assert len(served.gateway.turns) == 3
+
+
+# -- clients that do not read -----------------------------------------------------------------------------------------
+
+
+class Deaf:
+    """A client that sends a request and never reads, with a receive buffer as small as the kernel allows."""
+
+    def __init__(self, served: Served) -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        self.socket.connect(("127.0.0.1", served.port))
+        self.socket.sendall(request_bytes(STREAM))
+
+    async def read_all(self) -> bytes:
+        self.socket.setblocking(False)
+        loop = asyncio.get_running_loop()
+        data = b""
+        while piece := await loop.sock_recv(self.socket, 1 << 20):
+            data += piece
+        return data
+
+
+def talk(pieces: int, size: int) -> list[Step]:
+    steps: list[Step] = [[BlockStart(0, "text")]]
+    for piece in range(pieces):
+        steps.append([Delta(0, piece * size, "x" * size)])
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("config", "pieces", "size"),
+    [
+        (FrontendConfig(slow_reader_timeout_s=0.2), 64, 16 * 1024),
+        (FrontendConfig(max_buffered_bytes=65536), 4096, 16 * 1024),
+    ],
+    ids=["too long", "too much"],
+)
+async def test_a_slow_reader_is_given_up_alone(config: FrontendConfig, pieces: int, size: int) -> None:
+    scripts: list[list[Step]] = [[*talk(pieces, size), asyncio.Event()], [[*text(0, "undisturbed"), finish(1)]]]
+    gateway = FakeGateway(lambda: scripts.pop(0))
+    async with serving(gateway, config) as served, ClientSession(served.url) as http:
+        deaf = Deaf(served)
+        await until(lambda: bool(gateway.turns))
+        other = await (await http.post("/v1/messages", json=STREAM)).text()
+        await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), 60)
+        await until(lambda: len(served.lines) == 2)
+        cut = await deaf.read_all()
+        deaf.socket.close()
+    assert not cut.endswith(END)
+    assert gateway.turns[0].cancelled[0] == "slow_reader"
+    assert gateway.turns[1].cancelled == []
+    assert "message_stop" in other
+    assert {line["outcome"] for line in served.lines} == {"slow_reader", "stop"}
+
+
+async def test_a_reader_that_catches_up_gets_every_byte() -> None:
+    pieces, size = 200, 16 * 1024
+    steps: list[Step] = [*talk(pieces, size), [finish(1)]]
+    gateway = FakeGateway(lambda: steps)
+    async with serving(gateway) as served:
+        late = Deaf(served)
+        await until(lambda: bool(gateway.turns) and gateway.turns[0].player is not None)
+        assert gateway.turns[0].player is not None
+        await gateway.turns[0].player
+        reading = asyncio.create_task(late.read_all())
+        await until(lambda: bool(served.lines))
+        late.socket.shutdown(socket.SHUT_WR)
+        data = await reading
+        late.socket.close()
+    assert data.count(b"x") >= pieces * size
+    assert data.index(b"message_start") < data.index(b"xxxx") < data.index(b"message_stop")
+    assert data.endswith(END)
+    assert gateway.turns[0].cancelled == []
+
+
+# -- the writer itself, over a transport whose reader is played -------------------------------------------------------
+
+
+class Transport:
+    """Holds what is written until `read` takes it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.held = 0
+        self.aborted = asyncio.Event()
+        self.looked = 0
+        self.on_look: Callable[[], None] = lambda: None
+
+    def is_closing(self) -> bool:
+        return self.aborted.is_set()
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+        self.held += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        self.looked += 1
+        self.on_look()
+        return self.held
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+class Request:
+    """What the writer uses of a request and its response."""
+
+    def __init__(self, *, chunked: bool = False) -> None:
+        self.chunked = chunked
+        self.transport = Transport()
+        self.writer = self
+        self.room = asyncio.Event()
+
+    async def drain(self) -> None:
+        while self.transport.held > HIGH_WATER_BYTES and not self.transport.is_closing():
+            self.room.clear()
+            await self.room.wait()
+
+    def begin(self, _request: object, first: bytes) -> None:
+        self.transport.write(b"head " + (b"%x\r\n%b\r\n" % (len(first), first) if self.chunked and first else first))
+
+    def read(self, size: int) -> None:
+        self.transport.held = max(0, self.transport.held - size)
+        self.room.set()
+
+
+@pytest.fixture
+async def played() -> Request:
+    return Request()
+
+
+def writer_of(request: Request, limits: StreamLimits, slow: list[str]) -> SseWriter:
+    return SseWriter(request, request, limits, b"ping\n", on_slow=lambda: slow.append("slow"))  # type: ignore[arg-type]
+
+
+async def test_bytes_go_out_without_waiting_for_the_task(played: Request) -> None:
+    writer = writer_of(played, StreamLimits(9, 9, 1 << 20), [])
+    writer.write(b"one")
+    writer.write(b"")
+    writer.write(b"two")
+    assert played.transport.written == b"onetwo"
+    writer.close()
+    writer.write(b"late")
+    await writer.run()
+    assert played.transport.written == b"onetwo"
+
+
+async def test_the_head_goes_with_the_first_bytes_and_the_end_with_the_last() -> None:
+    chunked = Request(chunked=True)
+    writer = writer_of(chunked, StreamLimits(9, 9, 1 << 20), [])
+    writer.begin(b"first")
+    assert chunked.transport.written == b"head 5\r\nfirst\r\n"
+    writer.write(b"x" * 17)
+    writer.close(b"last")
+    writer.close(b"later")
+    assert chunked.transport.written.endswith(b"\r\n11\r\n" + b"x" * 17 + b"\r\n4\r\nlast\r\n0\r\n\r\n")
+    await writer.run()
+    assert chunked.transport.written.endswith(b"last\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["http 1.0", "http 1.1"])
+async def test_the_end_waits_behind_a_backlog(chunked: bool) -> None:
+    request = Request(chunked=chunked)
+    writer = writer_of(request, StreamLimits(9, 9, 1 << 22), [])
+    long = bytes(range(256)) * 1024
+    writer.begin(b"")
+    writer.write(long)
+    writer.close(b"last")
+    running = asyncio.create_task(writer.run())
+    while not running.done():
+        request.read(1 << 20)
+        await asyncio.sleep(0)
+    await running
+    body = request.transport.written.removeprefix(b"head ")
+    if chunked:
+        assert body.endswith(b"\r\n0\r\n\r\n")
+        body = unchunked(body)
+    assert body == long + b"last"
+
+
+def unchunked(body: bytes) -> bytes:
+    data = b""
+    while True:
+        size, _, body = body.partition(b"\r\n")
+        length = int(size, 16)
+        data, body = data + body[:length], body[length + 2 :]
+        if not length:
+            assert body == b""
+            return data
+
+
+async def test_what_is_longer_than_a_slice_cannot_pass_the_limit(played: Request) -> None:
+    slow: list[str] = []
+    writer = writer_of(played, StreamLimits(9, 9, SLICE_BYTES), slow)
+    writer.write(b"x" * SLICE_BYTES * 3)
+    assert slow == ["slow"]
+    assert played.transport.written == b"x" * SLICE_BYTES
+
+
+async def test_a_backlog_keeps_its_order_and_its_slices(played: Request) -> None:
+    writer = writer_of(played, StreamLimits(9, 9, 1 << 22), [])
+    running = asyncio.create_task(writer.run())
+    first = b"a" * (HIGH_WATER_BYTES + 1)
+    backlog = [bytes([98 + i]) * SLICE_BYTES for i in range(5)]
+    writer.write(first)
+    for piece in backlog:
+        writer.write(piece)
+    assert played.transport.written == first
+    while len(played.transport.written) < len(first) + sum(map(len, backlog)):
+        before = len(played.transport.written)
+        played.read(1 << 20)
+        await until(lambda before=before: len(played.transport.written) > before)  # type: ignore[misc]
+        assert len(played.transport.written) - before <= SLICE_BYTES
+    writer.write(b"z")
+    writer.close()
+    played.read(1 << 20)
+    await running
+    assert played.transport.written == first + b"".join(backlog) + b"z"
+
+
+async def test_slow_progress_is_progress(played: Request) -> None:
+    slow: list[str] = []
+    writer = writer_of(played, StreamLimits(9, 0.04, 1 << 22), slow)
+    running = asyncio.create_task(writer.run())
+    writer.write(b"a" * (HIGH_WATER_BYTES * 4))
+    looks_with_progress = 20
+
+    def on_look() -> None:
+        if played.transport.looked <= looks_with_progress:
+            played.transport.held -= 1
+
+    played.transport.looked = 0
+    played.transport.on_look = on_look
+    await asyncio.wait_for(played.transport.aborted.wait(), 60)
+    assert played.transport.looked > looks_with_progress
+    assert slow == ["slow"]
+    played.room.set()
+    with pytest.raises(ConnectionResetError):
+        await running
+
+
+async def test_too_large_a_backlog_is_given_up_at_once(played: Request) -> None:
+    slow: list[str] = []
+    writer = writer_of(played, StreamLimits(9, 9, 1000), slow)
+    writer.write(b"a" * (HIGH_WATER_BYTES + 1))
+    writer.write(b"b" * 1000)
+    assert slow == []
+    writer.write(b"c")
+    assert slow == ["slow"]
+    assert played.transport.aborted.is_set()
+
+
+# -- time that runs out -----------------------------------------------------------------------------------------------
+
+BRIEF = FrontendConfig(request_timeout_s=0.05)
+
+
+@pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
+async def test_an_opening_that_takes_too_long_is_a_504(ask: dict[str, Any]) -> None:
+    gateway = FakeGateway()
+    gateway.hold = asyncio.Event()
+    async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json=ask)
+        assert response.status == 504
+        assert (await response.json())["error"]["type"] == "timeout_error"
+    assert gateway.open_cancelled.is_set()
+    assert served.lines[-1]["outcome"] == "timed_out"
+
+
+async def test_a_document_that_takes_too_long_is_a_504() -> None:
+    gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
+    async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json=ASK)
+        assert response.status == 504
+    assert gateway.turns[0].cancelled[0] == "timeout"
+
+
+async def test_a_stream_that_takes_too_long_ends_with_an_error() -> None:
+    gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
+    async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
+        body = await (await http.post("/v1/messages", json=STREAM)).text()
+    last = body.rstrip().rpartition("\n\n")[2]
+    assert last.startswith('event: error\ndata: {"type":"error","error":{"type":"timeout_error"')
+    assert gateway.turns[0].cancelled[0] == "timeout"
+    assert served.lines[-1]["outcome"] == "timed_out"

@@ -1,0 +1,131 @@
+"""TLS: HTTPS, certificates that change, clients that must have one."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from aiohttp import ClientError, ClientSession, TCPConnector
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from services.cli import health
+from services.frontend.http.tls import Tls
+from services.runtime.config import FrontendConfig
+from tests.certificates import Authority, pem
+from tests.frontend.frontend_fakes import MODEL, serving
+
+ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+
+
+class Client:
+    """Connections that trust one authority; a new one for each request."""
+
+    def __init__(self, url: str, authority: Authority, certificate: tuple[str, str] | None = None) -> None:
+        context = ssl.create_default_context(cadata=pem(authority.certificate).decode())
+        if certificate:
+            context.load_cert_chain(*certificate)
+        self._http = ClientSession(url, connector=TCPConnector(ssl=context, force_close=True))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    async def ask(self, **changes: Any) -> int:
+        async with self._http.post("/v1/messages", json={**ASK, **changes}) as response:
+            await response.read()
+            return response.status
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self._http.get(path) as response:
+            return response.status, await response.text()
+
+
+async def test_https(tmp_path: Path) -> None:
+    authority = Authority("one")
+    tls = Tls(*authority.write(tmp_path, "server"), None)
+    async with serving(tls=tls) as served, Client(served.url, authority) as client:
+        assert await client.ask() == 200
+        assert await client.ask(stream=True) == 200
+        assert (await client.get("/ready"))[0] == 200
+        async with ClientSession() as plain:
+            with pytest.raises(ClientError):
+                await plain.get(served.url.replace("https", "http"))
+
+
+async def test_a_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> None:
+    old, new = Authority("old"), Authority("new")
+    files = old.write(tmp_path, "server")
+    tls = Tls(*files, None)
+    assert tls.files == list(files)
+    async with serving(tls=tls) as served, Client(served.url, old) as before, Client(served.url, new) as after:
+        assert await before.ask() == 200
+        with pytest.raises(OSError):
+            await after.ask()
+        new.write(tmp_path, "server")
+        tls.reload()
+        assert await after.ask() == 200
+        with pytest.raises(OSError):
+            await before.ask()
+        Path(files[1]).write_text("no key")
+        with pytest.raises(ValueError, match=r"^TLS files .*server\.pem"):
+            tls.reload()
+        assert await after.ask() == 200
+
+
+async def test_clients_must_have_a_certificate_and_probes_need_none(tmp_path: Path) -> None:
+    ours, theirs = Authority("ours"), Authority("theirs")
+    ca = ours.write_self(tmp_path / "ca.pem")
+    config = FrontendConfig(tls_cert_file="x", tls_client_ca_file=ca)
+    tls = Tls(*ours.write(tmp_path, "server"), ca)
+    good, bad = ours.write(tmp_path, "client"), theirs.write(tmp_path, "other")
+    async with (
+        serving(config=config, tls=tls) as served,
+        Client(served.url, ours) as nobody,
+        Client(served.url, ours, good) as friend,
+        Client(served.url, ours, bad) as stranger,
+    ):
+        assert await friend.ask() == 200
+        assert await nobody.ask() == 401
+        assert (await nobody.get("/ready"))[0] == 200
+        assert "This server asks for a client certificate." in (await nobody.get("/v1/models"))[1]
+        with pytest.raises(OSError):
+            await stranger.ask()
+        theirs.write_self(tmp_path / "ca.pem")
+        tls.reload()
+        assert await stranger.ask() == 200
+        with pytest.raises(OSError):
+            await friend.ask()
+
+
+def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path: Path) -> None:
+    cert_file, key_file = Authority("one").write(tmp_path, "server")
+    key = ec.generate_private_key(ec.SECP256R1())
+    locked = serialization.BestAvailableEncryption(b"secret")
+    Path(key_file).write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    with pytest.raises(ValueError, match="TLS files"):
+        Tls(cert_file, key_file, None)
+
+
+async def test_the_health_command_asks_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cert_file, key_file = Authority("one").write(tmp_path, "server")
+    async with serving(tls=Tls(cert_file, key_file, None)) as served:
+        argv = ["frontend", "--ready", f"--port={served.port}"]
+        assert await asyncio.to_thread(health.main, [*argv, f"--tls-cert-file={cert_file}"]) == 0
+        assert await asyncio.to_thread(health.main, argv) == 1
+        served.gateway.ready = False
+        assert await asyncio.to_thread(health.main, [*argv, f"--tls-cert-file={cert_file}"]) == 1
+    assert "https://127.0.0.1" in capsys.readouterr().err
+
+
+def test_what_the_configuration_asks_for(tmp_path: Path) -> None:
+    assert Tls.of(FrontendConfig()) is None
+    cert_file, key_file = Authority("one").write(tmp_path, "server")
+    assert Tls.of(FrontendConfig(tls_cert_file=cert_file, tls_key_file=key_file)) is not None
+    with pytest.raises(OSError):
+        Tls.of(FrontendConfig(tls_cert_file=str(tmp_path / "none.pem")))
+    with pytest.raises(ValueError, match="need a tls_cert_file"):
+        FrontendConfig(tls_key_file=key_file)

@@ -1,0 +1,335 @@
+"""A Messages request as a conversation: every field that counts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.conversation import (
+    Call,
+    Client,
+    Conversation,
+    OutputFormat,
+    Reasoning,
+    Result,
+    Sampling,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolReference,
+    ToolSpec,
+    Turn,
+)
+from schemas.errors import Invalid
+from services.frontend.apis.messages.request import THREADS, parse
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "messages" / "agent_turn.json"
+TOOL = {"name": "look", "input_schema": {"type": "object"}}
+
+
+def conversation(headers: dict[str, str] | None = None, **fields: Any) -> Conversation:
+    return parse(body(**fields), headers or {}).conversation
+
+
+def body(**fields: Any) -> bytes:
+    base = {"model": "m", "max_tokens": 4096, "messages": [{"role": "user", "content": "hi"}]}
+    return json.dumps({**base, **fields}).encode()
+
+
+def refusal(**fields: Any) -> Invalid:
+    with pytest.raises(Invalid) as caught:
+        parse(body(**fields), {})
+    return caught.value
+
+
+def test_agent_turn_keeps_everything_in_its_place() -> None:
+    ask = parse(FIXTURE.read_bytes(), {"user-agent": "claude-cli/2.1.328"})
+    assert ask.stream
+    assert ask.context_management
+    assert ask.notes == []
+    told = ask.conversation
+    assert told.model == "acme/served-model"
+    assert [text.text for text in told.system] == [
+        "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;",
+        "You are an agent.",
+    ]
+    assert told.turns == [
+        Turn(
+            "user",
+            [
+                Text("<system-reminder>\nKeep commits small.\n</system-reminder>\n"),
+                Text("Rename the flag in both files."),
+            ],
+        ),
+        Turn("system", [Text("# Environment\ncwd: /workspace\nDeferred tools: CronList")]),
+        Turn(
+            "assistant",
+            [
+                Reasoning("Two files. First the parser.\n", "c2VhbGVkLTE="),
+                Call(
+                    "toolu_01A",
+                    "Grep",
+                    '{"pattern": "old\\\\.flag", "limit": 5000.0, "id": 12345678901234567890}',
+                ),
+                Reasoning(None, "b25seS1zZWFs"),
+                Call("toolu_01B", "ToolSearch", '{"query": "select:CronList"}'),
+            ],
+        ),
+        Turn(
+            "tool",
+            [
+                Result("toolu_01A", [Text("a.py:3\nb.py:9")], is_error=False, name="Grep"),
+                Result("toolu_01B", [ToolReference("CronList"), Text("Tool loaded.")], name="ToolSearch"),
+            ],
+        ),
+        Turn("user", [Text("Go on.")]),
+        Turn("system", [Text("The file a.py has changed on disk.")]),
+        Turn("assistant", [Reasoning(None, "cmVkYWN0ZWQ="), Text("Editing both."), Call("toolu_01C", "Grep", "{}")]),
+        Turn(
+            "tool",
+            [
+                Result(
+                    "toolu_01C",
+                    [Text("<tool_use_error>no such file</tool_use_error>")],
+                    is_error=True,
+                    name="Grep",
+                )
+            ],
+        ),
+    ]
+    assert [(tool.name, tool.deferred) for tool in told.tools] == [
+        ("CronList", True),
+        ("Grep", False),
+        ("ToolSearch", False),
+    ]
+    assert list(told.tools[1].schema) == ["$schema", "type", "properties", "required", "additionalProperties"]
+    assert told.thinking == Thinking("adaptive", effort="high", history="keep")
+    assert told.client == Client("11111111-2222-3333-4444-555555555555", "claude-cli/2.1.328")
+
+
+def test_string_and_text_block_are_the_same() -> None:
+    as_blocks = conversation(
+        system=[{"type": "text", "text": "be brief"}],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            {"role": "system", "content": [{"type": "text", "text": "now"}]},
+        ],
+    )
+    as_strings = conversation(
+        system="be brief", messages=[{"role": "user", "content": "hi"}, {"role": "system", "content": "now"}]
+    )
+    assert as_blocks == as_strings
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, Thinking()),
+        ({"thinking": {"type": "disabled"}}, Thinking("disabled")),
+        ({"thinking": {"type": "adaptive"}}, Thinking("adaptive")),
+        ({"thinking": {"type": "between_tools"}}, Thinking("adaptive")),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, Thinking("adaptive", display="omitted")),
+        ({"thinking": {"type": "adaptive", "display": "updates"}}, Thinking("adaptive")),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, Thinking("enabled", 2048)),
+        ({"output_config": {"effort": "max"}}, Thinking("disabled", effort="max")),
+        ({"output_config": {"effort": None}}, Thinking()),
+        (
+            {"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}},
+            Thinking("disabled", effort="low"),
+        ),
+    ],
+)
+def test_thinking(fields: dict[str, Any], expected: Thinking) -> None:
+    assert conversation(**fields).thinking == expected
+
+
+def test_latest_system_message_decides_effort() -> None:
+    told = conversation(
+        output_config={"effort": "low"},
+        messages=[
+            {"role": "user", "content": "hi"},
+            {"role": "system", "content": "a", "output_config": {"effort": "medium"}},
+            {"role": "system", "output_config": {"effort": "xhigh"}},
+        ],
+    )
+    assert told.thinking.effort == "xhigh"
+    assert len(told.turns) == 2
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"type": "auto"}, ToolChoice()),
+        ({"type": "auto", "disable_parallel_tool_use": True}, ToolChoice(parallel=False)),
+        ({"type": "any"}, ToolChoice("any")),
+        ({"type": "none"}, ToolChoice("none")),
+        (
+            {"type": "tool", "name": "look", "disable_parallel_tool_use": True},
+            ToolChoice("tool", "look", parallel=False),
+        ),
+    ],
+)
+def test_tool_choice(choice: dict[str, Any], expected: ToolChoice) -> None:
+    assert conversation(tools=[TOOL], tool_choice=choice).tool_choice == expected
+
+
+def test_sampling_fields_and_extensions() -> None:
+    told = conversation(
+        temperature=1.5,
+        top_p=0.9,
+        top_k=40,
+        stop_sequences=["\n\n", "END"],
+        min_p=0.1,
+        seed=7,
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+        repetition_penalty=1.1,
+        min_tokens=3,
+        ignore_eos=True,
+        chat_template_kwargs={"enable_thinking": False},
+    )
+    assert told.sampling == Sampling(
+        max_tokens=4096,
+        min_tokens=3,
+        temperature=1.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        seed=7,
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+        repetition_penalty=1.1,
+        stop=["\n\n", "END"],
+        ignore_eos=True,
+    )
+    assert told.template_kwargs == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+        {"output_format": {"type": "json_schema", "schema": {"type": "object"}}},
+    ],
+)
+def test_output_format(fields: dict[str, Any]) -> None:
+    assert conversation(**fields).format == OutputFormat("json_schema", schema={"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("headers", "user_id", "session"),
+    [
+        ({"x-claude-code-session-id": "h"}, '{"session_id": "u"}', "h"),
+        ({"x-session-id": "ses_1"}, None, "ses_1"),
+        ({}, '{"session_id": "u"}', "u"),
+        ({}, "user_0a_account_11_session_22", "22"),
+        ({}, "13803d75-b4b5-4c3e-b2a2-6f21399b021b", None),
+        ({}, "[1, 2]", None),
+        ({}, None, None),
+    ],
+)
+def test_session(headers: dict[str, str], user_id: str | None, session: str | None) -> None:
+    assert conversation(headers, metadata={"user_id": user_id}).client.session == session
+
+
+def test_fields_that_change_nothing_are_skipped() -> None:
+    plain = conversation()
+    assert plain == conversation(
+        cache_control={"type": "ephemeral"},
+        service_tier="auto",
+        speed="fast",
+        inference_geo="eu",
+        container=None,
+        diagnostics={"previous_message_id": None},
+        fallbacks="default",
+        billing_policy={"type": "x"},
+        thread=None,
+        mcp_servers=[],
+        something_new={"a": [1]},
+    )
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+def test_thread_is_refused_as_the_sdk_needs_it(thread: dict[str, str]) -> None:
+    info = refusal(thread=thread).info
+    assert info.code == THREADS == "thread_unsupported_request"
+    assert info.details == {"unsupported": []}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"messages": []}, "messages: at least one message is required"),
+        ({"max_tokens": None}, "max_tokens: Field required"),
+        ({"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
+        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers: not supported by this server"),
+        ({"compaction": {"type": "summarize"}}, "compaction: not supported by this server"),
+        ({"container": "container_1"}, "container: not supported by this server"),
+        (
+            {"container": {"id": "c"}, "tools": [{"type": "code_execution_20250825", "name": "code_execution"}]},
+            "container: not supported by this server",
+        ),
+        ({"stop_sequences": [""]}, "stop_sequences: each stop sequence must be non-empty"),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 4096}},
+            "`max_tokens` must be greater than `thinking.budget_tokens`.",
+        ),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1023}},
+            "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
+        ),
+        ({"thinking": {"type": "enabled"}}, "thinking.enabled.budget_tokens: Field required"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice: may only be specified while providing tools."),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}},
+            "tool_choice.tool.name: Tool 'other' not found in provided tools",
+        ),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "any"},
+                "thinking": {"type": "enabled", "budget_tokens": 1024},
+            },
+            "Thinking may not be enabled when tool_choice forces tool use.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "So "}]},
+            "messages: final assistant content cannot end with trailing whitespace",
+        ),
+    ],
+)
+def test_refusals(fields: dict[str, Any], message: str) -> None:
+    assert refusal(**fields).info.message == message
+
+
+def test_a_container_without_code_execution_changes_nothing() -> None:
+    skills = [{"skill_id": "pdf", "type": "anthropic", "version": "latest"}]
+    assert conversation(container={"id": "id", "skills": skills}) == conversation()
+
+
+def test_prewarm_asks_for_no_output() -> None:
+    told = conversation(max_tokens=0, thinking={"type": "enabled", "budget_tokens": 1024})
+    assert told.sampling.max_tokens == 0
+
+
+def test_counting_takes_pieces_of_a_conversation() -> None:
+    piece = json.dumps(
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_lost"}]}]}
+    ).encode()
+    ask = parse(piece, {}, counting=True)
+    assert ask.conversation.turns == [Turn("tool", [Result("toolu_lost")])]
+    assert ask.conversation.model == ""
+
+
+@pytest.mark.parametrize("field", ["mcp_servers", "compaction", "thread"])
+def test_counting_needs_nothing_that_is_not_there(field: str) -> None:
+    value: Any = [{"type": "url"}] if field == "mcp_servers" else {"type": "create"}
+    assert parse(body(**{field: value}), {}, counting=True).conversation == conversation()
+
+
+def test_tools_pass_through() -> None:
+    told = conversation(
+        tools=[{**TOOL, "description": "Looks.", "strict": True, "type": "custom", "eager_input_streaming": None}]
+    )
+    assert told.tools == [ToolSpec("look", "Looks.", {"type": "object"}, strict=True)]

@@ -1,0 +1,79 @@
+"""A small client of `/v1/responses` for tests."""
+
+import json
+from typing import Any
+
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
+
+from tests.frontend.frontend_fakes import MODEL, Served
+
+
+class Client:
+    """Asks one server."""
+
+    def __init__(self, http: ClientSession, served: Served, key: str | None = None) -> None:
+        self._http = http
+        self.url = served.url + "/v1/responses"
+        self.headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    async def ask(self, method: str, path: str = "", status: int = 200, **options: Any) -> Any:
+        async with self._http.request(method, self.url + path, headers=self.headers, **options) as response:
+            document = await response.json()
+            assert response.status == status, document
+            return document
+
+    async def refused(self, method: str, path: str = "", status: int = 400, **options: Any) -> dict[str, Any]:
+        """The error of a request that is answered with this status."""
+        error: dict[str, Any] = (await self.ask(method, path, status, **options))["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return error
+
+    async def status(self, path: str) -> int:
+        """The status of a GET."""
+        async with self._http.get(self.url + path, headers=self.headers) as response:
+            return response.status
+
+    async def create(self, **body: Any) -> Any:
+        return await self.ask("POST", json={"model": MODEL, "input": "hi"} | body)
+
+    async def stream(self, method: str = "POST", path: str = "", **options: Any) -> list[dict[str, Any]]:
+        """The events of a stream; it must end in [DONE]."""
+        if method == "POST":
+            options = {"json": {"model": MODEL, "input": "hi", "stream": True} | options}
+        async with self._http.request(method, self.url + path, headers=self.headers, **options) as response:
+            assert response.status == 200, await response.text()
+            return events_of(await response.text())
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """A whole stream's events, each checked to be named as it says."""
+    blocks = text.rstrip("\n").split("\n\n")
+    assert blocks.pop() == "data: [DONE]"
+    events = []
+    for block in blocks:
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        events.append(event)
+    return [event for event in events if event["type"] != "keepalive"]
+
+
+def said(conversation: Any) -> list[tuple[str, list[Any]]]:
+    """Roles and texts of a conversation's turns."""
+    return [
+        (turn.role, [getattr(part, "text", None) or getattr(part, "name", None) for part in turn.parts])
+        for turn in conversation.turns
+    ]
+
+
+async def frames_of(ws: ClientWebSocketResponse, lane: str | None = None) -> list[dict[str, Any]]:
+    """The frames of one response, which must all name this lane."""
+    frames = []
+    while True:
+        message = await ws.receive(60)
+        assert message.type is WSMsgType.TEXT, message
+        frame = json.loads(message.data)
+        assert frame.get("stream_id") == lane
+        frames.append(frame)
+        if frame["type"] in ("response.completed", "response.incomplete", "response.failed", "error"):
+            return frames

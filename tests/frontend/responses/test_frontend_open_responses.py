@@ -1,0 +1,220 @@
+"""The compliance cases of Open Responses, by the names that its own suite has for them.
+
+The schemas of `open_responses.py` stand for the suite's. Its union has no raw reasoning events, so the model
+under it does not think, or is asked for a summary.
+"""
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from schemas.conversation import Media, Result, ToolChoice
+from schemas.errors import ErrorInfo, ErrorKind
+from schemas.events import Failed, FinishReason
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, call, finish, reasoning, serving, text
+from tests.frontend.responses.open_responses import check_events, check_response
+from tests.frontend.responses.responses_client import Client, said
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(64)).decode()
+PDF = base64.b64encode(b"%PDF-1.4\n%%EOF\n").decode()
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather in a place.",
+    "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
+}
+CALL = '{"location": "San Francisco"}'
+
+
+class Model:
+    """Says one thing after the other."""
+
+    def __init__(self, *turns: list[Step]) -> None:
+        self._turns = list(turns)
+
+    def __call__(self) -> list[Step]:
+        return self._turns.pop(0) if len(self._turns) > 1 else self._turns[0]
+
+
+def hello() -> list[Step]:
+    return [[*text(0, "Hello there, friend."), finish(1)]]
+
+
+def calling() -> list[Step]:
+    return [[*call(0, "get_weather", CALL, call_id="call_w"), finish(1)]]
+
+
+@pytest.fixture
+def gateway() -> FakeGateway:
+    return FakeGateway(Model(hello()))
+
+
+@pytest.fixture
+async def client(gateway: FakeGateway) -> AsyncIterator[Client]:
+    async with serving(gateway) as served, ClientSession() as http:
+        yield Client(http, served)
+
+
+def message(role: str, content: Any) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": content}
+
+
+async def test_basic_response(client: Client) -> None:
+    made = check_response(await client.create(input=[message("user", "Say hello in exactly 3 words.")]))
+    assert made["output"][0]["content"][0]["text"] == "Hello there, friend."
+
+
+async def test_streaming_response(client: Client) -> None:
+    made = check_events(await client.stream(input=[message("user", "Count from 1 to 5.")]))
+    assert made["status"] == "completed"
+
+
+async def test_system_prompt(client: Client, gateway: FakeGateway) -> None:
+    talk = [message("system", "You are a pirate."), message("user", "Say hello.")]
+    check_response(await client.create(input=talk))
+    assert said(gateway.turns[0].conversation) == [("system", ["You are a pirate."]), ("user", ["Say hello."])]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["tool-calling", "tool-calling-streaming"])
+async def test_tool_calling(client: Client, gateway: FakeGateway, stream: bool) -> None:
+    gateway.steps = Model(calling())
+    body: dict[str, Any] = {"input": [message("user", "What is the weather in San Francisco?")], "tools": [WEATHER]}
+    if stream:
+        events = await client.stream(**body)
+        made = check_events(events)
+        types = [event["type"] for event in events]
+        for wanted in (
+            "response.output_item.added",
+            "response.function_call_arguments.delta",
+            "response.function_call_arguments.done",
+            "response.output_item.done",
+        ):
+            assert wanted in types
+    else:
+        made = check_response(await client.create(**body))
+    (item,) = made["output"]
+    assert (item["type"], item["name"], item["arguments"]) == ("function_call", "get_weather", CALL)
+    assert made["tools"][0]["name"] == "get_weather"
+
+
+async def test_function_call_roundtrip(client: Client, gateway: FakeGateway) -> None:
+    gateway.steps = Model(calling(), hello())
+    choice = {"type": "function", "name": "get_weather"}
+    asked = check_response(
+        await client.create(input=[message("user", "The weather?")], tools=[WEATHER], tool_choice=choice)
+    )
+    assert asked["tool_choice"] == choice
+    assert gateway.turns[0].conversation.tool_choice == ToolChoice("tool", "get_weather")
+    output = {"type": "function_call_output", "call_id": asked["output"][0]["call_id"], "output": '{"temp": 21}'}
+    answered = check_response(
+        await client.create(previous_response_id=asked["id"], input=[output], tools=[WEATHER], tool_choice="auto")
+    )
+    assert (answered["output"][0]["type"], answered["previous_response_id"]) == ("message", asked["id"])
+    result = gateway.turns[1].conversation.turns[-1].parts[0]
+    assert isinstance(result, Result)
+    assert (result.call_id, result.name) == ("call_w", "get_weather")
+
+
+async def test_image_input(client: Client, gateway: FakeGateway) -> None:
+    parts = [
+        {"type": "input_text", "text": "What is in this image?"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
+    ]
+    check_response(await client.create(input=[message("user", parts)]))
+    seen = gateway.turns[0].conversation.turns[0].parts[1]
+    assert isinstance(seen, Media)
+    assert (seen.kind, seen.media_type, seen.size_bytes) == ("image", "image/png", 72)
+
+
+async def test_file_input(client: Client, gateway: FakeGateway) -> None:
+    parts = [
+        {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
+        {"type": "input_text", "text": "What is in this file?"},
+    ]
+    check_response(await client.create(input=[message("user", parts)]))
+    seen = gateway.turns[0].conversation.turns[0].parts[0]
+    assert isinstance(seen, Media)
+    assert (seen.kind, seen.media_type, seen.title) == ("document", "application/pdf", "a.pdf")
+
+
+async def test_multi_turn(client: Client, gateway: FakeGateway) -> None:
+    said_before = {"type": "output_text", "text": "Hello Alice!", "annotations": [], "logprobs": []}
+    talk = [
+        message("user", "My name is Alice."),
+        {**message("assistant", [said_before]), "id": "msg_1", "status": "completed"},
+        message("user", "What is my name?"),
+    ]
+    check_response(await client.create(input=talk))
+    assert said(gateway.turns[0].conversation) == [
+        ("user", ["My name is Alice."]),
+        ("assistant", ["Hello Alice!"]),
+        ("user", ["What is my name?"]),
+    ]
+
+
+async def test_previous_response_id(client: Client, gateway: FakeGateway) -> None:
+    first = check_response(await client.create(input="My name is Alice."))
+    second = check_response(await client.create(previous_response_id=first["id"], input="What is my name?"))
+    assert second["previous_response_id"] == first["id"]
+    assert [texts for _, texts in said(gateway.turns[1].conversation)] == [
+        ["My name is Alice."],
+        ["Hello there, friend."],
+        ["What is my name?"],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["file_search", "web_search"])
+async def test_hosted_tools_are_no_reason_to_fail(client: Client, gateway: FakeGateway, kind: str) -> None:
+    """The suite's optional cases ask for these; here they are accepted and not offered to the model."""
+    check_response(await client.create(tools=[{"type": kind}]))
+    assert gateway.turns[0].conversation.tools == []
+
+
+async def test_reasoning_is_told_as_a_summary_too(client: Client, gateway: FakeGateway) -> None:
+    gateway.steps = Model([[*reasoning(0, "Let me think."), *text(1, "Yes."), finish(2)]])
+    events = await client.stream(reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
+    told = [event["delta"] for event in events if event["type"] == "response.reasoning_summary_text.delta"]
+    assert "".join(told) == "Let me think."
+    thought = events[-1]["response"]["output"][0]
+    assert thought["summary"] == [{"type": "summary_text", "text": "Let me think."}]
+    assert thought["encrypted_content"] == "c2VhbA"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_cut_off_is_incomplete(client: Client, gateway: FakeGateway, stream: bool) -> None:
+    gateway.steps = Model([[*text(0, "It goes on and"), finish(1, FinishReason.LENGTH)]])
+    if stream:
+        made = check_events(await client.stream(max_output_tokens=16))
+    else:
+        made = check_response(await client.create(max_output_tokens=16), "incomplete")
+    assert made["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert made["completed_at"] is None
+
+
+async def test_a_failure_ends_in_response_failed(client: Client, gateway: FakeGateway) -> None:
+    gateway.steps = Model([[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]])
+    made = check_events(await client.stream())
+    assert made["error"] == {"code": "server_error", "message": "The engine failed."}
+
+
+async def test_all_settings_come_back(client: Client) -> None:
+    settings = {
+        "instructions": "Be brief.",
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "max_output_tokens": 64,
+        "max_tool_calls": 3,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "truncation": "auto",
+        "user": "u",
+        "top_logprobs": 2,
+    }
+    made = check_response(await client.create(**settings))
+    assert {name: made[name] for name in settings} == settings
+    assert made["model"] == MODEL

@@ -1,0 +1,285 @@
+"""Background responses run without their client: polled, followed, cancelled, bounded, and ended with the process."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from schemas.errors import ErrorInfo, ErrorKind, NotFound, Overloaded
+from schemas.events import Failed
+from services.frontend.apis.responses.server import ResponsesServer
+from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, serving, text
+from tests.frontend.responses.responses_client import Client, events_of
+
+
+class Script:
+    """A turn that says something, waits for `go`, and says the rest."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    def steps(self) -> list[Step]:
+        return [[*text(0, "So far")], self.go, [*call(1, "look", "{}", call_id="call_1"), finish(2)]]
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+async def served(script: Script) -> AsyncIterator[Served]:
+    async with serving(FakeGateway(script.steps), FrontendConfig(max_background=2)) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[Client]:
+    async with ClientSession() as http:
+        yield Client(http, served)
+
+
+async def until(client: Client, id: str, *statuses: str) -> dict[str, Any]:
+    """Polls as a client does."""
+    async with asyncio.timeout(60):
+        while True:
+            found: dict[str, Any] = await client.ask("GET", f"/{id}")
+            if found["status"] in statuses:
+                return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_it_leaves_out_is_told_in_a_header_that_nobody_else_writes(
+    client: Client, served: Served, script: Script, stream: bool
+) -> None:
+    script.go.set()
+    odd = [{"type": "x\r\nset-cookie: a=b\u2028é"}, *({"type": f"hosted_{number}"} for number in range(100))]
+    body = {"model": MODEL, "input": "hi", "background": True, "stream": stream, "tools": odd}
+    async with ClientSession() as http, http.post(client.url, json=body) as response:
+        assert response.status == 200
+        await response.read()
+        left_out = response.headers["x-turnwire-dropped-tools"].split(",")
+        assert left_out == ["xset-cookieab", *(f"hosted_{number}" for number in range(15))]
+        assert "set-cookie" not in response.headers
+
+
+async def test_a_model_has_to_be_named(client: Client) -> None:
+    error = await client.refused("POST", json={"input": "hi", "background": True})
+    assert (error["param"], error["code"]) == ("model", "missing_required_parameter")
+
+
+async def test_it_is_queued_runs_and_is_there_at_the_end(client: Client, script: Script) -> None:
+    made = await client.create(background=True, metadata={"k": "v"})
+    assert (made["status"], made["output"], made["background"], made["metadata"]) == ("queued", [], True, {"k": "v"})
+    running = await until(client, made["id"], "in_progress")
+    assert running["id"] == made["id"]
+    items = await client.ask("GET", f"/{made['id']}/input_items")
+    assert [item["role"] for item in items["data"]] == ["user"]
+    script.go.set()
+    ended = await until(client, made["id"], "completed")
+    assert [item["type"] for item in ended["output"]] == ["message", "function_call"]
+    assert ended["usage"]["output_tokens"] == 74
+    assert await client.ask("GET", f"/{made['id']}/input_items") == items
+    going_on = await client.create(previous_response_id=made["id"], background=False)
+    assert going_on["status"] == "completed"
+
+
+async def test_nothing_goes_on_from_one_that_runs(client: Client, script: Script) -> None:
+    made = await client.create(background=True)
+    error = await client.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]})
+    assert error["message"] == f"The response with id '{made['id']}' has not ended yet."
+    script.go.set()
+    await until(client, made["id"], "completed")
+
+
+async def test_it_is_followed_from_any_event_while_it_runs(client: Client, served: Served, script: Script) -> None:
+    made = await client.create(background=True)
+    first = asyncio.create_task(client.stream("GET", f"/{made['id']}?stream=true"))
+    async with asyncio.timeout(60):
+        job = served.responses.background.find(made["id"], None)
+        assert job is not None
+        while len(job.payloads) < 5:
+            await asyncio.sleep(0)
+    later = asyncio.create_task(client.stream("GET", f"/{made['id']}?stream=true&starting_after=2"))
+    assert not first.done()
+    script.go.set()
+    events = await first
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["type"] == "response.completed"
+    assert await later == events[3:]
+    assert await client.stream("GET", f"/{made['id']}?stream=true") == events
+
+
+async def test_a_client_that_streams_it_may_go(served: Served, script: Script) -> None:
+    async with ClientSession() as http:
+        client = Client(http, served)
+        body = {"model": MODEL, "input": "hi", "background": True, "stream": True}
+        async with http.post(client.url, json=body) as response:
+            await response.content.readuntil(b"response.output_text.delta")
+            id = f"resp_{served.gateway.turns[0].id}"
+        script.go.set()
+        assert (await until(client, id, "completed"))["status"] == "completed"
+        assert served.gateway.turns[0].cancelled == []
+        async with http.post(client.url, json=body) as response:
+            events = events_of(await response.text())
+        assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+        assert events[-1]["type"] == "response.completed"
+
+
+async def test_cancelling_stops_the_turn(client: Client, served: Served) -> None:
+    made = await client.create(background=True)
+    follower = asyncio.create_task(client.stream("GET", f"/{made['id']}?stream=true"))
+    await until(client, made["id"], "in_progress")
+    cancelled = await client.ask("POST", f"/{made['id']}/cancel")
+    assert (cancelled["id"], cancelled["status"]) == (made["id"], "cancelled")
+    assert served.gateway.turns[0].cancelled == ["hangup"]
+    # What it had said stays, and was told to the end.
+    told = [event["item"] for event in await follower if event["type"] == "response.output_item.done"]
+    assert told == cancelled["output"]
+    assert [item["content"][0]["text"] for item in told] == ["So far"]
+    for again in (("POST", f"/{made['id']}/cancel"), ("GET", f"/{made['id']}")):
+        assert (await client.ask(*again))["status"] == "cancelled"
+    assert len(served.responses.background) == 0
+
+
+async def test_cancelling_what_has_ended_tells_how_it_ended(client: Client, script: Script) -> None:
+    script.go.set()
+    made = await client.create(background=True)
+    ended = await until(client, made["id"], "completed")
+    assert await client.ask("POST", f"/{made['id']}/cancel") == ended
+
+
+async def test_deleting_stops_it(client: Client, served: Served) -> None:
+    made = await client.create(background=True)
+    await until(client, made["id"], "in_progress")
+    assert (await client.ask("DELETE", f"/{made['id']}"))["deleted"] is True
+    assert served.gateway.turns[0].cancelled == ["hangup"]
+    await client.refused("GET", f"/{made['id']}", 404)
+
+
+async def test_some_run_some_wait_and_more_are_refused(client: Client, served: Served, script: Script) -> None:
+    made = [await client.create(background=True) for _ in range(4)]
+    for id in (made[0]["id"], made[1]["id"]):
+        await until(client, id, "in_progress")
+    assert [(await client.ask("GET", f"/{one['id']}"))["status"] for one in made[2:]] == ["queued", "queued"]
+    error = await client.refused("POST", status=429, json={"model": MODEL, "input": "x", "background": True})
+    assert error["code"] == "rate_limit_exceeded"
+    waiting = await client.ask("POST", f"/{made[3]['id']}/cancel")
+    assert (waiting["status"], waiting["output"]) == ("cancelled", [])
+    script.go.set()
+    for one in made[:3]:
+        await until(client, one["id"], "completed")
+    assert len(served.gateway.turns) == 3
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_failure_is_the_state_that_is_kept(client: Client, served: Served, early: bool) -> None:
+    if early:
+        served.gateway.refusal = Overloaded("Every worker is busy.")
+    else:
+        served.gateway.steps = lambda: [[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]]
+    made = await client.create(background=True)
+    failed = await until(client, made["id"], "failed")
+    assert failed["error"]["message"] in ("Every worker is busy.", "The engine failed.")
+    events = await client.stream("GET", f"/{made['id']}?stream=true")
+    assert events[0]["type"] == "response.created"
+    assert events[-1]["type"] == "response.failed"
+
+
+async def test_what_can_be_refused_at_once_is(client: Client, served: Served) -> None:
+    error = await client.refused("POST", status=404, json={"model": "none", "input": "x", "background": True})
+    assert error["code"] == "model_not_found"
+    assert len(served.responses.background) == 0
+
+
+async def test_a_request_that_takes_too_long_fails(script: Script) -> None:
+    config = FrontendConfig(request_timeout_s=0.2)
+    async with serving(FakeGateway(script.steps), config) as served, ClientSession() as http:
+        client = Client(http, served)
+        made = await client.create(background=True)
+        failed = await until(client, made["id"], "failed")
+        assert "longer than this server allows" in failed["error"]["message"]
+        assert served.gateway.turns[0].cancelled == ["timeout"]
+
+
+async def test_others_see_nothing_of_it(tmp_path: Path, script: Script) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ada", "bob")))
+    config = FrontendConfig(api_keys_file=str(keys))
+    async with serving(FakeGateway(script.steps), config) as served, ClientSession() as http:
+        ada, bob = Client(http, served, "ada"), Client(http, served, "bob")
+        made = await ada.create(background=True)
+        for method, path in (("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", "")):
+            await bob.refused(method, f"/{made['id']}{path}", 404)
+        assert (await ada.ask("GET", f"/{made['id']}"))["status"] in ("queued", "in_progress")
+
+
+async def test_one_counts_as_an_open_request_of_its_key(tmp_path: Path, script: Script) -> None:
+    async with serving(FakeGateway(script.steps), FrontendConfig(key_concurrency=1)) as served, ClientSession() as http:
+        client = Client(http, served)
+        made = await client.create(background=True)
+        await client.refused("POST", status=429, json={"model": MODEL, "input": "x", "background": True})
+        script.go.set()
+        await until(client, made["id"], "completed")
+        await client.create()
+
+
+async def test_the_end_of_the_process_waits_for_them(client: Client, served: Served, script: Script) -> None:
+    made = await client.create(background=True)
+    await until(client, made["id"], "in_progress")
+    draining = asyncio.create_task(served.responses.drain())
+    await asyncio.sleep(0)
+    await client.refused("POST", status=503, json={"model": MODEL, "input": "x", "background": True})
+    assert not draining.done()
+    script.go.set()
+    await asyncio.wait_for(draining, 60)
+    assert (await client.ask("GET", f"/{made['id']}"))["status"] == "completed"
+
+
+async def test_a_drain_that_is_cut_off_fails_what_is_left(client: Client, served: Served) -> None:
+    made = [await client.create(background=True) for _ in range(3)]
+    await until(client, made[1]["id"], "in_progress")
+    draining = asyncio.create_task(served.responses.drain())
+    await asyncio.sleep(0)
+    draining.cancel()
+    await asyncio.gather(draining, return_exceptions=True)
+    for one in made:
+        failed = await client.ask("GET", f"/{one['id']}")
+        assert (failed["status"], failed["error"]["message"]) == ("failed", "This server was shut down.")
+    assert [turn.cancelled for turn in served.gateway.turns] == [["hangup"], ["hangup"]]
+
+
+async def test_the_application_ends_what_nobody_drained(script: Script) -> None:
+    responses: ResponsesServer
+    async with serving(FakeGateway(script.steps)) as served, ClientSession() as http:
+        made = await Client(http, served).create(background=True)
+        responses = served.responses
+    assert len(responses.background) == 0
+    kept = await responses.store.get(made["id"], None)
+    assert kept is not None
+    assert json.loads(bytes(kept.response))["status"] == "failed"
+
+
+async def test_one_that_breaks_inside_fails_alone(client: Client, served: Served) -> None:
+    def broken() -> list[Step]:
+        raise RuntimeError("a bug")
+
+    served.gateway.steps = broken
+    made = await client.create(background=True)
+    failed = await until(client, made["id"], "failed")
+    assert failed["error"] == {"code": "server_error", "message": "Internal server error"}
+    assert any(line["event"] == "responses.background_failed" for line in served.lines)
+
+
+async def test_a_model_that_has_gone_meanwhile_is_told(client: Client, served: Served, script: Script) -> None:
+    made = [await client.create(background=True) for _ in range(3)]
+    served.gateway.refusal = NotFound(f"model: {MODEL}")
+    script.go.set()
+    failed = await until(client, made[2]["id"], "failed")
+    assert failed["error"]["code"] == "invalid_prompt"

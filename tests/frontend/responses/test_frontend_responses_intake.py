@@ -1,0 +1,77 @@
+"""Requests of `/v1/responses` on their way in: large ones, unnamed models, refusals of the pipeline."""
+
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from schemas.errors import ContextOverflow
+from services.frontend.apis.responses.dialect import ResponsesAsk
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, serving
+from tests.frontend.responses.responses_client import Client
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving(FakeGateway()) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[Client]:
+    async with ClientSession() as http:
+        yield Client(http, served)
+
+
+async def test_a_large_request_and_a_long_chain_are_understood_beside_the_loop(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 items keep the frontend's other streams waiting for no time."""
+    on_loop: list[bool] = []
+    understand = served.responses.dialect.understand
+
+    def watched(*args: Any, **options: Any) -> ResponsesAsk:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return understand(*args, **options)
+
+    monkeypatch.setattr(served.responses.dialect, "understand", watched)
+    first = await client.create()
+    long = await client.create(input=[{"role": "user", "content": "x" * 100}] * 6000)
+    last = await client.create(previous_response_id=long["id"])
+    assert on_loop == [True, False, False]
+    listed = await client.ask("GET", f"/{last['id']}/input_items?limit=2")
+    assert [item["id"] for item in listed["data"]] == [f"msg_{last['id'][5:]}i000", long["output"][-1]["id"]]
+    listed = await client.ask("GET", f"/{long['id']}/input_items?limit=1")
+    assert (listed["data"][0]["id"], listed["has_more"]) == (f"msg_{long['id'][5:]}i5999", True)
+    await client.ask("POST", "/input_tokens", json={"model": MODEL, "previous_response_id": long["id"]})
+    refused = await client.refused(
+        "POST", json={"model": MODEL, "input": [{"role": "user", "content": "x" * 600_000}, 1]}
+    )
+    assert refused["param"] == "input[1]"
+    assert on_loop == [True, False, False, False]
+    assert first["status"] == long["status"] == last["status"] == "completed"
+
+
+@pytest.mark.parametrize(("named", "here"), [("messages", "input"), ("format", "text.format"), ("top_k", "top_k")])
+async def test_errors_of_the_pipeline_name_the_fields_of_this_api(
+    served: Served, client: Client, named: str, here: str
+) -> None:
+    served.gateway.refusal = ContextOverflow("too long", param=named)
+    for path in ("", "/compact"):
+        error = await client.refused("POST", path, json={"model": MODEL, "input": "hi"})
+        assert (error["param"], error["code"]) == (here, "context_length_exceeded")
+    async with ClientSession() as http, http.ws_connect(client.url) as ws:
+        await ws.send_json({"type": "response.create", "model": MODEL, "input": "hi"})
+        assert (await ws.receive_json())["error"]["param"] == here
+
+
+async def test_without_a_name_the_model_is_told_that_is_served(served: Served, client: Client) -> None:
+    served.gateway.any_model = True
+    async with ClientSession() as http, http.ws_connect(client.url) as ws:
+        await ws.send_json({"type": "response.create", "input": "hi"})
+        made = [
+            await client.ask("POST", json={"input": "hi", "background": background}) for background in (False, True)
+        ]
+        assert [response["model"] for response in (*made, (await ws.receive_json())["response"])] == [MODEL] * 3

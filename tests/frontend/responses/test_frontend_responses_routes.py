@@ -1,0 +1,468 @@
+"""`/v1/responses` over HTTP: what is kept, how one goes on from it, counted, compacted and cut to fit."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from schemas.control import ModelCard
+from schemas.conversation import Conversation, Reasoning, Result
+from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
+from schemas.events import Failed, FinishReason
+from services.frontend.pipeline.interfaces import TurnSink
+from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    FakeTurn,
+    Served,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
+from tests.frontend.responses.responses_client import Client, said
+
+PNG = "data:image/png;base64,iVBORw0KGgo="
+
+
+def agent() -> list[Step]:
+    return [
+        [
+            *reasoning(0, "I look."),
+            *text(1, "Let me see."),
+            *call(2, "look", '{"at": "it"}', call_id="call_1"),
+            finish(3),
+        ]
+    ]
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving(FakeGateway(agent)) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[Client]:
+    async with ClientSession() as http:
+        yield Client(http, served)
+
+
+async def test_a_response_is_kept_as_it_was_told(client: Client) -> None:
+    made = await client.create(metadata={"a": "b"})
+    assert made["status"] == "completed"
+    assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
+    assert await client.ask("GET", f"/{made['id']}") == made
+
+
+async def test_a_streamed_response_is_kept_and_replayed_from_any_event(client: Client) -> None:
+    events = await client.stream()
+    made = events[-1]["response"]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert await client.ask("GET", f"/{made['id']}") == made
+    assert await client.stream("GET", f"/{made['id']}?stream=true") == events
+    for after in (0, 5, len(events) - 1, len(events) + 7):
+        path = f"/{made['id']}?stream=true&starting_after={after}"
+        assert await client.stream("GET", path) == events[after + 1 :]
+    error = await client.refused("GET", f"/{made['id']}?stream=true&starting_after=-1")
+    assert error["param"] == "starting_after"
+
+
+async def test_what_was_not_streamed_has_no_stream(client: Client) -> None:
+    made = await client.create()
+    assert (await client.refused("GET", f"/{made['id']}?stream=true"))["param"] == "stream"
+
+
+async def test_store_false_keeps_nothing(client: Client) -> None:
+    whole = await client.create(store=False)
+    streamed = (await client.stream(store=False))[-1]["response"]
+    for made in (whole, streamed):
+        assert made["store"] is False
+        error = await client.refused("GET", f"/{made['id']}", 404)
+        assert error["message"] == f"Response with id '{made['id']}' not found."
+        error = await client.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]})
+        assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
+
+
+async def test_it_is_found_before_its_end_is_told(served: Served) -> None:
+    """Whoever hears `response.completed` may go on from it at once."""
+    found: list[bool] = []
+
+    async with (
+        ClientSession() as http,
+        http.post(served.url + "/v1/responses", json={"model": MODEL, "input": "hi", "stream": True}) as response,
+    ):
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                event = json.loads(line[6:])
+                if event["type"] == "response.completed":
+                    found.append(await served.responses.store.get(event["response"]["id"], None) is not None)
+    assert found == [True]
+
+
+async def test_a_chain_is_the_conversation_that_it_was(served: Served, client: Client) -> None:
+    first = await client.create(input="one", instructions="be brief")
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+    second = await client.create(previous_response_id=first["id"], input=[output])
+    await client.create(previous_response_id=second["id"], input="three", instructions="be long")
+    chained = served.gateway.turns[-1].conversation
+    everything = [
+        {"role": "user", "content": "one"},
+        *first["output"],
+        output,
+        *second["output"],
+        {"role": "user", "content": "three"},
+    ]
+    await client.create(input=everything, instructions="be long", store=False)
+    sent_whole = served.gateway.turns[-1].conversation
+    assert chained.turns == sent_whole.turns
+    assert said(chained)[0] == ("user", ["one"])
+    assert [segment.text for segment in chained.system] == ["be long"]
+    assert isinstance(chained.turns[1].parts[0], Reasoning)
+    assert isinstance(chained.turns[2].parts[0], Result)
+
+
+async def test_a_deleted_response_is_gone(client: Client) -> None:
+    first = await client.create()
+    second = await client.create(previous_response_id=first["id"])
+    assert await client.ask("DELETE", f"/{first['id']}") == {"id": first["id"], "object": "response", "deleted": True}
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
+        await client.refused(method, f"/{first['id']}{path}", 404)
+    error = await client.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": second["id"]})
+    assert error["code"] == "previous_response_not_found"
+    items = await client.ask("GET", f"/{second['id']}/input_items")
+    assert len(items["data"]) == 1
+
+
+async def test_input_items_are_listed_with_what_came_before(client: Client) -> None:
+    first = await client.create(input="one")
+    parts = [{"type": "input_text", "text": "two"}, {"type": "input_image", "image_url": PNG, "detail": "auto"}]
+    second = await client.create(previous_response_id=first["id"], input=[{"role": "user", "content": parts}])
+    listed = await client.ask("GET", f"/{second['id']}/input_items?order=asc")
+    types = ["message", "reasoning", "message", "function_call", "message"]
+    assert [item["type"] for item in listed["data"]] == types
+    assert listed["data"][0]["content"] == [{"type": "input_text", "text": "one"}]
+    assert listed["data"][1:4] == first["output"]
+    assert listed["data"][4]["content"] == parts
+    assert len({item["id"] for item in listed["data"]}) == 5
+    page = await client.ask("GET", f"/{second['id']}/input_items?limit=2&after={listed['data'][4]['id']}")
+    assert [item["id"] for item in page["data"]] == [item["id"] for item in listed["data"][3:1:-1]]
+    assert page["has_more"] is True
+    assert (await client.refused("GET", f"/{second['id']}/input_items?limit=101"))["param"] == "limit"
+
+
+async def test_items_are_referred_to(served: Served, client: Client) -> None:
+    first = await client.create(input="one")
+    message = first["output"][1]["id"]
+    second = await client.create(input=[{"type": "item_reference", "id": message}, {"role": "user", "content": "go"}])
+    assert said(served.gateway.turns[-1].conversation) == [("assistant", ["Let me see."]), ("user", ["go"])]
+    listed = await client.ask("GET", f"/{second['id']}/input_items?order=asc")
+    assert listed["data"][0] == first["output"][1]
+    error = await client.refused("POST", status=404, json={"model": MODEL, "input": [{"id": "msg_nothing"}]})
+    assert error["message"] == "Item with id 'msg_nothing' not found."
+
+
+async def test_keys_have_stores_of_their_own(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ada", "bob")))
+    config = FrontendConfig(api_keys_file=str(keys))
+    async with serving(FakeGateway(agent), config) as served, ClientSession() as http:
+        ada, bob = Client(http, served, "ada"), Client(http, served, "bob")
+        made = await ada.create()
+        assert (await ada.ask("GET", f"/{made['id']}"))["id"] == made["id"]
+        for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
+            await bob.refused(method, f"/{made['id']}{path}", 404)
+        error = await bob.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]})
+        assert error["code"] == "previous_response_not_found"
+        reference = [{"type": "item_reference", "id": made["output"][1]["id"]}]
+        await bob.refused("POST", status=404, json={"model": MODEL, "input": reference})
+        await ada.create(input=[*reference, {"role": "user", "content": "go"}])
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"background": True, "store": False}, "background"),
+        ({"previous_response_id": "resp_none"}, "previous_response_id"),
+        ({"input": [{"type": "compaction", "encrypted_content": "bm90IG91cnM"}]}, "input[0].encrypted_content"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused(client: Client, body: dict[str, Any], param: str) -> None:
+    error = await client.refused("POST", json={"model": MODEL, "input": "hi"} | body)
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"input": 7}', b"\xff\xfe", b"[" * 100_000])
+async def test_nonsense_is_refused(client: Client, body: bytes) -> None:
+    for path in ("", "/input_tokens", "/compact"):
+        assert (await client.refused("POST", path, data=body))["type"] == "invalid_request_error"
+    await client.create()
+
+
+async def test_an_incomplete_and_a_failed_response_are_kept() -> None:
+    endings: list[list[Step]] = [
+        [[*text(0, "So far"), finish(1, FinishReason.LENGTH)]],
+        [[*text(0, "So far")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]],
+    ]
+    async with serving(FakeGateway(lambda: endings.pop(0))) as served, ClientSession() as http:
+        client = Client(http, served)
+        cut = (await client.stream())[-1]
+        assert (cut["type"], cut["response"]["status"]) == ("response.incomplete", "incomplete")
+        assert await client.ask("GET", f"/{cut['response']['id']}") == cut["response"]
+        failed = (await client.stream())[-1]
+        assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+        assert await client.ask("GET", f"/{failed['response']['id']}") == failed["response"]
+
+
+async def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
+    never = asyncio.Event()
+    async with serving(FakeGateway(lambda: [[*text(0, "So far")], never])) as served:
+        async with (
+            ClientSession() as http,
+            http.post(served.url + "/v1/responses", json={"model": MODEL, "input": "hi", "stream": True}) as response,
+        ):
+            await response.content.readuntil(b"response.output_text.delta")
+        turn = served.gateway.turns[0]
+        await asyncio.wait_for(turn.cancel_seen.wait(), 60)
+        assert await served.responses.store.get(f"resp_{turn.id}", None) is None
+
+
+async def test_tokens_are_counted_as_they_would_be_sent(served: Served, client: Client) -> None:
+    first = await client.create(input="one")
+    counted = await client.ask(
+        "POST", "/input_tokens", json={"model": MODEL, "input": "two", "previous_response_id": first["id"]}
+    )
+    assert counted == {"object": "response.input_tokens", "input_tokens": 4321}
+    await client.create(previous_response_id=first["id"], input="two")
+    assert served.gateway.counted[-1].turns == served.gateway.turns[-1].conversation.turns
+    error = await client.refused("POST", "/input_tokens", 404, json={"model": "none", "input": "x"})
+    assert error["code"] == "model_not_found"
+
+
+class Window(FakeGateway):
+    """Has room for so many turns."""
+
+    room = 4
+
+    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> FakeTurn:
+        if len(conversation.turns) > self.room:
+            details = {"prompt_tokens": len(conversation.turns), "max_prompt_tokens": self.room}
+            raise ContextOverflow("prompt is too long", code="context_length_exceeded", details=details)
+        return await super().open(conversation, sink, turn_id=turn_id)
+
+    async def count(self, conversation: Conversation) -> int:
+        self.counted.append(conversation)
+        return len(conversation.turns)
+
+
+def long_session(exchanges: int) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = [{"role": "developer", "content": "rules"}, {"role": "user", "content": "question"}]
+    for number in range(exchanges):
+        name = f"call_{number}"
+        items += [
+            {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": name, "output": f"result {number}"},
+        ]
+    return items
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_truncation_drops_the_oldest_and_keeps_the_question(stream: bool) -> None:
+    async with serving(Window(agent)) as served, ClientSession() as http:
+        client = Client(http, served)
+        body: dict[str, Any] = {"input": long_session(20), "truncation": "auto", "stream": stream}
+        if stream:
+            made = (await client.stream(**body))[-1]["response"]
+        else:
+            made = await client.create(**body)
+        assert made["status"] == "completed"
+        assert said(served.gateway.turns[-1].conversation) == [
+            ("developer", ["rules"]),
+            ("user", ["question"]),
+            ("assistant", ["look"]),
+            ("tool", ["look"]),
+        ]
+        assert len(served.gateway.counted) < 8
+        result = served.gateway.turns[-1].conversation.turns[-1].parts[0]
+        assert isinstance(result, Result)
+        assert result.call_id == "call_19"
+        # What is kept is what was sent.
+        listed = await client.ask("GET", f"/{made['id']}/input_items?limit=100")
+        assert len(listed["data"]) == 42
+
+
+async def test_without_truncation_and_where_nothing_may_go_the_window_is_told() -> None:
+    async with serving(Window(agent)) as served, ClientSession() as http:
+        client = Client(http, served)
+        plain = await client.refused("POST", json={"model": MODEL, "input": long_session(3)})
+        assert plain["code"] == "context_length_exceeded"
+        Window.room = 2
+        try:
+            all_needed = {"model": MODEL, "input": long_session(1), "truncation": "auto"}
+            assert (await client.refused("POST", json=all_needed))["code"] == "context_length_exceeded"
+        finally:
+            Window.room = 4
+
+
+async def test_a_compacted_conversation_stands_for_the_whole(served: Served, client: Client) -> None:
+    served.gateway.steps = lambda: [[*reasoning(0, "Sum up."), *text(1, "They said one, then two."), finish(2)]]
+    session = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "two"},
+    ]
+    compacted = await client.ask("POST", "/compact", json={"model": MODEL, "input": session})
+    assert compacted["object"] == "response.compaction"
+    assert [item["type"] for item in compacted["output"]] == ["message", "message", "compaction"]
+    assert [item["content"][0]["text"] for item in compacted["output"][:2]] == ["one", "two"]
+    assert "one, then two" not in compacted["output"][2]["encrypted_content"]
+    assert compacted["usage"]["total_tokens"] == 730
+    asked = served.gateway.turns[-1].conversation
+    assert said(asked)[:3] == [("user", ["one"]), ("assistant", ["Yes?"]), ("user", ["two"])]
+    assert asked.tool_choice.mode == "none"
+    await client.create(input=[*compacted["output"], {"role": "user", "content": "three"}])
+    replayed = said(served.gateway.turns[-1].conversation)
+    assert [role for role, _ in replayed] == ["user"] * 4
+    assert "They said one, then two." in replayed[2][1][0]
+
+
+async def test_a_compaction_trigger_makes_one_item_and_cuts_the_chain(served: Served, client: Client) -> None:
+    first = await client.create(input="one")
+    served.gateway.steps = lambda: [[*text(0, "All of it."), finish(1)]]
+    trigger = [{"type": "compaction_trigger"}]
+    events = await client.stream(previous_response_id=first["id"], input=trigger)
+    done = [event["item"]["type"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == ["compaction"]
+    made = events[-1]["response"]
+    assert [item["type"] for item in made["output"]] == ["compaction"]
+    await client.ask("DELETE", f"/{first['id']}")
+    await client.create(previous_response_id=made["id"], input="go on")
+    (summary, going_on) = said(served.gateway.turns[-1].conversation)
+    assert "All of it." in summary[1][0]
+    assert going_on == ("user", ["go on"])
+
+
+MANAGED = {"context_management": [{"type": "compaction", "compact_threshold": 4000}]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_context_over_its_threshold_is_compacted_before_the_answer(
+    served: Served, client: Client, stream: bool
+) -> None:
+    first = await client.create(input=[{"role": "developer", "content": "rules"}, {"role": "user", "content": "one"}])
+    turns: Iterator[list[Step]] = iter([[[*text(0, "They said one."), finish(1)]], agent(), agent()])
+    served.gateway.steps = lambda: next(turns)
+    body = {"previous_response_id": first["id"], "input": "two", **MANAGED}
+    if stream:
+        events = await client.stream(**body)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        added = [event for event in events if event["type"] == "response.output_item.added"]
+        assert [(event["output_index"], event["item"]["type"]) for event in added] == [
+            (0, "compaction"),
+            (1, "reasoning"),
+            (2, "message"),
+            (3, "function_call"),
+        ]
+        made = events[-1]["response"]
+    else:
+        made = await client.create(**body)
+    assert [item["type"] for item in made["output"]] == ["compaction", "reasoning", "message", "function_call"]
+    assert len({item["id"] for item in made["output"]}) == 4
+    assert made["usage"]["total_tokens"] == 2 * 730
+    summarizing, answering = (turn.conversation for turn in served.gateway.turns[-2:])
+    assert [role for role, _ in said(summarizing)] == ["developer", "user", "assistant", "user", "user"]
+    roles = [role for role, _ in said(answering)]
+    assert roles == ["developer", "user", "user"]
+    assert "They said one." in said(answering)[1][1][0]
+    assert said(answering)[2] == ("user", ["two"])
+    # The chain goes on from the summary, and the client may do the same by itself.
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
+    await client.ask("DELETE", f"/{first['id']}")
+    await client.create(previous_response_id=made["id"], input=[output])
+    chained = served.gateway.turns[-1].conversation
+    assert [role for role, _ in said(chained)] == ["developer", "user", "user", "assistant", "tool"]
+    assert chained.turns[:3] == answering.turns
+
+
+async def test_a_context_below_its_threshold_is_left_alone(served: Served, client: Client) -> None:
+    below = {"context_management": [{"type": "compaction", "compact_threshold": 4322}]}
+    made = await client.create(**below)
+    assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
+    assert len(served.gateway.turns) == 1
+    await client.create(context_management=[{"type": "clear_something"}])
+    error = await client.refused("POST", json={"model": MODEL, "input": "x", "context_management": [7]})
+    assert error["param"] == "context_management[0]"
+
+
+async def test_a_context_that_cannot_be_compacted_is_an_error(served: Served, client: Client) -> None:
+    served.gateway.steps = lambda: [[*reasoning(0, "Nothing."), finish(1)]]
+    await client.refused("POST", status=500, json={"model": MODEL, "input": "x", **MANAGED})
+    served.gateway.refusal = Overloaded("busy")
+    await client.refused("POST", status=503, json={"model": MODEL, "input": "x", "stream": True, **MANAGED})
+
+
+async def test_a_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
+    blobs: list[str] = []
+    for name in ("a", "b"):
+        key = tmp_path / name
+        key.write_text(name * 32)
+        async with serving(config=FrontendConfig(seal_key_file=str(key))) as served, ClientSession() as http:
+            client = Client(http, served)
+            for blob in blobs:
+                item = {"type": "compaction", "encrypted_content": blob}
+                error = await client.refused("POST", json={"model": MODEL, "input": [item]})
+                assert error["code"] == "invalid_encrypted_content"
+            compacted = await client.ask("POST", "/compact", json={"model": MODEL, "input": "hi"})
+            blobs.append(compacted["output"][-1]["encrypted_content"])
+
+
+async def test_a_missing_sealing_key_is_said_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nothing"):
+        async with serving(config=FrontendConfig(seal_key_file=str(tmp_path / "nothing"))):
+            pass
+
+
+async def test_cancelling_is_for_the_background(client: Client) -> None:
+    made = await client.create()
+    error = await client.refused("POST", f"/{made['id']}/cancel")
+    assert error["message"] == "Cannot cancel a synchronous response."
+    await client.refused("POST", "/resp_none/cancel", 404)
+
+
+@pytest.mark.parametrize(("error", "status"), [(EngineFailed("bad"), 500), (Overloaded("bad"), 503)])
+async def test_a_turn_that_cannot_begin_is_a_status(served: Served, client: Client, error: Any, status: int) -> None:
+    served.gateway.refusal = error
+    await client.refused("POST", status=status, json={"model": MODEL, "input": "hi"})
+    await client.refused("POST", "/compact", status, json={"model": MODEL, "input": "hi"})
+
+
+async def test_a_compaction_without_a_summary_is_an_error(served: Served, client: Client) -> None:
+    served.gateway.steps = lambda: [[*reasoning(0, "I have nothing to say."), finish(1)]]
+    await client.refused("POST", "/compact", 500, json={"model": MODEL, "input": "hi"})
+
+
+async def test_every_api_path_says_which_methods_it_has(served: Served) -> None:
+    async with ClientSession() as http:
+        for path, allowed in (("", "GET,POST"), ("/resp_x", "DELETE,GET"), ("/resp_x/cancel", "POST")):
+            async with http.put(f"{served.url}/v1/responses{path}") as response:
+                assert (response.status, response.headers["allow"]) == (405, allowed)
+
+
+async def test_other_models_have_other_keys_without_a_key_file() -> None:
+    cards = [ModelCard("m1"), ModelCard("m2")]
+    async with serving(FakeGateway(cards=cards)) as served, ClientSession() as http:
+        client = Client(http, served)
+        compacted = await client.ask("POST", "/compact", json={"model": "m1", "input": "hi"})
+        await client.create(model="m1", input=compacted["output"])
+        error = await client.refused("POST", json={"model": "m2", "input": compacted["output"]})
+        assert error["code"] == "invalid_encrypted_content"

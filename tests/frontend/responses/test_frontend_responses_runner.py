@@ -1,0 +1,122 @@
+"""What a turn without an HTTP response around it emits: once a tick, its end once, nothing when nobody wants it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from schemas.errors import ErrorInfo, ErrorKind
+from schemas.events import Delta, Failed, Prepared, TurnEvent
+from services.frontend.apis.responses.live.runner import RunSink
+from services.frontend.pipeline.metrics import FrontendMetrics, TurnRecord
+from services.frontend.pipeline.sinks import Flusher
+from tests.frontend.frontend_fakes import finish
+
+
+class Renderer:
+    def __init__(self) -> None:
+        self.broken = False
+
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        return b"start"
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        if self.broken:
+            raise ZeroDivisionError
+        return "".join(event.text if isinstance(event, Delta) else "." for event in events).encode()
+
+    def error(self, info: ErrorInfo) -> bytes:
+        return b"error"
+
+
+class Lane:
+    """A sink and what it emitted."""
+
+    def __init__(self) -> None:
+        log = structlog.get_logger()
+        loop = asyncio.get_running_loop()
+        self.record = TurnRecord(FrontendMetrics(CollectorRegistry()), loop.time(), loop.time)
+        self.record.opened("m")
+        self.renderer = Renderer()
+        self.emitted: list[bytes] = []
+        self.sink = RunSink(
+            self.renderer,
+            self.record,
+            log,
+            Flusher(log),
+            emit=self.emitted.append,
+            on_end=lambda: self.emitted.append(b"<end>"),
+        )
+
+    def begin(self) -> None:
+        self.sink.begin(Prepared(1, 1))
+
+
+@pytest.fixture
+async def lane() -> Lane:
+    return Lane()
+
+
+async def test_what_comes_in_one_tick_is_emitted_once(lane: Lane) -> None:
+    lane.begin()
+    lane.sink.push([Delta(0, 0, "a")])
+    lane.sink.push([Delta(0, 1, "b")])
+    assert lane.emitted == [b"start"]
+    await asyncio.sleep(0)
+    assert lane.emitted == [b"start", b"ab"]
+    lane.sink.push([Delta(0, 2, "c"), finish(1)])
+    assert not lane.sink.done.is_set()
+    await asyncio.sleep(0)
+    assert lane.emitted == [b"start", b"ab", b"<end>", b"c."]
+    assert lane.sink.done.is_set()
+
+
+async def test_what_came_before_goes_when_the_stream_begins(lane: Lane) -> None:
+    lane.sink.push([Delta(0, 0, "a")])
+    lane.sink.push([Delta(0, 1, "b"), finish(1)])
+    await asyncio.sleep(0)
+    assert lane.emitted == []
+    lane.begin()
+    assert lane.emitted == [b"start", b"<end>", b"ab."]
+    lane.sink.push([Delta(0, 2, "late")])
+    await asyncio.sleep(0)
+    assert lane.emitted == [b"start", b"<end>", b"ab."]
+
+
+async def test_what_ended_in_this_tick_is_emitted_at_once_when_the_time_is_over(lane: Lane) -> None:
+    lane.begin()
+    lane.sink.push([Delta(0, 0, "a"), finish(1)])
+    lane.sink.flush()
+    await asyncio.sleep(0)
+    assert lane.emitted == [b"start", b"<end>", b"a."]
+
+
+async def test_nothing_is_emitted_when_nobody_wants_it_any_more(lane: Lane) -> None:
+    lane.begin()
+    lane.sink.push([Delta(0, 0, "a")])
+    lane.sink.done.set()
+    lane.sink.push([Delta(0, 1, "b")])
+    await asyncio.sleep(0)
+    assert lane.emitted == [b"start"]
+
+
+async def test_what_cannot_be_rendered_ends_with_an_error(lane: Lane) -> None:
+    lane.begin()
+    lane.renderer.broken = True
+    with structlog.testing.capture_logs() as lines:
+        lane.sink.push([Delta(0, 0, "a")])
+        await asyncio.sleep(0)
+    assert lane.emitted == [b"start", b"<end>", b"error"]
+    assert lane.record.outcome == "internal"
+    assert lane.sink.done.is_set()
+    assert not lane.sink.ended, "the turn goes on, and is to be cancelled"
+    assert [line["event"] for line in lines] == ["turn.render_failed"]
+
+
+async def test_a_turn_that_fails_at_once_is_refused(lane: Lane) -> None:
+    assert lane.sink.refusal() is None
+    error = ErrorInfo(ErrorKind.UNAVAILABLE, "no worker")
+    lane.sink.push([Failed(error)])
+    assert lane.sink.refusal() == error

@@ -1,0 +1,270 @@
+"""Stores are bounded in count, bytes and time, find items by their ids, and show a tenant its own only."""
+
+import json
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from schemas.errors import Invalid, NotFound
+from services.frontend.apis.responses.answer.recording import EventPacker, unpack_events
+from services.frontend.apis.responses.store.chain import MAX_CHAIN, Histories, items_of
+from services.frontend.apis.responses.store.input_items import Page, listed, page_of
+from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
+from services.frontend.apis.responses.store.record import (
+    StoredResponse,
+    decode,
+    failed_view,
+    item_id,
+    response_of_item,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def store(clock: Clock | None = None, **limits: Any) -> MemoryStore:
+    return MemoryStore(StoreLimits(**({"ttl_s": 60.0, "entries": 100, "bytes": 1 << 20} | limits)), clock or Clock())
+
+
+def item(id: str, text: str = "x") -> Raw:
+    return Raw(json.dumps({"id": id, "type": "message", "role": "user", "content": text}).encode())
+
+
+def record(id: str, previous: str | None = None, **changes: Any) -> StoredResponse:
+    given: dict[str, Any] = {
+        "id": id,
+        "created": 1000.0,
+        "response": Raw(json.dumps({"id": id, "status": "completed"}).encode()),
+        "status": "completed",
+        "previous": previous,
+        "input": [item(f"in_{id}")],
+        "output": [item(f"out_{id}")],
+    }
+    return StoredResponse(**given | changes)
+
+
+async def test_what_was_put_is_found_until_it_is_deleted() -> None:
+    kept = store()
+    kept.put(record("a"))
+    kept.put(record("a", status="incomplete"))
+    found = await kept.get("a", None)
+    assert found is not None
+    assert found.status == "incomplete"
+    assert len(kept) == 1
+    assert await kept.delete("a", None)
+    assert not await kept.delete("a", None)
+    assert await kept.get("a", None) is None
+    assert (len(kept), kept.bytes) == (0, 0)
+    assert await kept.item("in_a", None) is None
+
+
+async def test_another_tenant_finds_nothing() -> None:
+    kept = store()
+    kept.put(record("a", tenant="t"))
+    for stranger in (None, "u", ""):
+        assert await kept.get("a", stranger) is None
+        assert await kept.item("in_a", stranger) is None
+        assert not await kept.delete("a", stranger)
+    assert await kept.get("a", "t") is not None
+    assert await kept.item("in_a", "t") == item("in_a")
+
+
+async def test_what_was_asked_for_the_longest_ago_goes_first() -> None:
+    kept = store(entries=3)
+    for id in ("a", "b", "c"):
+        kept.put(record(id))
+    await kept.get("a", None)
+    kept.put(record("d"))
+    assert [await kept.get(id, None) is not None for id in ("a", "b", "c", "d")] == [True, False, True, True]
+    assert await kept.item("in_b", None) is None
+
+
+async def test_bytes_are_bounded_whatever_is_put() -> None:
+    kept = store(bytes=20_000)
+    for number in range(50):
+        kept.put(record(f"r{number}", input=[item("i", "x" * 1000)]))
+        assert kept.bytes <= 20_000
+    assert 5 < len(kept) < 20
+    kept.put(record("huge", input=[item("i", "x" * 30_000)]))
+    assert await kept.get("huge", None) is None
+    assert kept.bytes <= 20_000
+
+
+async def test_entries_expire() -> None:
+    clock = Clock()
+    kept = store(clock)
+    kept.put(record("a"))
+    clock.now += 60
+    assert await kept.get("a", None) is not None
+    clock.now += 0.5
+    assert await kept.get("a", None) is None
+    assert len(kept) == 0
+    kept.put(record("b", created=clock.now))
+    clock.now += 100
+    kept.put(record("c", created=clock.now))
+    assert len(kept) == 1
+
+
+async def test_a_chain_is_walked_to_its_beginning() -> None:
+    kept = store()
+    kept.put(record("a"))
+    kept.put(record("b", "a"))
+    kept.put(record("c", "b"))
+    chain = await Histories(kept).chain("c", None)
+    assert [item_id(raw) for raw in items_of(chain)] == ["in_a", "out_a", "in_b", "out_b", "in_c", "out_c"]
+
+
+async def test_a_chain_begins_behind_a_compaction() -> None:
+    kept = store()
+    kept.put(record("b", "forgotten", context=[item("rules"), item("summary")]))
+    kept.put(record("c", "b"))
+    chain = await Histories(kept).chain("c", None)
+    assert [item_id(raw) for raw in items_of(chain)] == ["rules", "summary", "in_c", "out_c"]
+
+
+@pytest.mark.parametrize("missing", ["a", "b", "c"])
+async def test_a_chain_with_a_hole_is_not_found(missing: str) -> None:
+    kept = store()
+    for id, previous in (("a", None), ("b", "a"), ("c", "b")):
+        kept.put(record(id, previous))
+    await kept.delete(missing, None)
+    with pytest.raises(Invalid) as raised:
+        await Histories(kept).chain("c", None)
+    assert (raised.value.info.code, raised.value.info.param) == (
+        "previous_response_not_found",
+        "previous_response_id",
+    )
+    assert "'c'" in raised.value.info.message
+
+
+async def test_a_circle_ends() -> None:
+    kept = store()
+    kept.put(record("a", "a"))
+    with pytest.raises(Invalid, match="not found"):
+        await Histories(kept).chain("a", None)
+    assert MAX_CHAIN < 100_000
+
+
+async def test_nothing_goes_on_from_what_still_runs() -> None:
+    kept = store()
+    kept.put(record("a", status="in_progress"))
+    with pytest.raises(Invalid, match="has not ended"):
+        await Histories(kept).chain("a", None)
+
+
+async def test_the_first_store_that_has_it_counts() -> None:
+    own, common = store(), store()
+    common.put(record("a"))
+    own.put(record("b", "a"))
+    histories = Histories(own, common)
+    assert [entry.id for entry in await histories.chain("b", None)] == ["a", "b"]
+    assert await histories.items(["out_a", "in_b"], None) == {"out_a": item("out_a"), "in_b": item("in_b")}
+    with pytest.raises(NotFound, match="Item with id 'nothing' not found"):
+        await histories.items(["in_b", "nothing"], None)
+
+
+def test_records_and_streams_come_back_as_they_were() -> None:
+    packer = EventPacker()
+    for piece in (b"event: x\n", b"data: {}\n\n"):
+        packer.add(piece)
+    full = record("a", "b", tenant="t", events=packer.packed(), background=True, owner="o")
+    back = decode(msgspec.json.encode(full))
+    assert back == full
+    assert back is not None
+    assert unpack_events(back.events) == b"event: x\ndata: {}\n\n"
+    assert decode(b"{}") is None
+    assert decode(b"no json") is None
+
+
+def test_a_long_stream_is_kept_small_and_whole() -> None:
+    def event(n: int) -> bytes:
+        return b'event: response.output_text.delta\ndata: {"delta":"abc","n":%d}\n\n' % n
+
+    packer, numbers = EventPacker(), range(50_000)
+    tracemalloc.start()
+    for number in numbers:
+        packer.add(event(number))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    stream = b"".join(map(event, numbers))
+    assert held < len(stream) / 4
+    assert unpack_events(packer.packed()) == stream
+    assert unpack_events(packer.packed()) == stream
+    assert len(packer.packed()) < len(stream) / 8
+    assert EventPacker().packed() == b""
+
+
+def test_a_response_whose_process_is_gone_is_shown_as_failed() -> None:
+    shown = failed_view(record("a", status="in_progress", owner="o"))
+    assert (shown.status, shown.owner) == ("failed", "")
+    document = json.loads(bytes(shown.response))
+    assert (document["id"], document["status"], document["error"]["code"]) == ("a", "failed", "server_error")
+
+
+def test_an_item_tells_its_response() -> None:
+    turn = "0123456789abcdef01234567"
+    assert response_of_item(f"msg_{turn}001") == f"resp_{turn}"
+    assert response_of_item(f"fco_{turn}i012") == f"resp_{turn}"
+    for foreign in ("msg_1", "", "msg_01a1f8fb-2fee-7212-8743-f2697633f51f", turn):
+        assert response_of_item(foreign) is None
+
+
+def ids(body: bytes) -> list[str]:
+    document = json.loads(body)
+    shown = [entry["id"] for entry in document["data"]]
+    assert document["object"] == "list"
+    assert (document["first_id"], document["last_id"]) == ((shown[0], shown[-1]) if shown else ("", ""))
+    return [*shown, *(["more"] if document["has_more"] else [])]
+
+
+def test_pages() -> None:
+    items = [item(f"i{number}") for number in range(5)]
+    assert ids(listed(items, Page())) == ["i4", "i3", "i2", "i1", "i0"]
+    assert ids(listed(items, Page(limit=2))) == ["i4", "i3", "more"]
+    assert ids(listed(items, Page("i3", 2))) == ["i2", "i1", "more"]
+    assert ids(listed(items, Page("i1", 1, newest_first=False))) == ["i2", "more"]
+    assert ids(listed(items, Page("i3", 1, newest_first=False))) == ["i4"]
+    assert ids(listed(items, Page("i4", newest_first=False))) == []
+    assert ids(listed([], Page())) == []
+    with pytest.raises(Invalid):
+        listed(items, Page("i9"))
+
+
+def test_an_item_that_comes_again_is_listed_once() -> None:
+    """Else a client that asks for one page after the other never comes to an end."""
+    items = [Raw(b'{"id":"%d"}' % number) for number in (1, 2, 1, 3, 2)]
+    for newest_first, order in ((False, "123"), (True, "321")):
+        found, after = "", None
+        for _ in range(3):
+            page = json.loads(listed(items, Page(after, 1, newest_first)))
+            found, after = found + page["last_id"], page["last_id"]
+        assert (found, page["has_more"]) == (order, False)
+
+
+def test_page_queries() -> None:
+    assert page_of({}) == Page(None, 20, True)
+    assert page_of({"limit": "0", "order": "asc", "after": ""}) == Page(None, 20, False)
+    assert page_of({"limit": "100", "after": "x", "order": "desc"}) == Page("x", 100, True)
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "code"),
+    [
+        ({"limit": "101"}, "limit", "integer_above_max_value"),
+        ({"limit": "-1"}, "limit", "integer_below_min_value"),
+        ({"limit": "ten"}, "limit", "invalid_type"),
+        ({"order": "up"}, "order", "invalid_value"),
+    ],
+)
+def test_bad_page_queries(query: dict[str, str], param: str, code: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        page_of(query)
+    assert (raised.value.info.param, raised.value.info.code) == (param, code)

@@ -1,0 +1,127 @@
+"""An API from outside the tree: an `Api` object, given to the application beside the others."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import ClientSession, web
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+from structlog import get_logger
+
+from schemas.conversation import Conversation, Text, Turn
+from schemas.errors import ErrorInfo, Invalid
+from schemas.events import Delta, Prepared, TurnEvent
+from services.frontend.apis.base import ErrorFormat, ErrorReply, Operation, Reply
+from services.frontend.app import APIS, make_app
+from services.frontend.http.mount import Api, Mount
+from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import MODEL, FakeGateway
+
+
+class Question(Struct):
+    """A question."""
+
+    question: str
+
+
+class Shout(Struct):
+    """An answer."""
+
+    answer: str
+
+
+class Oops(Struct):
+    """An error."""
+
+    oops: str
+
+
+def oops(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
+    return ErrorReply(status or 422, {"content-type": "application/json"}, json.dumps({"oops": info.message}).encode())
+
+
+class Answer:
+    """Both forms of an answer: a line for each delta, or the whole text."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        return b""
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        texts = [event.text.upper() for event in events if isinstance(event, Delta)]
+        self.text += "".join(texts)
+        return "".join(f"{text}\n" for text in texts).encode()
+
+    def error(self, info: ErrorInfo) -> bytes:
+        return b"!\n"
+
+    def body(self) -> bytes:
+        return json.dumps({"answer": self.text}).encode()
+
+
+class ShoutAsk(Struct, frozen=True):
+    conversations: list[Conversation]
+    stream: bool
+    notes: list[str]
+
+    def renderer(self, reply: Reply) -> Any:
+        return Answer()
+
+    def collector(self, reply: Reply) -> Any:
+        return Answer()
+
+
+class Shouting:
+    name = "shouting"
+    keepalive = b"\n"
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> ShoutAsk:
+        asked = json.loads(body)
+        if "question" not in asked:
+            raise Invalid("ask something")
+        conversation = Conversation(MODEL, [Turn("user", [Text(asked["question"])])])
+        return ShoutAsk([conversation], bool(asked.get("stream")), [])
+
+
+def mount_shouting(mount: Mount) -> None:
+    mount.add_turns("/v1/shouts", Shouting())
+
+
+SHOUTING = Api(
+    name="Shouting",
+    title="Shouting",
+    errors=ErrorFormat("openai", Oops, frozenset({422}), oops),
+    paths=("/v1/shouts",),
+    operations=(Operation(path="/v1/shouts", summary="Shout", body=Question, example={"question": "?"}, answer=Shout),),
+    mount=mount_shouting,
+)
+
+
+async def test_another_api_serves_turns_errors_and_its_part_of_the_document() -> None:
+    gateway = FakeGateway()
+    apis = tuple(api for api in APIS if api.errors.name != "openai")
+    app = make_app(FrontendConfig(), gateway, CollectorRegistry(), get_logger(), apis=(*apis, SHOUTING))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with ClientSession(url) as http:
+            whole = await (await http.post("/v1/shouts", json={"question": "well?"})).json()
+            stream = await (await http.post("/v1/shouts", json={"question": "well?", "stream": True})).text()
+            refused = await http.post("/v1/shouts", json={})
+            missing = await http.get("/v1/shouts/1")
+            told = await (await http.get("/openapi.json")).json()
+            assert (refused.status, await refused.json()) == (422, {"oops": "ask something"})
+            assert (missing.status, await missing.json()) == (404, {"oops": "Not found"})
+    finally:
+        await runner.cleanup()
+    assert whole == {"answer": "HELLO THERE"}
+    assert stream.split() == ["HELLO", "THERE"]
+    assert gateway.turns[0].conversation.turns == [Turn("user", [Text("well?")])]
+    assert told["paths"]["/v1/shouts"]["post"]["responses"].keys() == {"200", "422"}
+    assert told["components"]["schemas"]["ShoutingQuestion"]["required"] == ["question"]

@@ -1,0 +1,55 @@
+"""The one table of sampling fields: every API takes each of them, and another one is a line in it and one in `Sampling`."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.conversation import Sampling
+from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.common import sampling_fields
+from services.frontend.apis.common.sampling_fields import SamplingFields, sampling_of
+from services.frontend.apis.completions.dialect import Completions
+from services.frontend.apis.messages.dialect import Messages
+from services.frontend.apis.responses.dialect import Responses
+
+HI = [{"role": "user", "content": "hi"}]
+APIS: list[tuple[Any, dict[str, Any]]] = [
+    (Messages(), {"messages": HI, "max_tokens": 9}),
+    (Chat(), {"messages": HI}),
+    (Completions(), {"prompt": "hi"}),
+    (Responses(), {"input": "hi"}),
+]
+VALUES: dict[type, Any] = {float: 0.5, int: 7, bool: True}
+
+
+@pytest.mark.parametrize(("dialect", "body"), APIS, ids=[dialect.name for dialect, _ in APIS])
+@pytest.mark.parametrize("field", msgspec.structs.fields(SamplingFields), ids=lambda field: field.name)
+def test_every_api_takes_every_field(dialect: Any, body: dict[str, Any], field: msgspec.structs.FieldInfo) -> None:
+    value = next(VALUES[kind] for kind in VALUES if kind in field.type.__args__)
+    ask = dialect.parse(json.dumps({"model": "m", **body, field.name: value}).encode(), {})
+    assert getattr(ask.conversations[0].sampling, field.name) == value
+
+
+class Warmer(Sampling, frozen=True, omit_defaults=True):
+    warmth: float | None = None
+
+
+class WarmerFields(SamplingFields, kw_only=True):
+    warmth: float | None = None
+
+
+class WarmerBody(WarmerFields):
+    stop_words: list[str] | None = None
+
+
+def test_another_field_needs_no_other_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_fields, "Sampling", Warmer)
+    monkeypatch.setattr(sampling_fields, "SamplingFields", WarmerFields)
+    body = msgspec.json.decode(b'{"warmth": 0.25, "top_k": 3, "stop_words": ["a"]}', type=WarmerBody)
+    assert sampling_of(body, stop=body.stop_words) == Warmer(warmth=0.25, top_k=3, stop=["a"])
+
+
+def test_what_is_absent_has_the_default_of_sampling() -> None:
+    assert sampling_of(SamplingFields(), max_tokens=None, stop=None) == Sampling()

@@ -1,0 +1,83 @@
+"""Chains of keys, and that cached chains equal computed ones."""
+
+import concurrent.futures
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.conversation import Client, Conversation, Media, Reasoning, Text, Turn
+from services.ledger.chain import BRANCHES, ChainCache, chain_of
+from tests.templates.adapting import call, result, said, user
+
+texts = st.sampled_from(["a", "b c", "", " "])
+kinds = st.sampled_from(["user", "answer", "call", "result", "thought", "media", "system"])
+
+
+def turn(kind: str, text: str, number: int) -> Turn:
+    made = {
+        "user": user(text),
+        "answer": said(Text(text)),
+        "call": said(Text(text), call("run", '{"a": 1}', f"c{number % 4}")),
+        "result": result(text, f"c{number % 5}"),
+        "thought": said(Reasoning(text), Text("x")),
+        "media": Turn("user", [Media("image", text)]),
+        "system": Turn("system", [Text(text)]),
+    }
+    return made[kind]
+
+
+@settings(max_examples=150)
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 2), st.lists(st.tuples(kinds, texts), max_size=4), st.integers(0, 3)), max_size=25
+    ),
+    room=st.sampled_from([0, 5000, 1 << 20]),
+)
+def test_sessions_in_any_order(steps: list[tuple[int, list[tuple[str, str]], int]], room: int) -> None:
+    """They grow, go back, change their front; ids of calls come again."""
+    cache = ChainCache(room)
+    sessions: dict[int, list[Turn]] = {}
+    for which, more, back in steps:
+        turns = sessions.get(which, [])
+        turns = turns[: len(turns) - back] if back == 3 else turns
+        turns = [*turns, *(turn(kind, text, len(turns) + at) for at, (kind, text) in enumerate(more))]
+        sessions[which] = turns
+        for scope in (b"one", b"two"):
+            conversation = Conversation("m", turns, system=[Text("S" * which), Text("T" * 4096 * (which % 2))])
+            assert cache.chain_of(conversation, scope) == chain_of(conversation, scope)
+        assert cache.size <= room
+
+
+def test_only_what_is_new_is_hashed() -> None:
+    cache = ChainCache(1 << 20)
+    turns = [user("hi")]
+    for number in range(50):
+        turns = [*turns, said(call("run", "{}", f"c{number}")), result("ok", f"c{number}")]
+        before = cache.chain_of(Conversation("m", turns), b"")
+        after = cache.chain_of(Conversation("m", [*turns, said(Text("so")), user("go on")]), b"")
+        assert [one is other for one, other in zip(before.links, after.links, strict=False)] == [True] * (number + 1)
+
+
+def test_a_turn_that_is_not_over_is_no_link_to_go_on_from() -> None:
+    cache = ChainCache(1 << 20)
+    open_ended = [user("hi"), said(Text("a"))]
+    grown = [*open_ended, said(Text("b")), user("so")]
+    for turns in (open_ended, grown, open_ended):
+        assert cache.chain_of(Conversation("m", turns), b"") == chain_of(Conversation("m", turns), b"")
+
+
+def test_threads_and_branches() -> None:
+    cache = ChainCache(60_000)
+    requests = [
+        Conversation(
+            "m",
+            [user("hi"), *(turn for at in range(length) for turn in (said(Text(f"{which} {at}")), user("x")))],
+            client=Client(session=str(which % 3)),
+        )
+        for which in range(2 * BRANCHES)
+        for length in range(1, 12)
+    ]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda conversation: cache.chain_of(conversation, b""), requests * 3))
+    assert found == [chain_of(conversation, b"") for conversation in requests] * 3
+    assert cache.size <= 60_000

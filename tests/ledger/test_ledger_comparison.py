@@ -1,0 +1,354 @@
+"""Turns of all kinds of ends and beginnings, and entries that are not to be believed."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from schemas.conversation import (
+    Call,
+    Client,
+    Conversation,
+    Part,
+    Reasoning,
+    Result,
+    Sampling,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
+from schemas.events import FinishReason
+from schemas.frames import ParseContext, TokenFinish, pack_ids
+from schemas.ledger import LedgerEntry
+from services.cli.demo.model import build_demo_model
+from services.ledger.recall import Ledger
+from services.ledger.signer import EntrySigner
+from services.parser.ledger_entry import entry_of
+from services.parser.turn_parse import TurnParse
+from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt.assembly import Prompt, assemble
+from services.runtime.config import PreprocessorConfig
+from services.runtime.seal import Sealer
+
+BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
+CALLED = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+SEALER, NOTARY = Sealer(b"test"), EntrySigner(b"test")
+ASKED = Turn("user", [Text("hi")])
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> ModelSetup:
+    directory = build_demo_model(tmp_path_factory.mktemp("models") / "turnwire-demo")
+    return ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name="m"))
+
+
+class Session:
+    """A preprocessor and a parser shard without a bus."""
+
+    def __init__(self, setup: ModelSetup, ledger: Ledger | None = None) -> None:
+        self.setup = setup
+        self.ledger = ledger or self.fresh()
+
+    def fresh(self) -> Ledger:
+        ledger = open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
+        assert ledger is not None
+        return ledger
+
+    def prompt(self, *turns: Turn, **more: Any) -> Prompt:
+        conversation = Conversation("m", [ASKED, *turns], **{"tools": [BASH], **more})
+        remember = partial(self.ledger.recall, unseal=SEALER.open)
+        return assemble(conversation, self.setup, unseal=SEALER.open, remember=remember)
+
+    def ids(self, text: str) -> list[int]:
+        """Never those of a tokenizer: two characters at a time."""
+        special = {
+            token: self.setup.tokenizer.id_of(token) for token in ("<think>", "</think>", "<tool_call>", "</tool_call>")
+        }
+        ids: list[int] = []
+        while text:
+            marker = next((token for token in special if text.startswith(token)), None)
+            piece = marker or text[:2].partition("<")[0] or text[:1]
+            ids += self.setup.tokenizer.encode(piece)
+            text = text[len(piece) :]
+        return ids
+
+    def decode(
+        self, prompt: Prompt, text: str, reason: FinishReason = FinishReason.STOP, **context: Any
+    ) -> tuple[TurnParse, LedgerEntry | None]:
+        assert prompt.found is not None
+        given = ParseContext(
+            model="m",
+            family=self.setup.family.name,
+            frontend="f",
+            prompt_tokens=len(prompt.ids),
+            tools=prompt.tools,
+            in_reasoning=prompt.in_reasoning,
+            prefix=prompt.prefix,
+            ledger=prompt.found.context,
+            **context,
+        )
+        parse = TurnParse("t1", 1, given, "w")
+        parse.start(self.ledger.model.vocabulary, SEALER)
+        parse.feed(self.ids(text))
+        if not parse.ended:
+            parse.finish(TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None))
+        entry = entry_of(parse, self.ledger.model.vocabulary.open(frozenset()))
+        return parse, entry
+
+    def learn(self, prompt: Prompt, text: str, *args: Any, **context: Any) -> list[int]:
+        """Decodes, commits, and returns what the engine then has."""
+        parse, entry = self.decode(prompt, text, *args, **context)
+        assert entry is not None
+        self.ledger.add(NOTARY.sign(entry))
+        return [*prompt.ids, *parse.ids]
+
+
+@pytest.fixture
+def session(setup: ModelSetup) -> Session:
+    return Session(setup)
+
+
+def said(*parts: Part) -> Turn:
+    return Turn("assistant", list(parts))
+
+
+def called(arguments: str = '{"command":"ls"}', call_id: str = "c1") -> Call:
+    return Call(call_id, "Bash", arguments)
+
+
+def results(*ids: str) -> Turn:
+    return Turn("tool", [Result(call_id, [Text("a file")]) for call_id in ids or ("c1",)])
+
+
+MORE = Turn("user", [Text("go on")])
+
+
+class TestEnds:
+    def test_at_the_limit_in_the_text(self, session: Session) -> None:
+        known = session.learn(session.prompt(), "so\n</think>\n\nHalf an answ", FinishReason.LENGTH)
+        prompt = session.prompt(said(Text("Half an answ")), MORE)
+        assert [*prompt.ids[: len(known)]] == known
+        assert session.setup.tokenizer.decode(prompt.ids[len(known) :]).startswith(
+            "<|im_end|>\n<|im_start|>user\ngo on"
+        )
+
+    def test_at_the_limit_in_the_thought_nothing_is_found_again(self, session: Session) -> None:
+        _, entry = session.decode(session.prompt(), "half a tho", FinishReason.LENGTH)
+        assert entry is None
+
+    def test_in_a_call_nothing_is_found_again(self, session: Session) -> None:
+        _, entry = session.decode(session.prompt(), "so\n</think>\n\n" + CALLED[:40], FinishReason.LENGTH)
+        assert entry is None
+
+    def test_with_the_first_call_where_only_one_is_wanted(self, session: Session) -> None:
+        first = session.prompt(tool_choice=ToolChoice("auto", parallel=False))
+        known = session.learn(first, "so\n</think>\n\n" + CALLED + "\n" + CALLED, calls="single")
+        prompt = session.prompt(
+            said(Reasoning("so"), called()), results(), tool_choice=ToolChoice("auto", parallel=False)
+        )
+        assert [*prompt.ids[: len(known)]] == known
+        assert session.setup.tokenizer.decode(prompt.ids).count("</function>") == prompt.text.count("</function>")
+        assert "</function>\n</tool_call><|im_end|>" in session.setup.tokenizer.decode(prompt.ids)
+
+    @pytest.mark.parametrize("include", [False, True])
+    def test_at_a_stop_string_within_a_token(self, session: Session, include: bool) -> None:
+        sampling = Sampling(stop=["END"], include_stop=include)
+        first = session.prompt(sampling=sampling)
+        parse, entry = session.decode(first, "so\n</think>\n\nAll wellEND of it", stop=["END"], include_stop=include)
+        assert entry is not None
+        session.ledger.add(NOTARY.sign(entry))
+        kept = [*first.ids, *parse.ids[: len(entry.ids) // 4]]
+        assert len(kept) > len(first.ids) + 5
+        prompt = session.prompt(said(Text("All wellEND" if include else "All well")), MORE)
+        assert [*prompt.ids[: len(kept)]] == kept
+        text = session.setup.tokenizer.decode(prompt.ids[len(first.ids) :])
+        assert text.startswith("so\n</think>\n\nAll well" + ("END" if include else "") + "<|im_end|>")
+
+    def test_of_a_failed_turn_nothing_is_found_again(self, session: Session) -> None:
+        _, entry = session.decode(session.prompt(), "so\n</think>\n\nhm", FinishReason.ERROR)
+        assert entry is None
+
+
+class TestBeginnings:
+    def test_a_forced_call(self, session: Session) -> None:
+        choice = ToolChoice("tool", "Bash")
+        first = session.prompt(tool_choice=choice)
+        known = session.learn(first, "<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
+        prompt = session.prompt(said(called()), results())
+        assert [*prompt.ids[: len(known)]] == known
+
+    def test_an_answer_that_the_client_has_begun(self, session: Session) -> None:
+        first = session.prompt(said(Text("The answer is")), thinking=Thinking("disabled"))
+        known = session.learn(first, " forty-two. ")
+        prompt = session.prompt(said(Text("The answer is forty-two.")), MORE, thinking=Thinking("disabled"))
+        assert [*prompt.ids[: len(known)]] == known
+
+    def test_an_open_thought_that_stays_empty(self, session: Session) -> None:
+        known = session.learn(session.prompt(), "\n</think>\n\nAt once.")
+        prompt = session.prompt(said(Text("At once.")), MORE)
+        assert [*prompt.ids[: len(known)]] == known
+
+
+class TestClients:
+    def learnt(self, session: Session) -> list[int]:
+        return session.learn(session.prompt(), " so \n</think>\n\n Looking. \n" + CALLED + "\n")
+
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            [Reasoning("so"), Text("Looking."), called()],
+            [Reasoning(None, SEALER.seal(" so ")), Text(" Looking."), called('{ "command" : "ls" }')],
+            [Reasoning(None, "foreign"), Text("Looking."), Text(" \n"), called()],
+            [Text("Looking."), called()],
+            [called(), Text("Looking.")],
+        ],
+    )
+    def test_the_same_turn_in_other_words(self, session: Session, sent: list[Part]) -> None:
+        known = self.learnt(session)
+        prompt = session.prompt(said(*sent), results())
+        assert [*prompt.ids[: len(known)]] == known
+
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            [Reasoning("so it is not"), Text("Looking."), called()],
+            [Reasoning("so"), Text("Looking away."), called()],
+            [Reasoning("so"), Text("Look ing."), called()],
+            [Reasoning("so"), Text("Looking."), called('{"command":"rm"}')],
+            [Reasoning("so"), Text("Looking.")],
+        ],
+    )
+    def test_another_turn_is_the_clients_own(self, session: Session, sent: list[Part]) -> None:
+        self.learnt(session)
+        prompt = session.prompt(said(*sent), results())
+        assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
+        assert prompt.text == Session(session.setup).prompt(said(*sent), results()).text
+
+    @pytest.mark.parametrize(("sent", "same"), [("make", True), ("cd /a && make", True), ("cd /b && make", False)])
+    def test_a_command_that_claude_code_has_tidied(self, session: Session, sent: str, same: bool) -> None:
+        known = session.learn(session.prompt(), "so\n</think>\n\n" + CALLED.replace("ls", "cd /a && make"))
+        prompt = session.prompt(said(Reasoning("so"), called(f'{{"command":"{sent}"}}')), results())
+        assert ([*prompt.ids[: len(known)]] == known) is same
+
+    def test_reasoning_is_not_put_back_where_the_client_wants_it_dropped(self, session: Session) -> None:
+        self.learnt(session)
+        thinking = Thinking(history="drop")
+        prompt = session.prompt(said(Text("Looking."), called()), results(), MORE, thinking=thinking)
+        assert " so " not in prompt.text.partition("assistant\n")[2].partition("<tool_call>")[0]
+
+    def test_what_stood_before_must_be_the_very_same(self, session: Session) -> None:
+        """Tools are not in the key: one of the same length shows in the text."""
+        self.learnt(session)
+        other = replace(BASH, description="fun")
+        assert len(other.description) == len(BASH.description)
+        prompt = session.prompt(said(Text("Looking."), called()), results(), tools=[other])
+        assert prompt.found is not None
+        assert prompt.found.outcome == "moved"
+        assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
+
+    def test_what_is_anothers_tenant_is_not_there(self, session: Session) -> None:
+        known = self.learnt(session)
+        prompt = session.prompt(said(Text("Looking."), called()), results(), client=Client(tenant="other"))
+        assert [*prompt.ids[: len(known)]] != known
+
+
+class TestEntries:
+    """What comes over the bus."""
+
+    def signed(self, session: Session) -> LedgerEntry:
+        _, entry = session.decode(session.prompt(), "so\n</think>\n\n" + CALLED)
+        assert entry is not None
+        return NOTARY.sign(entry)
+
+    def prompt(self, session: Session) -> Prompt:
+        return session.prompt(said(Reasoning("so"), called()), results())
+
+    def test_only_what_is_signed_is_read(self, session: Session) -> None:
+        entry = self.signed(session)
+        data = msgspec.json.encode(entry)
+        assert NOTARY.read(data) == entry
+        for bad in (b"", b"null", b"[]", b"{}", data[:-9] + data[-8:], data.replace(b'"m"', b'"n"', 1), b"\xff" + data):
+            assert NOTARY.read(bad) is None
+        assert EntrySigner(b"other").read(data) is None
+        assert NOTARY.read(msgspec.json.encode(replace(entry, ids=entry.ids[4:]))) is None
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda entry: replace(entry, ids=entry.ids[:-1]),
+            lambda entry: replace(entry, ids=entry.ids[:-48]),
+            lambda entry: replace(entry, ids=b""),
+            lambda entry: replace(entry, ids=pack_ids([2**32 - 1, 2**31, 10**6])),
+            lambda entry: replace(entry, ids=entry.ids + pack_ids([17])),
+            lambda entry: replace(entry, context=replace(entry.context, head_chars=-1)),
+            lambda entry: replace(entry, context=replace(entry.context, head_chars=10**9)),
+            lambda entry: replace(entry, context=replace(entry.context, head_hash=b"")),
+            lambda entry: replace(entry, context=replace(entry.context, state=b"")),
+            lambda entry: replace(entry, in_reasoning=False),
+            lambda entry: replace(entry, calls_as_text=True),
+        ],
+    )
+    def test_an_entry_that_does_not_hold_is_not_used(
+        self, session: Session, spoil: Callable[[LedgerEntry], LedgerEntry]
+    ) -> None:
+        session.ledger.add(NOTARY.sign(spoil(self.signed(session))))
+        prompt = self.prompt(session)
+        assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
+
+    def test_a_parent_that_is_not_there_costs_the_parents_tokens_only(self, session: Session) -> None:
+        entry = self.signed(session)
+        lost = replace(entry, context=replace(entry.context, parent=b"x" * 16, parent_key=b"y" * 16, parent_end=5))
+        session.ledger.add(NOTARY.sign(lost))
+        prompt = self.prompt(session)
+        assert prompt.found is not None
+        assert prompt.found.outcome == "reused"
+        assert session.setup.tokenizer.decode(prompt.ids).count("<|im_start|>") == prompt.text.count("<|im_start|>")
+
+    def test_another_models_entry_is_not_taken(self, session: Session) -> None:
+        assert not session.ledger.add(replace(self.signed(session), model="n"))
+
+    def test_memory_is_bounded(self, setup: ModelSetup) -> None:
+        ledger = open_ledger(setup, entry_bytes=20_000, prompt_bytes=4_000)
+        assert ledger is not None
+        session = Session(setup, ledger)
+        entry = self.signed(session)
+        for number in range(100):
+            ledger.add(NOTARY.sign(replace(entry, key=number.to_bytes(16, "big"))))
+        assert ledger.entries.size <= 20_000
+        assert 0 < len(ledger.entries) < 20
+
+    def test_of_equal_answers_each_is_found(self, session: Session) -> None:
+        """Several choices of one request may say the same and think otherwise."""
+        known = [session.learn(session.prompt(), f"{thought}\n</think>\n\nYes.") for thought in ("one", "two", "three")]
+        for thought, ids in zip(("one", "two", "three"), known, strict=True):
+            prompt = session.prompt(said(Reasoning(thought), Text("Yes.")), MORE)
+            assert [*prompt.ids[: len(ids)]] == ids
+
+
+def test_a_session_is_made_anew_of_its_entries(setup: ModelSetup, tmp_path: Path) -> None:
+    session = Session(setup)
+    turns: list[Turn] = []
+    entries: list[LedgerEntry] = []
+    for number in range(6):
+        prompt = session.prompt(*turns)
+        parse, entry = session.decode(
+            prompt, f" thought {number} \n</think>\n\n{CALLED.replace('ls', f'ls {number}')}\n"
+        )
+        assert entry is not None
+        entries.append(NOTARY.sign(entry))
+        session.ledger.add(entries[-1])
+        known = [*prompt.ids, *parse.ids]
+        turns += [said(called(f'{{"command":"ls {number}"}}', f"c{number}")), results(f"c{number}")]
+    other = Session(setup)
+    for entry in entries:
+        other.ledger.add(entry)
+    prompt = other.prompt(*turns)
+    assert [*prompt.ids[: len(known)]] == known
+    assert [*prompt.ids] == [*session.prompt(*turns).ids]

@@ -1,0 +1,37 @@
+"""The parser decodes with the tokenizer that the other stages load."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tokenizers import Tokenizer
+
+from schemas.errors import Invalid
+from services.parser import service
+from tests.tokenization.test_tokenization_detokenizer import byte_level
+
+
+def test_a_tokenizer_file_is_read_as_it_is(tmp_path: Path) -> None:
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    found = service.load_backend(str(tmp_path), trust_remote_code=False)
+    assert isinstance(found, Tokenizer)
+    assert found.get_vocab_size() == byte_level().get_vocab_size()
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_remote_code_is_trusted_if_configured(trusted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def load(model: str, *, trust_remote_code: bool) -> SimpleNamespace:
+        asked.append((model, trust_remote_code))
+        return SimpleNamespace(backend_tokenizer=byte_level())
+
+    monkeypatch.setattr(service, "load_tokenizer", load)
+    assert isinstance(service.load_backend("acme/model", trust_remote_code=trusted), Tokenizer)
+    assert asked == [("acme/model", trusted)]
+
+
+def test_a_tokenizer_in_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "load_tokenizer", lambda *_, **__: SimpleNamespace())
+    with pytest.raises(Invalid, match=r"no tokenizer\.json"):
+        service.load_backend("acme/model", trust_remote_code=True)

@@ -1,0 +1,198 @@
+"""What preprocessors know of the workers' caches, over a real bus."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.control import ModelCard
+from schemas.frames import pack_ids
+from schemas.kv import KvUpdate
+from services.preprocessor.routing.kv_index import KvIndex
+from services.preprocessor.routing.kv_reader import KvEventReader
+from services.runtime.bus import Message
+from services.tokenization.block_keys import block_keys, pack
+from services.worker.kv import publisher as kv_publisher
+from services.worker.kv.blocks import KvBlockIndex
+from services.worker.kv.publisher import KvPublisher, PromptBlocks
+from tests.conftest import MakeProcess, eventually
+
+SIZE = 4
+PROMPT = list(range(40))
+
+
+def keys(tokens: list[int]) -> list[int]:
+    return list(block_keys(pack_ids(tokens), SIZE))
+
+
+def taken(publisher: KvPublisher, tokens: list[int], salt: str | None = None) -> PromptBlocks:
+    """A turn with this prompt begins."""
+    blocks = publisher.blocks(pack_ids(tokens), salt)
+    assert blocks is not None
+    publisher.used(blocks)
+    return blocks
+
+
+class Pair:
+    """A worker that publishes and a preprocessor that listens."""
+
+    def __init__(self, make_process: MakeProcess, model: str) -> None:
+        self.make = make_process
+        self.model = model
+        self.blocks = KvBlockIndex(SIZE, 64 * SIZE)
+        self.index = KvIndex()
+
+    async def worker(self, name: str = "w1") -> KvPublisher:
+        self.process = await self.make("worker", f"{self.model}-{name}")
+        self.process.models = [ModelCard(self.model, block_tokens=SIZE)]
+        publisher = KvPublisher(self.process, self.model, self.blocks)
+        await publisher.start()
+        self.process.send_heartbeat()
+        return publisher
+
+    async def preprocessor(self) -> None:
+        self.listener = await self.make("preprocessor", f"{self.model}-p")
+        self.feed = KvEventReader(self.listener, self.model, self.index)
+        await self.feed.start()
+
+    def held(self, tokens: list[int]) -> int:
+        return self.index.overlaps(keys(tokens)).get(self.process.id, 0)
+
+
+@pytest.fixture
+def pair(make_process: MakeProcess, request: pytest.FixtureRequest) -> Pair:
+    return Pair(make_process, request.node.name)
+
+
+async def test_a_turn_s_prompt_and_output_are_known(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    known = taken(publisher, PROMPT[:10])
+    await eventually(lambda: pair.held(PROMPT) == 2)
+    publisher.ended(known, PROMPT[10:21])
+    await eventually(lambda: pair.held(PROMPT) == 5)
+
+
+async def test_a_turn_that_has_ended_is_told_of_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another preprocessor may get the session's next turn."""
+    monkeypatch.setattr(kv_publisher, "PUBLISH_DELAY_S", 3600)
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    await eventually(lambda: pair.blocks.followed)
+    known = taken(publisher, PROMPT[:10])
+    publisher.ended(known, PROMPT[10:21])
+    await eventually(lambda: pair.held(PROMPT) == 5)
+
+
+async def test_a_salted_turn_is_known_by_its_salt_only(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    publisher.ended(taken(publisher, PROMPT, "s"), [1] * 9)
+    await eventually(lambda: len(pair.index) == 12)
+    assert pair.held(PROMPT) == 0
+    salted = list(block_keys(pack_ids([*PROMPT, *[1] * 8]), SIZE, salt="s"))
+    assert pair.index.overlaps(salted) == {pair.process.id: 12}
+
+
+async def test_a_worker_that_was_there_first_is_asked(pair: Pair) -> None:
+    publisher = await pair.worker()
+    taken(publisher, PROMPT)
+    await pair.preprocessor()
+    pair.process.send_heartbeat()
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    taken(publisher, [7] * 8)
+    await eventually(lambda: pair.held([7] * 8) == 2)
+
+
+async def test_a_lost_update_is_made_good(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
+    taken(publisher, PROMPT[:8])
+    await eventually(lambda: pair.held(PROMPT) == 2)
+    lost: list[object] = []
+    with monkeypatch.context() as bus:
+        bus.setattr(pair.process, "publish", lambda subject, message: lost.append(message))
+        taken(publisher, PROMPT)
+        await eventually(lambda: bool(lost))
+    taken(publisher, [9] * 4)
+    await eventually(lambda: pair.held(PROMPT) == 10 and pair.held([9] * 4) == 1)
+
+
+async def test_large_changes_come_in_pieces(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_publisher, "MAX_KEYS", 3)
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    taken(publisher, PROMPT)
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    taken(publisher, [5] * 4 * 60)
+    await eventually(lambda: pair.held([5] * 240) == 60)
+    await eventually(lambda: len(pair.index) == 64)
+
+
+async def test_a_worker_that_leaves_is_forgotten(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    taken(publisher, PROMPT)
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    pair.process.send_heartbeat(leaving=True)
+    await eventually(lambda: len(pair.index) == 0)
+
+
+async def test_nonsense_harms_nothing(pair: Pair) -> None:
+    await pair.preprocessor()
+    publisher = await pair.worker()
+    await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
+    bus = pair.process.bus
+    subject = subjects.kv(pair.model, pair.process.id)
+    for data in (b"", b"{}", b"[]", b'{"worker":1}', b'{"worker":"x","seq":1,"stored":"AAAA"}'):
+        bus.publish(subject, data)
+    pair.process.publish(subject, KvUpdate(pair.process.id, 2**62, stored=pack([1])))
+    taken(publisher, PROMPT)
+    await eventually(lambda: pair.held(PROMPT) == 10)
+
+
+async def test_nothing_is_told_before_somebody_asks(pair: Pair) -> None:
+    publisher = await pair.worker()
+    heard: list[Message] = []
+    other = await pair.make("preprocessor", f"{pair.model}-q")
+    await other.subscribe(subjects.every_kv(pair.model), heard.append)
+    await other.bus.flush()
+    taken(publisher, PROMPT)
+    await eventually(lambda: len(pair.blocks) == 10)
+    await pair.process.bus.flush()
+    await other.bus.flush()
+    assert not heard
+    await pair.preprocessor()
+    pair.process.send_heartbeat()
+    await eventually(lambda: pair.held(PROMPT) == 10)
+    assert not heard
+    taken(publisher, [7] * 8)
+    await eventually(lambda: pair.held([7] * 8) == 2)
+    await eventually(lambda: [msgspec.json.decode(message.data, type=KvUpdate).seq for message in heard] == [1])
+
+
+async def test_a_worker_that_did_not_answer_is_asked_again(pair: Pair) -> None:
+    await pair.preprocessor()
+    asked = asyncio.Event()
+    silent = await pair.make("worker", f"{pair.model}-w1")
+    silent.models = [ModelCard(pair.model, block_tokens=SIZE)]
+
+    def nonsense(message: Message) -> None:
+        asked.set()
+        message.reply(b"later")
+
+    mute = await silent.subscribe(subjects.kv_snapshot(pair.model, silent.id), nonsense)
+    silent.send_heartbeat()
+    await asked.wait()
+    await mute.stop()
+    pair.process = silent
+    publisher = KvPublisher(silent, pair.model, pair.blocks)
+    await publisher.start()
+    await silent.bus.flush()
+    taken(publisher, PROMPT)
+    async with asyncio.timeout(60):
+        while pair.held(PROMPT) != 10:
+            silent.send_heartbeat()
+            await asyncio.sleep(0.01)

@@ -1,0 +1,65 @@
+"""Deadlines, and the prompt core as a library."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.conversation import Conversation, Text, Turn
+from schemas.errors import ErrorKind, TimedOut
+from schemas.events import Failed
+from schemas.frames import Accepted, EventEntry, EventFrame, TurnRequest
+from services.preprocessor.library import prompt_ids
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.preparation import check_deadline, expired
+from services.preprocessor.prompt.assembly import assemble
+from services.preprocessor.service import Preprocessor
+from services.runtime.bus import Message
+from services.runtime.seal import Sealer
+from tests.conftest import MakeProcess, eventually
+
+CONVERSATION = Conversation("m", [Turn("user", [Text("hi")])])
+
+
+@pytest.mark.parametrize(("deadline", "over"), [(None, False), (99.0, True), (100.0, True), (100.5, False)])
+def test_a_request_expires_at_its_deadline(deadline: float | None, over: bool) -> None:
+    request = TurnRequest("turn", "frontend", CONVERSATION, deadline=deadline)
+    assert expired(request, 100.0) is over
+    if not over:
+        check_deadline(request, 100.0)
+        return
+    with pytest.raises(TimedOut) as caught:
+        check_deadline(request, 100.0)
+    assert caught.value.info.kind is ErrorKind.TIMED_OUT
+
+
+def test_ids_from_a_directory_and_a_conversation(demo_dir: Path, setup: ModelSetup) -> None:
+    ids = prompt_ids(str(demo_dir), CONVERSATION)
+    assert ids == list(assemble(CONVERSATION, setup).ids)
+    assert setup.tokenizer.decode(ids) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+
+async def test_a_turn_whose_deadline_has_passed_fails_once(make_process: MakeProcess, setup: ModelSetup) -> None:
+    frontend, process = await make_process("frontend", "late-f"), await make_process("preprocessor", "late-p")
+    entries: list[EventEntry] = []
+
+    def receive(message: Message) -> None:
+        entries.extend(msgspec.json.decode(message.data, type=EventFrame).entries)
+        message.reply(b"{}")
+
+    await frontend.subscribe(subjects.events(frontend.id), receive)
+    preprocessor = Preprocessor(process, setup, Sealer(b"test"), 1)
+    await preprocessor.start()
+    for bus in (frontend.bus, process.bus):
+        await bus.flush(60)
+    for turn, deadline in (("late", 1.0), ("no-worker", None)):
+        request = TurnRequest(turn, frontend.id, CONVERSATION, deadline=deadline)
+        subject = subjects.turn(setup.card.name, process.id)
+        reply = await frontend.bus.request(subject, msgspec.json.encode(request), 60)
+        assert msgspec.json.decode(reply, type=Accepted).preprocessor == process.id
+    await eventually(lambda: len(entries) >= 2, 60)
+    await preprocessor.drain()
+    kinds = {entry.turn: [event.error.kind for event in entry.events if isinstance(event, Failed)] for entry in entries}
+    assert kinds == {"late": [ErrorKind.TIMED_OUT], "no-worker": [ErrorKind.UNAVAILABLE]}
+    assert len(entries) == 2

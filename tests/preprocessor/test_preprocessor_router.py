@@ -1,0 +1,106 @@
+"""Who decodes and who parses a turn."""
+
+from typing import Any
+
+import pytest
+
+from schemas.control import Heartbeat, Load
+from schemas.errors import Overloaded, Unavailable
+from services.preprocessor.routing.router import Router, TurnProfile, Weights
+
+
+def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> Heartbeat:
+    return Heartbeat("worker", process, load=Load(running=running, slots=slots, **more))
+
+
+def ask(router: Router, beats: list[Heartbeat], avoid: tuple[str, ...] = (), late: tuple[str, ...] = ()) -> list[str]:
+    return router.workers(beats, avoid=avoid, late=late)
+
+
+def test_the_one_with_the_most_room_comes_first() -> None:
+    assert ask(Router(), [worker("a", 3), worker("b", 1), worker("c", 3, slots=100)]) == ["c", "b", "a"]
+
+
+def test_turns_that_come_together_are_spread() -> None:
+    router, beats = Router(), [worker("a", slots=100), worker("b", slots=100)]
+    for _ in range(8):
+        router.assigned(ask(router, beats)[0])
+    assert ask(router, beats) == ["a", "b"]
+    router.assigned("a")
+    assert ask(router, beats) == ["b", "a"]
+    router.returned("a")
+    router.returned("b")
+    assert ask(router, beats) == ["b", "a"]
+
+
+def test_a_beat_tells_the_true_load() -> None:
+    router = Router()
+    for _ in range(3):
+        router.assigned("a")
+    router.reset(worker("a"))
+    router.returned("a")
+    assert ask(router, [worker("a"), worker("b", 1)]) == ["a", "b"]
+
+
+def test_those_to_avoid_and_those_that_are_late_come_last() -> None:
+    beats = [worker("a"), worker("b", 1), worker("c", 2)]
+    assert ask(Router(), beats, avoid=("a",), late=("b",)) == ["c", "b", "a"]
+
+
+def test_no_worker_and_no_room_are_different_things() -> None:
+    with pytest.raises(Unavailable):
+        ask(Router(), [])
+    full = worker("a", 4, waiting=2, queue_limit=2)
+    with pytest.raises(Overloaded) as refused:
+        ask(Router(), [full])
+    assert refused.value.info.retry_after_s
+    assert ask(Router(), [full, worker("b", 4, waiting=1, queue_limit=2)]) == ["b"]
+
+
+def test_the_shard_with_the_fewest_turns() -> None:
+    router = Router()
+    shards = [Heartbeat("parser", "p", load=Load(running=2)), Heartbeat("parser", "q", load=Load(running=1))]
+    assert router.parser(shards, late=()) == "q"
+    assert router.parser(shards, late=("q",)) == "p"
+    router.assigned("q")
+    router.assigned("q")
+    assert router.parser(shards, late=()) == "p"
+    with pytest.raises(Unavailable):
+        router.parser([], late=())
+
+
+def placed(
+    beats: list[Heartbeat], prompt: int, weights: Weights | None = None, osl: int | None = None, **held: int
+) -> str:
+    return Router(weights).workers(beats, avoid=(), late=(), profile=TurnProfile(prompt, held, osl))[0]
+
+
+def test_who_holds_the_prompt_gets_it() -> None:
+    beats = [worker("a", 1, slots=100), worker("b", 3, slots=100)]
+    assert placed(beats, 50_000, b=48_000) == "b"
+    assert placed(beats, 50_000, a=48_000, b=48_000) == "a"
+    assert placed(beats, 200, b=96) == "a"
+
+
+def test_load_outweighs_a_small_overlap_and_not_a_large_one() -> None:
+    beats = [worker("a", 0, slots=4), worker("b", 4, slots=4, queue_limit=8)]
+    assert placed(beats, 50_000, b=10_000) == "a"
+    assert placed(beats, 50_000, b=40_000) == "b"
+    assert placed(beats, 50_000, Weights(load_tokens=100_000), b=40_000) == "a"
+    assert placed(beats, 50_000, Weights(overlap=0), b=50_000) == "a"
+
+
+def test_a_long_answer_suffers_more_from_load() -> None:
+    beats = [worker("a", 0, slots=4), worker("b", 2, slots=4)]
+    assert placed(beats, 50_000, b=10_000) == "b"
+    assert placed(beats, 50_000, osl=1024, b=10_000) == "a"
+
+
+def test_one_that_is_full_is_not_asked_whatever_it_holds() -> None:
+    beats = [worker("a", 3), worker("b", 4, queue_limit=0)]
+    assert Router().workers(beats, avoid=(), late=(), profile=TurnProfile(50_000, {"b": 50_000})) == ["a"]
+
+
+def test_no_more_is_held_than_there_is() -> None:
+    router = Router()
+    assert router.cost(worker("a"), TurnProfile(100, {"a": 4096})) == 0

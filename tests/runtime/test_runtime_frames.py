@@ -1,0 +1,268 @@
+"""A hop of frames over a real nats-server: credit holds, and loss, repeats and reordering change nothing."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.control import Replay, StreamPosition
+from schemas.frames import TokenEntry, TokenFrame
+from services.runtime.bus import Message
+from services.runtime.process import Process
+from services.runtime.streams import frames as streams
+from services.runtime.streams.frames import FrameReceiver, FrameSender
+from tests.conftest import MakeProcess, NatsServer, eventually
+
+TURNS = 8
+TOKENS = 400
+
+
+class Source:
+    """Streams of counted tokens, sent through a `FrameSender`."""
+
+    def __init__(
+        self,
+        process: Process,
+        receiver: str,
+        tokens_per_frame: int = 10**9,
+        *,
+        fill: Callable[[str, int], msgspec.Struct | None] | None = None,
+        on_unsendable: Callable[[str, msgspec.Struct], bool] | None = None,
+    ) -> None:
+        """`fill`: what makes the sender's frames; None: the source's own."""
+        self.ids: dict[str, list[int]] = {f"t{n}": [] for n in range(TURNS)}
+        self.at = dict.fromkeys(self.ids, 0)
+        self.receiver = receiver
+        self.limit = tokens_per_frame
+        self.process = process
+        self.sender = FrameSender(
+            process,
+            "parser",
+            subjects.tokens,
+            fill or self.fill,
+            on_credit=lambda *_: None,
+            on_replay=self.replay,
+            on_unsendable=on_unsendable,
+        )
+
+    def add(self) -> None:
+        for turn, ids in self.ids.items():
+            ids.append(len(ids))
+            assert turn
+        self.sender.mark(self.receiver)
+
+    def fill(self, receiver: str, seq: int) -> TokenFrame | None:
+        entries = []
+        for turn, ids in self.ids.items():
+            at = self.at[turn]
+            end = min(len(ids), at + self.limit)
+            if at < end:
+                entries.append(TokenEntry(turn, 1, at, ids[at:end]))
+                self.at[turn] = end
+        return TokenFrame(self.process.id, seq, entries) if entries else None
+
+    def replay(self, request: Replay) -> None:
+        named = {s.turn: s.offset for s in request.streams}
+        for turn in self.ids:
+            if turn in named or request.all:
+                self.at[turn] = min(self.at[turn], named.get(turn, 0))
+
+
+class Sink:
+    """Puts the streams together again."""
+
+    def __init__(self, process: Process, handled: Callable[[], bool] = lambda: True) -> None:
+        self.ids: dict[str, list[int]] = {}
+        self.process = process
+        self.given_up: list[str] = []
+        self.receiver = FrameReceiver(process, "worker", self.standings, on_given_up=self.given_up.append)
+        self.frames = 0
+        self.held: list[Message] = []
+        self.handled = handled
+
+    async def start(self) -> None:
+        await self.process.subscribe(subjects.tokens(self.process.id), self.frame)
+
+    def standings(self, _sender: str) -> list[StreamPosition]:
+        return [StreamPosition(turn, 1, len(ids)) for turn, ids in self.ids.items()]
+
+    def frame(self, message: Message) -> None:
+        if not self.handled():
+            self.held.append(message)
+            return
+        frame = msgspec.json.decode(message.data, type=TokenFrame)
+        if not self.receiver.opens(frame.sender, frame.seq):
+            return
+        self.frames += 1
+        for entry in frame.entries:
+            ids = self.ids.setdefault(entry.turn, [])
+            if entry.at > len(ids):
+                self.receiver.gap(frame.sender, StreamPosition(entry.turn, 1, len(ids)))
+                continue
+            ids += entry.ids[len(ids) - entry.at :]
+        self.receiver.arrived(frame.sender, frame.seq, len(message.data))
+
+    def held_bytes(self, *, last: bool = True) -> int:
+        """The size of the frames that came and were not handled, with or without the last one."""
+        return sum(len(message.data) for message in (self.held if last else self.held[:-1]))
+
+    def whole(self, source: Source) -> bool:
+        return self.ids == source.ids
+
+
+def harm(process: Process, seed: int) -> None:
+    """From now on this process's frames get lost, doubled and swapped on the way."""
+    publish, chance, kept = process.bus.publish, random.Random(seed), []
+
+    def faulty(subject: str, data: bytes, *, reply_to: str = "") -> bool:
+        if not subject.startswith("tw.v1.tok."):
+            return publish(subject, data, reply_to=reply_to)
+        roll = chance.random()
+        if roll < 0.2:
+            return True
+        if roll < 0.35:
+            kept.append(data)
+            return True
+        for piece in [data] * chance.choice((1, 1, 2)) + kept:
+            publish(subject, piece, reply_to=reply_to)
+        kept.clear()
+        return True
+
+    process.bus.publish = faulty  # type: ignore[method-assign]
+
+
+async def beat(*processes: Process) -> None:
+    for process in processes:
+        process.send_heartbeat()
+    await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_loss_repeats_and_reordering_change_nothing(make_process: MakeProcess, seed: int) -> None:
+    worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
+    source, sink = Source(worker, parser.id), Sink(parser)
+    await source.sender.start()
+    await sink.start()
+    harm(worker, seed)
+    for _ in range(TOKENS):
+        source.add()
+        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        while not sink.whole(source):
+            await beat(worker, parser)
+    assert source.sender.replays > 0
+
+
+async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(make_process: MakeProcess) -> None:
+    """The engine outruns its parser: frames under way stay within the window, tokens pile up in the streams alone."""
+    worker = await make_process("worker", "w")
+    parser = await make_process("parser", "p", window_bytes=4096)
+    open_gate = False
+    source, sink = Source(worker, parser.id, tokens_per_frame=20), Sink(parser, lambda: open_gate)
+    await source.sender.start()
+    await sink.start()
+    parser.send_heartbeat()
+    await eventually(lambda: worker.registry.get("parser", parser.id) is not None)
+    for _ in range(TOKENS * 4):
+        source.add()
+        if _ % 10 == 0:
+            await asyncio.sleep(0)
+    await worker.bus.flush()
+    await eventually(lambda: sink.held_bytes() >= 4096)
+    assert sink.held_bytes(last=False) < 4096, "only the last frame may overshoot"
+    open_gate = True
+    held, sink.held = sink.held, []
+    for message in held:
+        sink.frame(message)
+    async with asyncio.timeout(60):
+        while not sink.whole(source):
+            await beat(worker, parser)
+    assert sink.receiver.gaps == 0
+
+
+async def test_one_slow_receiver_does_not_hold_another(make_process: MakeProcess) -> None:
+    worker = await make_process("worker", "w")
+    slow, quick = await make_process("parser", "slow", window_bytes=4096), await make_process("parser", "quick")
+    stuck, sink = Sink(slow, lambda: False), Sink(quick)
+    await stuck.start()
+    await sink.start()
+
+    def fill(receiver: str, seq: int) -> TokenFrame | None:
+        return both[receiver == quick.id].fill(receiver, seq)
+
+    both = [Source(worker, slow.id, 20, fill=fill), Source(worker, quick.id)]
+    sender = both[1].sender = both[0].sender
+    await sender.start()
+    slow.send_heartbeat()
+    await eventually(lambda: worker.registry.get("parser", slow.id) is not None)
+    for _ in range(TOKENS):
+        for source in both:
+            source.add()
+        await asyncio.sleep(0)
+    await eventually(lambda: sink.whole(both[1]))
+    await eventually(lambda: stuck.held_bytes() >= 4096)
+    assert stuck.held_bytes(last=False) < 4096
+
+
+async def test_a_server_that_dies_and_comes_back_costs_nothing(make_process: MakeProcess, own_nats: NatsServer) -> None:
+    worker = await make_process("worker", "w", url=own_nats.url)
+    parser = await make_process("parser", "p", url=own_nats.url)
+    source, sink = Source(worker, parser.id), Sink(parser)
+    await source.sender.start()
+    await sink.start()
+    for step in range(TOKENS):
+        source.add()
+        if step == TOKENS // 2:
+            own_nats.kill()
+        await asyncio.sleep(0)
+    own_nats.start()
+    await eventually(lambda: worker.bus.connected and parser.bus.connected)
+    async with asyncio.timeout(60):
+        while not sink.whole(source):
+            await beat(worker, parser)
+
+
+async def test_what_failed_to_be_drained_is_drained_again_without_a_mark(
+    make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "DRAIN_AGAIN_S", 0.01)
+    worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
+    failures = iter([RuntimeError("once"), RuntimeError("and again")])
+
+    def failing(receiver: str, seq: int) -> msgspec.Struct | None:
+        for failure in failures:
+            raise failure
+        return source.fill(receiver, seq)
+
+    source, sink = Source(worker, parser.id, fill=failing), Sink(parser)
+    await sink.start()
+    await source.sender.start()
+    await sink.process.bus.flush()
+    source.add()
+    await eventually(lambda: sink.whole(source))
+    assert next(failures, None) is None
+
+
+async def test_a_frame_that_cannot_be_encoded_is_taken_back(make_process: MakeProcess) -> None:
+    worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
+    taken: list[str] = []
+
+    def take_back(receiver: str, frame: msgspec.Struct) -> bool:
+        assert isinstance(frame, TokenFrame)
+        taken.append(receiver)
+        source.at = dict.fromkeys(source.ids, 0)
+        del source.ids["t3"]
+        return True
+
+    source, sink = Source(worker, parser.id, on_unsendable=take_back), Sink(parser)
+    source.ids["t3"].append(object())  # type: ignore[arg-type]
+    await sink.start()
+    await source.sender.start()
+    await sink.process.bus.flush()
+    source.add()
+    await eventually(lambda: sink.whole(source))
+    assert taken == [parser.id]
+    assert sink.receiver.gaps == 0

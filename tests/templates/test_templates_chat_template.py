@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from schemas.errors import ErrorKind, Invalid
+from services.templates.chat_template import ChatTemplate
+
+USER = [{"role": "user", "content": "hi"}]
+
+
+def test_the_models_own(demo_dir: Path) -> None:
+    template = ChatTemplate.load(str(demo_dir))
+    assert template.render(USER) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    assert template.render(USER, generation=False) == "<|im_start|>user\nhi<|im_end|>\n"
+    assert {"enable_thinking", "tools", "messages"} <= template.variables
+
+
+def test_a_file_instead(demo_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "other.jinja"
+    file.write_text("{{ eos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}")
+    template = ChatTemplate.load(str(demo_dir), override=str(file))
+    assert template.render(USER, variables={"mood": "!"}) == "<|im_end|>hi!"
+
+
+def test_of_several_the_one_for_tools(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    own = demo_tokenizer.chat_template
+    try:
+        demo_tokenizer.chat_template = {"default": "d", "tool_use": "t"}
+        assert ChatTemplate.of(demo_tokenizer).source == "t"
+        demo_tokenizer.chat_template = {"default": "d"}
+        assert ChatTemplate.of(demo_tokenizer).source == "d"
+        demo_tokenizer.chat_template = None
+        with pytest.raises(ValueError, match="no chat template"):
+            ChatTemplate.of(demo_tokenizer)
+    finally:
+        demo_tokenizer.chat_template = own
+
+
+def test_no_template_at_all_but_broken_jinja(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(ValueError, match="line 2"):
+        ChatTemplate(demo_tokenizer, "ok\n{% if %}")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ raise_exception('System messages are not for me.') }}", "System messages are not for me."),
+        ("{{ messages[0].content + 1 }}", "cannot render"),
+        ("{{ messages[9].content.x }}", "refuses"),
+        ("{{ 1 / 0 }}", "cannot render"),
+        ("{{ messages.append(1) }}", "refuses"),
+    ],
+)
+def test_what_a_template_refuses_is_the_clients_to_know(
+    demo_tokenizer: PreTrainedTokenizerBase, source: str, message: str
+) -> None:
+    with pytest.raises(Invalid, match=message) as caught:
+        ChatTemplate(demo_tokenizer, source).render(USER)
+    assert caught.value.info.kind is ErrorKind.INVALID
+
+
+@pytest.mark.parametrize("name", ["tools", "messages", "tokenize", "chat_template", "add_generation_prompt"])
+def test_a_variable_may_not_take_the_place_of_a_parameter(demo_dir: Path, name: str) -> None:
+    with pytest.raises(Invalid, match=f"may not set {name}") as caught:
+        ChatTemplate.load(str(demo_dir)).render(USER, variables={name: True})
+    assert caught.value.info.param == "chat_template_kwargs"
+
+
+def test_no_messages(demo_dir: Path) -> None:
+    with pytest.raises(Invalid, match="at least one message"):
+        ChatTemplate.load(str(demo_dir)).render([])

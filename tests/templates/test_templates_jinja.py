@@ -1,0 +1,120 @@
+"""Our sandbox renders as transformers' does."""
+
+import random
+from typing import Any
+
+import jinja2
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from schemas.errors import Invalid
+from services.preprocessor.prompt.locality import session
+from services.templates.chat_template import ChatTemplate, Message, Tool
+from services.templates.jinja import JsonDict, environment, with_cached_json
+from services.templates.messages import adapt
+from services.templates.probe import probe
+from services.templates.thinking import decide, template_variables
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "run",
+        "description": 'Runs <b>it</b> & says "é" \'s',
+        "parameters": {"type": "object", "properties": {"n": {"type": ["integer", "null"], "enum": [1, 2.5, None]}}},
+    },
+}
+MESSAGES: list[Message] = [
+    {"role": "user", "content": "a\n", "name": None},
+    {"role": "assistant", "content": "b", "reasoning": "why", "tool_calls": None},
+    {"role": "assistant", "content": "", "thinking": "so", "reasoning_content": "no"},
+    {"role": "user", "content": [{"type": "text", "text": "c"}]},
+]
+SOURCES = (
+    "{% for m in messages %}{{ m }}|{{ m.thinking }}|{{ m.reasoning_content }}|{{ m.name is defined }}\n{% endfor %}",
+    "{% for t in tools %}{{ t | tojson }}{{ t | tojson(indent=2) }}{{ t | tojson(separators=(',', ':')) }}"
+    "{{ t | tojson(sort_keys=true) }}{{ t | tojson(ensure_ascii=true) }}{{ t | tojson(separators=[',', ': ']) }}"
+    "{{ t.function.parameters | tojson }}{{ t.function.parameters.properties.n | tojson }}{% endfor %}",
+    "{% for t in tools %}{{ t.function is mapping }}{{ t.function | string }}{% for k, v in t.function | items %}"
+    "{{ k }}={{ v }}{% endfor %}{{ t.function | dictsort }}{% endfor %}",
+    "{%- for m in messages %}\n  {% if m.role == 'user' %}\n  {% continue %}\n  {% endif %}\n{{ m.content }}{% endfor %}",
+    "{% generation %}{% set x = 1 %}said {{ bos_token }}{% endgeneration %}{{ x is defined }}{{ eos_token }}",
+    "{% set ns = namespace(self=3, at=0) %}{% for m in messages %}{% set ns.at = ns.at + 1 %}{% endfor %}{{ ns.at }}",
+    "{{ dict(a=1, b=none) | tojson }}{{ dict.fromkeys(['a', 'b'], 2) }}{{ documents }}{{ nothing }}{{ mood | upper }}",
+    "{{ messages[0].missing is defined }}{{ messages[0].get('role') }}{{ messages[0].items() | list | length }}"
+    "{{ tools[0].spelled is defined }}{{ tools[0]['spelled'] is defined }}{{ tools[0]._json is defined }}{{ tools[0].function.get('name') }}",
+    "{{ 'a b'.split() }}{{ 'ab'.startswith('a') }}{{ '{} {}'.format(1, 2) }}{{ '{a}'.format_map({'a': 3}) }}"
+    "{{ 'x'.nothing is defined }}{{ 'Ab'.upper() }}",
+    "{% set ns = namespace(a=none, b=[1], keys=2) %}{{ ns.a }}{{ ns.b }}{{ ns.keys }}{{ ns.c is defined }}",
+    "{{ strftime_now('%Y') }}{{ add_generation_prompt }}{{ range(3) | list }}{{ '<&>' | tojson }}{{ 'é' | tojson }}",
+)
+REFUSED = (
+    "{{ raise_exception('no') }}",
+    "{% set ns = namespace(_x=1) %}",
+    "{% set ns = namespace() %}{% set ns._x = 1 %}",
+    "{{ messages.append(1) }}",
+    "{{ tools[0].update(a=1) }}",
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages[0].__class__.__mro__ }}",
+    "{{ messages[0].pop('role') }}",
+    "{{ messages[0].missing.deeper }}",
+    "{{ '{0.__class__.__mro__}'.format('') }}",
+    "{% set ns = namespace(a=1) %}{{ ns.__init__.__globals__ }}",
+    "{{ dict.__class__.__name__ }}",
+    "{{ messages[0].content + 1 }}",
+    "{{ range(1000000) | list }}",
+)
+
+
+def theirs(tokenizer: PreTrainedTokenizerBase, source: str, messages: list[Message], **how: Any) -> str:
+    asked: dict[str, Any] = {"add_generation_prompt": True, **how}
+    return str(tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **asked))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_templates_may_use(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    ours = ChatTemplate(demo_tokenizer, source)
+    expected = theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL], mood="well")
+    for tools in ([TOOL], [with_cached_json(TOOL)], [with_cached_json(TOOL)]):
+        assert ours.render(MESSAGES, tools=tools, variables={"mood": "well"}) == expected
+    assert expected
+
+
+@pytest.mark.parametrize("source", REFUSED)
+def test_what_templates_may_not(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    with pytest.raises((jinja2.TemplateError, TypeError, ValueError, ArithmeticError)):
+        theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL])
+    with pytest.raises(Invalid):
+        ChatTemplate(demo_tokenizer, source).render(MESSAGES, tools=[with_cached_json(TOOL)])
+
+
+def test_every_published_template(real_template: ChatTemplate, demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    """The sessions with which templates are tried at load, whole."""
+    traits, rendered = probe(real_template), 0
+    for number in range(5):
+        for conversation in session(random.Random(number), number):
+            variables = template_variables(decide(conversation), traits, defaults={}, own={})
+            adapted = adapt(conversation, traits, real_template)
+            tools: list[Tool] = adapted.tools
+            try:
+                ours = real_template.render(adapted.messages, tools=tools, variables=variables)
+            except Invalid:
+                with pytest.raises(Exception, match=r"."):
+                    theirs(demo_tokenizer, real_template.source, adapted.messages, tools=tools or None, **variables)
+                break
+            expected = theirs(demo_tokenizer, real_template.source, adapted.messages, tools=tools or None, **variables)
+            assert ours == expected
+            again = real_template.render(adapted.messages, tools=with_cached_json(tools), variables=variables)
+            assert again == expected
+            rendered += 1
+    assert rendered
+
+
+def test_an_object_is_written_once_in_each_spelling() -> None:
+    once = with_cached_json({"a": [{"b": 1}]})
+    assert isinstance(once, JsonDict)
+    assert isinstance(once["a"][0], JsonDict)
+    template = environment().from_string("{{ x | tojson }}{{ x | tojson }}{{ x | tojson(indent=1) }}")
+    first = template.render(x=once)
+    once["a"] = "changed"  # what is told was written before
+    assert template.render(x=once) == first
+    assert first.startswith('{"a": [{"b": 1}]}{"a": [{"b": 1}]}{\n')

@@ -1,0 +1,313 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Reasoning,
+    Result,
+    Text,
+    ToolReference,
+    ToolSpec,
+    Turn,
+)
+from services.templates.messages import adapt
+from services.templates.traits import TemplateTraits
+from tests.templates.adapting import NoTemplate, adapted, call, messages, result, said, user
+
+
+def test_a_tool_loop_in_the_classical_fields() -> None:
+    turns = [user("do it"), said(Reasoning("why"), Text("Now."), call()), result("done"), said(Text("Yes."))]
+    assert messages(*turns, system=["Be brief."]) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "do it"},
+        {
+            "role": "assistant",
+            "content": "Now.",
+            "reasoning_content": "why",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "Bash", "arguments": {"command": "ls"}}}
+            ],
+        },
+        {"role": "tool", "content": "done", "tool_call_id": "c1", "name": "Bash"},
+        {"role": "assistant", "content": "Yes."},
+    ]
+
+
+def test_blocks_of_a_message_are_one_text() -> None:
+    assert messages(user("a", "b"), system=["x", "y"]) == [
+        {"role": "system", "content": "x\ny"},
+        {"role": "user", "content": "a\nb"},
+    ]
+
+
+def test_leading_instructions_are_one_message_for_every_api() -> None:
+    turns = [Turn("system", [Text("b")]), Turn("developer", [Text("c")]), user("hi")]
+    assert messages(*turns, system=["a"])[0] == {"role": "system", "content": "a\nb\nc"}
+
+
+class TestInstructionsInsideTheConversation:
+    turns = (
+        user("hi"),
+        Turn("system", [Text("now French")]),
+        said(call()),
+        result(),
+        Turn("developer", [Text("stop")]),
+    )
+
+    def test_stay_in_place(self) -> None:
+        assert [message["role"] for message in messages(*self.turns)] == [
+            "user",
+            "system",
+            "assistant",
+            "tool",
+            "system",
+        ]
+
+    def test_become_marked_text_in_their_place_where_the_template_has_none(self) -> None:
+        found = messages(*self.turns, traits=TemplateTraits(system="first"), system=["s"])
+        assert [message["role"] for message in found] == ["system", "user", "user", "assistant", "tool"]
+        assert found[2]["content"] == "<system-reminder>\nnow French\n</system-reminder>"
+        assert found[4]["content"] == "ok\n\n<system-reminder>\nstop\n</system-reminder>"
+
+    def test_join_the_user_message_where_two_may_not_follow_each_other(self) -> None:
+        traits = TemplateTraits(system="first", adjacent_users=False)
+        found = messages(*self.turns, traits=traits)
+        assert [message["role"] for message in found] == ["user", "assistant", "tool"]
+        assert found[0]["content"] == "hi\n\n<system-reminder>\nnow French\n</system-reminder>"
+
+    def test_blank_ones_vanish(self) -> None:
+        assert messages(user("hi"), Turn("system", [Text(" ")]), Turn("system", [])) == messages(user("hi"))
+
+
+def test_a_template_without_any_system_message_gets_it_with_the_first_user_message() -> None:
+    traits = TemplateTraits(system="none")
+    assert messages(user("hi"), user("you"), traits=traits, system=["Be brief."]) == [
+        {"role": "user", "content": "Be brief.\n\nhi"},
+        {"role": "user", "content": "you"},
+    ]
+    assert messages(said(Text("hello")), traits=traits, system=["Be brief."])[0] == {
+        "role": "user",
+        "content": "Be brief.",
+    }
+
+
+def test_a_user_message_joins_a_result_where_it_may_not_follow_one() -> None:
+    found = messages(user("a"), said(call()), result("r"), user("b"), traits=TemplateTraits(user_after_tool=False))
+    assert [message["role"] for message in found] == ["user", "assistant", "tool"]
+    assert found[2]["content"] == "r\n\nb"
+
+
+def test_media_are_noted_in_their_place() -> None:
+    image = Media("image", "image/png", 49_000)
+    turn = Turn("user", [Text("see"), image, Media("document", title="a.pdf"), Text("there")])
+    assert messages(turn)[0]["content"] == (
+        'see\n[image: image/png, 48 KB; not shown to this model]\n[document "a.pdf"; not shown to this model]\nthere'
+    )
+    shot = Turn("tool", [Result("c1", [Media("image", size_bytes=3_145_728)])])
+    assert messages(said(call()), shot)[1]["content"] == "[image: 3.0 MB; not shown to this model]"
+
+
+def test_a_failed_result_is_marked_and_only_that() -> None:
+    found = messages(said(call()), result("no such file", is_error=True), result("fine", is_error=False))
+    assert [message["content"] for message in found[1:]] == ["[error] no such file", "fine"]
+
+
+def test_a_result_without_any_call_becomes_a_user_message() -> None:
+    assert messages(result("late")) == [{"role": "user", "content": "<tool_response>\nlate\n</tool_response>"}]
+
+
+def test_results_keep_their_place_among_other_parts_of_a_turn() -> None:
+    turn = Turn("user", [Result("c1", [Text("r")]), Text("and now?")])
+    assert [(m["role"], m["content"]) for m in messages(said(call()), turn)[1:]] == [
+        ("tool", "r"),
+        ("user", "and now?"),
+    ]
+
+
+class TestTools:
+    grep = ToolSpec("Grep", "search", {"type": "object", "properties": {"q": {"type": "string"}}})
+    cron = ToolSpec("Cron", "schedule", {"type": "object"}, deferred=True)
+
+    def test_deferred_ones_are_not_in_front_but_where_they_were_loaded(self) -> None:
+        loaded = Turn("tool", [Result("c1", [ToolReference("Cron"), Text("Tool loaded.")])])
+        found = adapted(user("hi"), said(call()), loaded, tools=[self.cron, self.grep])
+        assert [tool["function"]["name"] for tool in found.tools] == ["Grep"]
+        assert found.messages[-1]["content"] == (
+            '{"type": "function", "function": {"name": "Cron", "description": "schedule", '
+            '"parameters": {"type": "object"}}}\nTool loaded.'
+        )
+
+    def test_a_reference_to_an_unknown_tool_is_named(self) -> None:
+        loaded = Turn("tool", [Result("c1", [ToolReference("Nope")])])
+        assert messages(said(call()), loaded)[-1]["content"] == "[tool: Nope]"
+
+    def test_a_freeform_tool_is_a_function_with_one_string(self) -> None:
+        patch = ToolSpec("apply_patch", kind="custom")
+        found = adapted(said(Call("c1", "apply_patch", "*** Begin", kind="custom")), tools=[patch])
+        assert found.tools[0]["function"]["parameters"]["required"] == ["input"]
+        assert found.messages[0]["tool_calls"][0]["function"]["arguments"] == {"input": "*** Begin"}
+
+    def test_a_freeform_call_that_came_wrapped_is_not_wrapped_again(self) -> None:
+        wrapped = Call("c1", "apply_patch", '{"input": "*** Begin"}', kind="custom")
+        assert messages(said(wrapped))[0]["tool_calls"][0]["function"]["arguments"] == {"input": "*** Begin"}
+
+    def test_a_namespace_is_part_of_the_name(self) -> None:
+        found = adapted(
+            said(Call("c1", "open", "{}", namespace="browser")), result(), tools=[ToolSpec("open", namespace="browser")]
+        )
+        assert found.tools[0]["function"]["name"] == "browser__open"
+        assert found.messages[0]["tool_calls"][0]["function"]["name"] == "browser__open"
+        assert found.messages[1]["name"] == "browser__open"
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("arguments", "value"),
+        [
+            ('{"b": 1, "a": [1.0, true, null, "é"]}', {"b": 1, "a": [1.0, True, None, "é"]}),
+            ("", {}),
+            ("{}", {}),
+            ('{"a": ', {"__unparsed": '{"a": '}),
+            ("[1]", {"__unparsed": "[1]"}),
+            ("[" * 100_000, {"__unparsed": "[" * 100_000}),
+        ],
+    )
+    def test_as_an_object(self, arguments: str, value: dict[str, Any]) -> None:
+        assert messages(said(call(arguments=arguments)))[0]["tool_calls"][0]["function"]["arguments"] == value
+
+    def test_as_a_string_in_one_spelling_whatever_the_clients(self) -> None:
+        traits = TemplateTraits(arguments="string")
+        for spelling in ('{"b":1,"a":"\\u00e9"}', '{ "b": 1, "a": "é" }'):
+            found = messages(said(call(arguments=spelling)), traits=traits)
+            assert found[0]["tool_calls"][0]["function"]["arguments"] == '{"b": 1, "a": "é"}'
+
+    def test_key_order_is_kept(self) -> None:
+        found = messages(said(call(arguments='{"z": 1, "a": 2, "m": 3}')))
+        assert list(found[0]["tool_calls"][0]["function"]["arguments"]) == ["z", "a", "m"]
+
+
+class TestIds:
+    turns = (said(call(call_id="toolu_x"), call(call_id="toolu_y")), result(call_id="toolu_y"))
+
+    def test_as_given(self) -> None:
+        found = messages(*self.turns)
+        assert [c["id"] for c in found[0]["tool_calls"]] == ["toolu_x", "toolu_y"]
+
+    @pytest.mark.parametrize(
+        ("rule", "ids"), [("short", ["000000000", "000000001"]), ("counted", ["functions.Bash:0", "functions.Bash:1"])]
+    )
+    def test_by_position(self, rule: str, ids: list[str]) -> None:
+        found = messages(*self.turns, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
+        assert [c["id"] for c in found[0]["tool_calls"]] == ids
+        assert found[1]["tool_call_id"] == ids[1]
+
+
+class TestReasoning:
+    def test_sealed_text_is_restored(self) -> None:
+        found = messages(said(Reasoning(None, "sealed"), Text("yes")))
+        assert found[0]["reasoning_content"] == "unsealed thought"
+
+    @pytest.mark.parametrize("reasoning", [Reasoning(None, "foreign"), Reasoning(), Reasoning("", "foreign")])
+    def test_without_text_it_is_absent(self, reasoning: Reasoning) -> None:
+        assert messages(said(reasoning, Text("yes"))) == [{"role": "assistant", "content": "yes"}]
+
+    def test_a_template_that_reads_none_gets_none(self) -> None:
+        found = messages(said(Text("a"), Reasoning("r"), Text("b")), traits=TemplateTraits(reasoning=None))
+        assert found == [{"role": "assistant", "content": "a\nb"}]
+
+    @pytest.mark.parametrize("field", ["reasoning", "thinking"])
+    def test_in_the_field_that_the_template_reads(self, field: str) -> None:
+        found = messages(said(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning=field))  # type: ignore[arg-type]
+        assert found == [{"role": "assistant", "content": "a", field: "r"}]
+
+    def test_as_a_part(self) -> None:
+        found = messages(said(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning="part"))
+        assert found[0]["content"] == [{"type": "thinking", "thinking": "r"}, {"type": "text", "text": "a"}]
+
+
+def test_blank_text_beside_other_parts_vanishes_as_clients_drop_it() -> None:
+    assert messages(said(Reasoning("r"), Text("\n\n"), call())) == messages(said(Reasoning("r"), call()))
+    assert messages(said(Text("")))[0]["content"] == ""
+
+
+def test_adjacent_assistant_turns_are_one() -> None:
+    assert messages(said(Reasoning("r")), said(Text("a")), said(call())) == messages(
+        said(Reasoning("r"), Text("a"), call())
+    )
+
+
+def test_vision_templates_get_text_parts() -> None:
+    found = messages(user("a"), said(Text("b")), traits=TemplateTraits(content="parts"))
+    assert [message["content"] for message in found] == [
+        [{"type": "text", "text": "a"}],
+        [{"type": "text", "text": "b"}],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "continues"),
+    [
+        (said(Text("The answer is")), True),
+        (said(Reasoning("r"), Text("The")), True),
+        (said(Reasoning("r")), False),
+        (said(call()), False),
+        (said(Text("")), False),
+        (result(), False),
+        (user("hi"), False),
+    ],
+)
+def test_a_last_turn_that_ends_in_text_is_continued(last: Turn, continues: bool) -> None:
+    assert adapted(user("hi"), last).continues is continues
+
+
+def test_a_last_turn_that_is_over_is_not_continued() -> None:
+    conversation = Conversation("m", [user("hi"), said(Text("The answer is"))], prefill=False)
+    assert not adapt(conversation, TemplateTraits(), NoTemplate()).continues
+
+
+PARTS = st.one_of(
+    st.builds(Text, st.text(max_size=5)),
+    st.builds(Reasoning, st.text(max_size=5)),
+    st.builds(Call, st.sampled_from(["a", "b"]), st.just("Bash"), st.sampled_from(["{}", "{", '{"x": 1}'])),
+    st.builds(Result, st.sampled_from(["a", "z"]), st.lists(st.builds(Text, st.text(max_size=3)), max_size=2)),
+    st.just(Media("image")),
+)
+TURNS = st.lists(
+    st.builds(Turn, st.sampled_from(["system", "developer", "user", "assistant", "tool"]), st.lists(PARTS, max_size=4)),
+    max_size=6,
+)
+TRAITS = st.builds(
+    TemplateTraits,
+    ordered=st.booleans(),
+    content=st.sampled_from(["text", "parts"]),
+    system=st.sampled_from(["anywhere", "first", "none"]),
+    adjacent_users=st.booleans(),
+    user_after_tool=st.booleans(),
+    reasoning=st.sampled_from(["reasoning_content", "reasoning", "thinking", "part", None]),
+    arguments=st.sampled_from(["object", "string", None]),
+    tool_role=st.booleans(),
+    tool_name=st.booleans(),
+    call_ids=st.sampled_from(["given", "short", "counted"]),
+    parallel=st.booleans(),
+    text_with_call=st.booleans(),
+    all_with_call=st.booleans(),
+    all_before_call=st.booleans(),
+    interleaved=st.sampled_from(["inline", "split", "drop"]),
+    inline_reasoning=st.booleans(),
+    inline_tail=st.booleans(),
+    frame=st.just(("[user][assistant]", "[end]")),
+)
+
+
+@given(TURNS, TRAITS)
+def test_every_conversation_has_a_form_under_all_traits(turns: list[Turn], traits: TemplateTraits) -> None:
+    found = messages(*turns, traits=traits, system=["s"])
+    assert all(message["role"] in ("system", "user", "assistant", "tool") for message in found)
+    assert all(isinstance(message["content"], str | list) for message in found)
+    if traits.system != "anywhere":
+        assert all(message["role"] != "system" for message in found[1:])

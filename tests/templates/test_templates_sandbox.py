@@ -1,0 +1,202 @@
+"""Hostile templates: no attribute that Jinja's sandbox refuses is handed out, and nothing is changed."""
+
+import copy
+from typing import Any
+
+import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from transformers import PreTrainedTokenizerBase
+
+from schemas.errors import Invalid
+from services.templates.chat_template import ChatTemplate, Message, Tool
+from services.templates.jinja import JsonDict, environment, with_cached_json
+
+MESSAGES: list[Message] = [
+    {"role": "user", "content": "hi", "parts": [1, [2]], "facts": {"a": {"b": 1}}},
+    {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"x": 1}}}]},
+]
+TOOL: Tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}}
+VALUES = (
+    "''",
+    "messages",
+    "messages[0]",
+    "messages[0].content",
+    "messages[0].facts",
+    "messages[0].parts",
+    "tools[0]",
+    "tools[0].function.parameters",
+    "1",
+    "1.5",
+    "true",
+    "none",
+    "(1, 2)",
+    "missing",
+    "range(3)",
+    "dict",
+    "dict(a=1)",
+    "namespace",
+    "namespace(a=1)",
+    "namespace(a=messages).a",
+    "raise_exception",
+    "strftime_now",
+    "cycler",
+    "joiner",
+    "lipsum",
+    "self",
+    "loop",
+    "caller",
+    "'a'.upper",
+    "'a'.format",
+    "messages[0].items",
+)
+INTERNALS = ("__class__", "__dict__", "__init__", "__globals__", "__doc__", "__self__", "__reduce__", "_json", "mro")
+
+
+def render(tokenizer: PreTrainedTokenizerBase, source: str) -> str:
+    """The text, made of copies that must stay as they are."""
+    messages, tools = copy.deepcopy(MESSAGES), [with_cached_json(TOOL)]
+    try:
+        return ChatTemplate(tokenizer, source).render(messages, tools=tools, variables={"extra": [{"deep": [1]}]})
+    finally:
+        assert (messages, tools) == (MESSAGES, [TOOL])
+
+
+def refused(tokenizer: PreTrainedTokenizerBase, expression: str) -> bool:
+    """Whether an expression raises, or yields nothing."""
+    try:
+        return render(tokenizer, f"{{% for x in [1] %}}{{{{ {expression} }}}}{{% endfor %}}").strip() == ""
+    except Invalid:
+        return True
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_no_value_hands_out_internals(demo_tokenizer: PreTrainedTokenizerBase, value: str) -> None:
+    for name in INTERNALS:
+        for expression in (
+            f"({value}).{name}",
+            f"({value})['{name}']",
+            f"({value}) | attr('{name}')",
+            f"[{value}] | map(attribute='{name}') | first",
+            f"([{value}] | groupby('{name}') | first).grouper",
+            f"({value})['{name[:3]}' ~ '{name[3:]}']",
+        ):
+            assert refused(demo_tokenizer, expression), expression
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "''.__class__.__mro__[1].__subclasses__()",
+        "''.__class__.__base__.__subclasses__()[0].__init__.__globals__",
+        "messages.__class__.__base__.__subclasses__()",
+        "messages[0].get.__self__.__class__",
+        "lipsum.__globals__['os'].popen('id').read()",
+        "cycler.__init__.__globals__.os.environ",
+        "namespace.__init__.__globals__",
+        "namespace(a=1).__class__.__init__.__globals__",
+        "dict.fromkeys.__func__.__globals__",
+        "dict.__call__.__globals__",
+        "raise_exception.__code__.co_consts",
+        "self.__init__.__globals__",
+        "self._TemplateReference__context.environment",
+        "loop._iterable.__class__",
+        "(messages | map('upper')).gi_frame.f_globals",
+        "(messages | map('upper')).gi_code",
+        "namespace(__class__=1).__class__",
+        "'%s' % ''.__class__",
+    ],
+)
+def test_attribute_chains(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+    assert refused(demo_tokenizer, expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'{0.__class__}'.format('')",
+        "'{0.__class__.__mro__}'.format(messages)",
+        "'{0[__class__]}'.format(namespace(a=1))",
+        "'{a.__class__}'.format(a=1)",
+        "'{a.__class__}'.format_map({'a': 1})",
+        "''['format_map']({'a': 1}) ~ ('{a.__class__}' | attr('format_map'))({'a': 1})",
+        "(['{0.__class__}'] | map('attr', 'format') | first)('')",
+        "['{0.__init__.__globals__}'.format] | map('string') | first and '{0.__init__}'.format(raise_exception)",
+    ],
+)
+def test_format_strings(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+    assert refused(demo_tokenizer, expression)
+
+
+MUTATORS = (
+    "messages.append(1)",
+    "messages.clear()",
+    "messages.pop()",
+    "messages.insert(0, 1)",
+    "messages.extend([1])",
+    "messages.remove(messages[0])",
+    "messages.reverse()",
+    "messages.sort()",
+    "messages['append'](1)",
+    "(messages | attr('clear'))()",
+    "messages[0].update(a=1)",
+    "messages[0].pop('role')",
+    "messages[0].popitem()",
+    "messages[0].setdefault('a', 1)",
+    "messages[0].clear()",
+    "messages[0].facts.a.update(b=2)",
+    "messages[0].parts[1].append(3)",
+    "tools.append(1)",
+    "tools[0].update(a=1)",
+    "tools[0].function.parameters.clear()",
+    "tools[0].function.parameters.properties.n.pop('type')",
+    "extra[0].deep.append(1)",
+    "messages[0].__setitem__('role', 'system')",
+    "messages[0].facts.__delitem__('a')",
+    "messages.__iadd__([1])",
+    "dict(a=1).update(b=2)",
+    "namespace(a=messages).a.append(1)",
+)
+
+
+@pytest.mark.parametrize("expression", MUTATORS)
+def test_methods_that_change_a_value(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+    with pytest.raises(Invalid):
+        render(demo_tokenizer, f"{{% set gone = {expression} %}}{{{{ gone }}}}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set messages[0].role = 'system' %}",
+        "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+        "{% set ns = namespace(**{'__class__': 1}) %}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
+        "{% from 'os' import system %}",
+        "{% extends '/etc/passwd' %}",
+        "{{ range(100001) | list | length }}",
+    ],
+)
+def test_statements(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    with pytest.raises((Invalid, ValueError)):
+        render(demo_tokenizer, source)
+
+
+def test_names_of_methods_are_keys_in_data_and_methods_still_work(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    assert render(demo_tokenizer, "{{ messages[0].get('role') }}{{ 'a'.upper() }}{{ '{}'.format(1) }}") == "userA1"
+    assert render(demo_tokenizer, "{{ messages[0].facts.a.b }}{{ tools[0].function.name }}") == "1f"
+
+
+def test_kept_answers_are_the_sandboxs_own() -> None:
+    """For every attribute of what templates can reach, asked in any order."""
+    ours, theirs = environment(), ImmutableSandboxedEnvironment()
+    namespace: Any = ours.globals["namespace"]
+    reached: list[Any] = [
+        *("", 1, 1.5, True, None, (), [], {}, JsonDict({}), set(), b"", range(1), str, dict, namespace, namespace(a=1)),
+        *("".upper, "".format, [].append, {}.items(), (x for x in ""), ours.undefined(name="x"), lambda: 0, print),
+        *ours.globals.values(),
+        *ours.filters.values(),
+    ]
+    for value in [*reached, *reversed(reached)]:
+        for name in {*dir(value), "mro", "gi_frame", "cr_frame", "_json", "append", "update", "anything"}:
+            assert ours.is_safe_attribute(value, name, None) == theirs.is_safe_attribute(value, name, None)

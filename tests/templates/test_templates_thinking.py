@@ -1,0 +1,149 @@
+from typing import Any
+
+import pytest
+
+from schemas.conversation import Conversation, Text, Thinking, ToolChoice, ToolSpec, Turn
+from services.templates.thinking import decide, template_variables
+from services.templates.traits import TemplateTraits
+
+ALL_NAMES = TemplateTraits(
+    variables=frozenset(
+        {
+            "enable_thinking",
+            "thinking",
+            "thinking_mode",
+            "thinking_budget",
+            "reasoning_effort",
+            "preserve_thinking",
+            "clear_thinking",
+            "truncate_history_thinking",
+        }
+    ),
+    switches=("enable_thinking", "thinking"),
+    efforts={"reasoning_effort": ("none", "low", "medium", "high")},
+)
+
+
+def variables(
+    thinking: Thinking | None = None,
+    *,
+    traits: TemplateTraits = ALL_NAMES,
+    choice: str = "auto",
+    tools: bool = False,
+    defaults: dict[str, Any] | None = None,
+    own: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    conversation = Conversation(
+        "m",
+        [Turn("user", [Text("hi")])],
+        tools=[ToolSpec("t")] if tools else [],
+        thinking=thinking or Thinking(),
+        tool_choice=ToolChoice(choice),  # type: ignore[arg-type]
+    )
+    return template_variables(decide(conversation), traits, defaults=defaults or {}, own=own or {})
+
+
+def test_a_client_that_says_nothing_gets_the_models_own_rule() -> None:
+    assert variables() == {}
+
+
+@pytest.mark.parametrize("mode", ["enabled", "adaptive"])
+def test_on(mode: str) -> None:
+    assert variables(Thinking(mode)) == {  # type: ignore[arg-type]
+        "enable_thinking": True,
+        "thinking": True,
+        "thinking_mode": "enabled",
+    }
+
+
+def test_off_in_every_variable_that_the_template_reads() -> None:
+    assert variables(Thinking("disabled", effort="high")) == {
+        "enable_thinking": False,
+        "thinking": False,
+        "thinking_mode": "disabled",
+        "reasoning_effort": "none",
+    }
+
+
+def test_a_model_that_always_thinks_is_told_how_hard() -> None:
+    """gpt-oss."""
+    traits = TemplateTraits(
+        variables=frozenset({"reasoning_effort"}), efforts={"reasoning_effort": ("low", "medium", "high")}
+    )
+    assert variables(Thinking("disabled", effort="low"), traits=traits) == {"reasoning_effort": "low"}
+    assert variables(Thinking("disabled"), traits=traits) == {}
+
+
+def test_effort_none_is_off() -> None:
+    assert variables(Thinking(effort="none"))["enable_thinking"] is False
+
+
+@pytest.mark.parametrize(
+    ("effort", "level"),
+    [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "high"), ("max", "high")],
+)
+def test_effort_becomes_the_nearest_level_that_the_template_knows(effort: str, level: str) -> None:
+    assert variables(Thinking(effort=effort)) == {"reasoning_effort": level}
+
+
+def test_between_two_levels_the_greater_wins() -> None:
+    traits = TemplateTraits(
+        variables=frozenset({"reasoning_effort"}), efforts={"reasoning_effort": ("low", "medium", "xhigh")}
+    )
+    assert variables(Thinking(effort="high"), traits=traits) == {"reasoning_effort": "xhigh"}
+
+
+def test_an_unknown_effort_is_left_out() -> None:
+    assert variables(Thinking(effort="ludicrous")) == {}
+
+
+def test_budget() -> None:
+    assert variables(Thinking("enabled", budget_tokens=512))["thinking_budget"] == 512
+    assert "thinking_budget" not in variables(Thinking("disabled", budget_tokens=512))
+
+
+def test_agent_turns_keep_the_reasoning_of_earlier_turns() -> None:
+    keep = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
+    assert variables(tools=True) == keep
+    assert variables(tools=False) == {}
+
+
+@pytest.mark.parametrize("choice", ["any", "tool"])
+def test_a_forced_call_does_not_change_the_front_of_the_prompt(choice: str) -> None:
+    assert variables(Thinking("enabled"), choice=choice) == variables(Thinking("enabled"))
+
+
+def test_who_wins() -> None:
+    operator = {"enable_thinking": False, "preserve_thinking": False, "flavour": 1}
+    assert variables(tools=True, defaults=operator)["preserve_thinking"] is False
+    assert variables(defaults=operator) == operator
+    assert variables(Thinking("enabled"), defaults=operator)["enable_thinking"] is True
+    assert variables(Thinking("enabled"), defaults=operator, own={"enable_thinking": False, "x": 2}) == {
+        "enable_thinking": False,
+        "thinking": True,
+        "thinking_mode": "enabled",
+        "preserve_thinking": False,
+        "flavour": 1,
+        "x": 2,
+    }
+
+
+def test_nothing_is_written_that_the_template_does_not_read() -> None:
+    assert variables(Thinking("disabled", effort="low", budget_tokens=1), traits=TemplateTraits(), tools=True) == {}
+
+
+@pytest.mark.parametrize("tools", [True, False])
+def test_the_clients_word_on_old_reasoning_goes_before_the_operators(tools: bool) -> None:
+    kept = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
+    dropped = {name: not value for name, value in kept.items()}
+    assert variables(Thinking(history="keep"), tools=tools, defaults=dropped) == kept
+    assert variables(Thinking(history="drop"), tools=tools, defaults=kept) == dropped
+    assert variables(Thinking(history="drop"), tools=tools, own={"clear_thinking": False})["clear_thinking"] is False
+
+
+def test_verbosity_is_written_where_the_template_reads_it() -> None:
+    decision = decide(Conversation("m", [], verbosity="low"))
+    reads = TemplateTraits(variables=frozenset({"verbosity"}))
+    assert template_variables(decision, reads, defaults={"verbosity": "high"}, own={}) == {"verbosity": "low"}
+    assert template_variables(decision, TemplateTraits(), defaults={}, own={}) == {}
+    assert template_variables(decide(Conversation("m", [])), reads, defaults={}, own={}) == {}

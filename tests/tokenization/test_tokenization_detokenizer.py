@@ -1,0 +1,101 @@
+"""Incremental text equals the text of the whole, and no broken character is ever shown."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from services.tokenization.detokenizer import Vocabulary
+
+TEXT = "Grüße 船は 🌊👩‍🚀 “naïve”\n\tdef f(x): return x ** 2 # Ω≈3½ <tool_call>\n<|im_end|>"
+SPECIAL = ["<|im_end|>", "<tool_call>"]
+
+
+def byte_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=SPECIAL
+    )
+    tokenizer.train_from_iterator([TEXT] * 3, trainer)
+    return tokenizer
+
+
+def sentencepiece() -> Tokenizer:
+    """Metaspace words with byte fallback, as Llama 2's tokenizer."""
+    alphabet = sorted(set("▁abcdefghijklmnopqrstuvwxyzGr:()#*<>|_"))
+    pieces = ["<unk>", *SPECIAL, *(f"<0x{b:02X}>" for b in range(256)), *alphabet]
+    tokenizer = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, [], byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(SPECIAL)
+    return tokenizer
+
+
+def wordpiece() -> Tokenizer:
+    """A decoder that looks at neighbours: not a table of bytes."""
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "hel": 1, "##lo": 2, "world": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+"), "removed")
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece])
+def test_tables_are_recognised(make: object) -> None:
+    assert Vocabulary(make()).exact  # type: ignore[operator]
+
+
+def test_other_decoders_go_through_the_library() -> None:
+    tokenizer = wordpiece()
+    vocabulary = Vocabulary(tokenizer)
+    assert not vocabulary.exact
+    detokenizer = vocabulary.open(frozenset())
+    ids = tokenizer.encode("hello world").ids
+    assert "".join(detokenizer.feed([i]) for i in ids) + detokenizer.flush() == "hello world"
+
+
+BYTES, PIECES = byte_level(), sentencepiece()
+VOCABULARIES = {id(t): Vocabulary(t) for t in (BYTES, PIECES)}
+
+
+@given(st.sampled_from([BYTES, PIECES]), st.text(), st.data())
+def test_any_steps_give_the_whole_text(tokenizer: Tokenizer, text: str, data: st.DataObject) -> None:
+    try:
+        ids = tokenizer.encode("x " + text, add_special_tokens=False).ids
+    except UnicodeEncodeError:
+        return
+    detokenizer = VOCABULARIES[id(tokenizer)].open(frozenset())
+    out, at = "", 0
+    while at < len(ids):
+        size = data.draw(st.integers(1, 3))
+        piece = detokenizer.feed(ids[at : at + size])
+        assert "�" not in piece or "�" in text
+        out += piece
+        at += size
+    out += detokenizer.flush()
+    assert out.removeprefix(" ") == tokenizer.decode(ids, skip_special_tokens=False).removeprefix(" ")
+
+
+def test_special_tokens_that_are_no_markers_are_hidden() -> None:
+    vocabulary = Vocabulary(BYTES)
+    ids = BYTES.encode("a<tool_call>b<|im_end|>c").ids
+    assert vocabulary.open(vocabulary.hidden({"<tool_call>"})).feed(ids) == "a<tool_call>bc"
+    assert vocabulary.open(vocabulary.hidden(set())).feed(ids) == "abc"
+
+
+def test_ids_without_text_are_nothing() -> None:
+    vocabulary = Vocabulary(BYTES)
+    assert vocabulary.open(frozenset()).feed([10_000_000]) == ""
+
+
+def test_bytes_that_never_become_a_character_show_as_replacement_at_the_end() -> None:
+    first = BYTES.encode("船").ids
+    broken = Vocabulary(BYTES).open(frozenset())
+    tokens = BYTES.get_vocab()
+    lone = tokens[pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("船")[0][0][0]]
+    assert first
+    assert broken.feed([lone]) == ""
+    assert broken.flush() == "�"

@@ -1,0 +1,249 @@
+"""Encoding by parts, by either encoder, gives the ids of the whole."""
+
+import concurrent.futures
+import hashlib
+import sys
+from array import array
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from schemas.frames import pack_ids, unpack_ids
+from services.tokenization.encoder import Encoder, StablePrefix
+from services.tokenization.equality import difference, trials
+from services.tokenization.segments import Cuts
+from tests.tokenization.test_tokenization_segments import PIECES, texts, whole
+from tests.tokenization.tokenizer_zoo import KINDS, make
+
+CHOICES = ("auto", "tokenizers")
+
+
+@cache
+def made(kind: str, choice: str) -> tuple[Tokenizer, Encoder]:
+    tokenizer = make(kind)
+    return tokenizer, Encoder.load(tokenizer, choice=choice, cache_bytes=20_000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("choice", CHOICES)
+@settings(max_examples=60)
+@given(text=texts, at=st.floats(0, 1), other=texts)
+def test_the_ids_are_the_tokenizers(kind: str, choice: str, text: str, at: float, other: str) -> None:
+    tokenizer, encoder = made(kind, choice)
+    expected = whole(tokenizer, text)
+    assert encoder.encode(text).tolist() == expected
+    assert encoder.reference(text).tolist() == expected
+    end = round(at * len(text))
+    grown = StablePrefix(text[:end], StablePrefix(text[: end // 2]))
+    assert encoder.encode(text, grown).tolist() == expected
+    assert encoder.encode(text[:end] + other, grown).tolist() == whole(tokenizer, text[:end] + other)
+    assert encoder.encode(other, grown).tolist() == whole(tokenizer, other)  # it does not begin with that text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60)
+@given(text=texts)
+def test_a_text_may_be_cut_at_its_control_tokens(kind: str, text: str) -> None:
+    tokenizer, encoder = made(kind, "auto")
+    for at in encoder.cuts.find(text):
+        assert encoder.encode(text[:at]).tolist() + encoder.encode(text[at:]).tolist() == whole(tokenizer, text)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "qwen", "metaspace_first"])
+def test_a_session_that_grows_is_encoded_piece_by_piece(kind: str) -> None:
+    tokenizer, encoder = made(kind, "tokenizers")
+    text, stable = "<s>system prompt", None
+    for turn in range(60):
+        text += f"<|im_end|>\n<|im_start|>user\nturn {turn} <|im_end|>\n<|im_start|>assistant\nI'll  do <|im_e that. "
+        assert encoder.encode(text, stable).tolist() == whole(tokenizer, text)
+        if turn % 3 == 0:
+            stable = StablePrefix(text, stable)
+
+
+def test_a_stable_text_is_encoded_once() -> None:
+    tokenizer = make("qwen")
+    asked: list[str] = []
+
+    def encode(texts: list[str]) -> list["array[int]"]:
+        asked.extend(texts)
+        return [array("I", whole(tokenizer, text)) for text in texts]
+
+    encoder = Encoder(encode, cuts=Cuts.of(tokenizer), cache_bytes=0)
+    first = StablePrefix("<s>one<s>two<s>thr")
+    second = StablePrefix("<s>one<s>two<s>three<s>four", first)
+    for tail in ("ee", "ough", "ee<s>x"):
+        assert encoder.encode(first.text + tail, first).tolist() == whole(tokenizer, first.text + tail)
+    assert asked == ["<s>one", "<s>two", "<s>three", "<s>through", "<s>three", "<s>x"]
+    asked.clear()
+    assert encoder.encode(second.text + "!", second).tolist() == whole(tokenizer, second.text + "!")
+    assert asked == ["<s>three", "<s>four!"]
+
+
+@given(st.text(), st.text())
+def test_a_stable_text_is_hashed_once_and_gone_on_with(text: str, rest: str) -> None:
+    stable = StablePrefix(text)
+    for _ in range(2):
+        hasher = stable.hashed()
+        hasher.update(rest.encode())
+        assert hasher.digest() == hashlib.blake2b((text + rest).encode(), digest_size=16).digest()
+    assert StablePrefix("\ud83d").hashed().digest() != StablePrefix("\ufffd").hashed().digest()
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    for choice in CHOICES:
+        tokenizer, encoder = made("qwen", choice)
+        expected = whole(tokenizer, "a\ufffdb<s>\ufffd")
+        assert encoder.encode("a\ud83db<s>\udfff").tolist() == expected
+        assert encoder.encode("a\ud83db<s>\udfff", StablePrefix("a\ud83db")).tolist() == expected
+        assert encoder.reference("a\ud83db<s>\udfff").tolist() == expected
+
+
+def test_ids_travel_without_becoming_a_list() -> None:
+    _, encoder = made("qwen", "auto")
+    ids = encoder.encode("<s>one two three")
+    assert isinstance(ids, array)
+    assert ids.itemsize == 4
+    assert unpack_ids(pack_ids(ids)) == ids.tolist()
+
+
+def test_threads_share_an_encoder() -> None:
+    for choice in CHOICES:
+        tokenizer, encoder = made("qwen", choice)
+        head = "<s>system" + " and so on" * 50
+        stable = StablePrefix(head + "<|im_end|>\n<|im_start|>")
+        prompts = [f"{stable.text}{n % 17} bottles of beer<|im_end|>\n" + "x " * n for n in range(60)]
+        expected = [whole(tokenizer, prompt) for prompt in prompts]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda text: encoder.encode(text, stable).tolist(), prompts * 10))  # noqa: B023
+        assert found == expected * 10
+
+
+# -- the choice of an encoder ------------------------------------------------------------------------------------
+
+
+def test_the_fast_encoder_is_taken_where_it_is_equal() -> None:
+    pytest.importorskip("fastokens")
+    _, encoder = made("qwen", "auto")
+    assert (encoder.name, encoder.reason) == ("fastokens", "equal to tokenizers in all trials")
+
+
+def test_a_tokenizer_that_it_cannot_read_is_served_all_the_same() -> None:
+    pytest.importorskip("fastokens")
+    tokenizer, encoder = made("unigram_nfkc", "auto")
+    assert encoder.name == "tokenizers"
+    assert encoder.reason.startswith("fastokens ")
+    with pytest.raises(ValueError, match="fastokens cannot be the tokenizer"):
+        Encoder.load(tokenizer, choice="fastokens")
+
+
+def test_without_the_package_there_is_the_ordinary_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastokens", None)
+    tokenizer = make("qwen")
+    encoder = Encoder.load(tokenizer)
+    assert (encoder.name, encoder.reason) == ("tokenizers", "fastokens is not installed")
+    assert encoder.encode("<s>a").tolist() == whole(tokenizer, "<s>a")
+    with pytest.raises(ValueError, match="not installed"):
+        Encoder.load(tokenizer, choice="fastokens")
+
+
+def test_the_operator_may_do_without_it() -> None:
+    _, encoder = made("qwen", "tokenizers")
+    assert (encoder.name, encoder.reason) == ("tokenizers", "the operator's choice")
+
+
+def test_distrust_is_for_good() -> None:
+    tokenizer = make("qwen")
+    encoder = Encoder.load(tokenizer)
+    encoder.distrust("it was wrong")
+    assert (encoder.name, encoder.reason) == ("tokenizers", "it was wrong")
+    assert encoder.encode("<s>a b").tolist() == whole(tokenizer, "<s>a b")
+
+
+def test_what_a_distrusted_encoder_gave_is_made_again() -> None:
+    class Wrong:
+        def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
+            return array("I", [7]).tobytes(), b""
+
+    tokenizer = make("qwen")
+    encoder = Encoder(
+        lambda texts: [array("I", whole(tokenizer, text)) for text in texts], cuts=Cuts.of(tokenizer), fast=Wrong()
+    )
+    stable, text = StablePrefix("<s>a b<s>c"), "<s>a b<s>c d"
+    assert encoder.encode(text, stable).tolist() == [7, 7]
+    encoder.distrust("it was wrong")
+    assert encoder.encode(text, stable).tolist() == whole(tokenizer, text)
+
+
+def test_a_text_that_the_fast_encoder_refuses_is_encoded_by_the_other() -> None:
+    class Refusing:
+        def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
+            raise RuntimeError("match limit exceeded")
+
+    tokenizer = make("qwen")
+    encoder = Encoder(
+        lambda texts: [array("I", whole(tokenizer, text)) for text in texts], cuts=Cuts.of(tokenizer), fast=Refusing()
+    )
+    assert encoder.encode("<s>a b").tolist() == whole(tokenizer, "<s>a b")
+    assert (encoder.failures, encoder.name) == (1, "fastokens")
+
+
+# -- the trials --------------------------------------------------------------------------------------------------
+
+
+def test_the_trials_are_the_same_at_every_start() -> None:
+    tokenizer = make("qwen")
+    first = list(trials(tokenizer))
+    assert first == list(trials(make("qwen")))
+    assert len(first) > 1000
+    assert max(map(len, first)) >= 60_000
+    assert not any("\ud800" <= character <= "\udfff" for text in first for character in text)
+
+
+FAULTS = {
+    "no NFC": lambda text: text.replace("e\u0301", "e \u0301"),
+    "digits by three": lambda text: text.replace("1234", "12 34"),
+    "blanks at the end": lambda text: text.rstrip(" "),
+    "line ends": lambda text: text.replace("\r\n", "\n"),
+    "control tokens as text": lambda text: text.replace("<|im_start|>", "<|im_start |>"),
+    "no-break space": lambda text: text.replace("\u00a0", " "),
+    "long texts": lambda text: text[:50_000],
+    "contractions": lambda text: text.replace("'LL", "' LL"),
+    "astral": lambda text: text.replace("\U0001f642", "?"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_encoder_with_a_fault_is_found_out(fault: str) -> None:
+    tokenizer = make("qwen")
+
+    def right(text: str) -> "array[int]":
+        return array("I", whole(tokenizer, text))
+
+    assert difference(tokenizer, right, right) is None
+    assert difference(tokenizer, right, lambda text: right(FAULTS[fault](text))) is not None
+
+
+def test_an_encoder_that_is_wrong_only_the_second_time_is_found_out() -> None:
+    tokenizer = make("qwen")
+    seen: set[str] = set()
+
+    def right(text: str) -> "array[int]":
+        return array("I", whole(tokenizer, text))
+
+    def caching(text: str) -> "array[int]":
+        again = text in seen
+        seen.add(text)
+        return right(text + "!" if again and len(text) > 1000 else text)
+
+    assert difference(tokenizer, right, caching) is not None
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_every_piece_by_itself(piece: str) -> None:
+    for kind in KINDS:
+        tokenizer, encoder = made(kind, "auto")
+        for text in (piece, f" {piece}", f"{piece} ", f"a{piece}b", piece * 3):
+            assert encoder.encode(text).tolist() == whole(tokenizer, text), kind

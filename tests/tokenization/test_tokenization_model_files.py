@@ -1,0 +1,64 @@
+"""What a model's files say about decoding."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.conversation import Sampling
+from services.tokenization.model_files import ModelFacts, facts, find_file, read_facts, with_defaults
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        ({"eos_token_id": 2}, {}, [2]),
+        ({"eos_token_id": 2}, {"eos_token_id": [5, 7]}, [5, 7]),
+        ({"text_config": {"eos_token_id": 9}, "eos_token_id": 2}, {}, [9]),
+        ({}, {}, []),
+        ({"eos_token_id": None}, {}, []),
+    ],
+)
+def test_end_tokens(config: dict[str, Any], generation: dict[str, Any], expected: list[int]) -> None:
+    assert facts(config, generation).eos_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "tokenizer", "expected"),
+    [
+        ({"max_position_embeddings": 4096}, {"model_max_length": 100}, 4096),
+        ({"n_positions": 1024}, None, 1024),
+        ({"text_config": {"max_position_embeddings": 8192}}, None, 8192),
+        ({}, {"model_max_length": 2048}, 2048),
+        ({}, {"model_max_length": 1e30}, None),
+        ({}, None, None),
+    ],
+)
+def test_the_window(config: dict[str, Any], tokenizer: dict[str, Any] | None, expected: int | None) -> None:
+    assert facts(config, {}, tokenizer).window == expected
+
+
+def test_sampling_is_generation_configs_own() -> None:
+    own = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}
+    assert facts({}, own).sampling == Sampling(temperature=0.6, top_p=0.95, top_k=20)
+    assert facts({}, {"do_sample": True}).sampling == Sampling(temperature=1.0)
+    assert facts({}, {"temperature": 0.6}).sampling == GREEDY
+
+
+def test_a_client_goes_before_the_model() -> None:
+    own = Sampling(temperature=0.6, top_p=0.95, top_k=20)
+    assert with_defaults(Sampling(max_tokens=5), own) == Sampling(max_tokens=5, temperature=0.6, top_p=0.95, top_k=20)
+    assert with_defaults(Sampling(temperature=0.0, top_k=0), own) == Sampling(temperature=0.0, top_p=0.95, top_k=0)
+
+
+def test_a_directory_is_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no config"):
+        read_facts(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 512, "max_position_embeddings": 64}))
+    assert read_facts(str(tmp_path)) == ModelFacts([], 64, 512, GREEDY)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1]}))
+    assert read_facts(str(tmp_path)).eos_ids == [1]
+    assert find_file(str(tmp_path), "tokenizer.json") is None

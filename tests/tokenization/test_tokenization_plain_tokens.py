@@ -1,0 +1,46 @@
+"""What tokens say in a plain stretch, alone and in a run."""
+
+import re
+
+from services.families.grammar.scanner import Trigger
+from services.tokenization.plain_tokens import KEPT, PlainStretches
+
+TEXTS = ["", "a", "<", "b\n", '"', None, "é"]
+ENDS: Trigger = re.compile(r"[<]|\n\Z").search
+
+
+def test_a_token_says_its_text_or_must_be_fed() -> None:
+    plain = PlainStretches(TEXTS).of(ENDS, False)
+    for _ in range(2):  # found out, and known
+        assert [plain[token] for token in range(len(TEXTS))] == ["", "a", None, None, '"', None, "é"]
+        assert plain[len(TEXTS)] is None
+        assert plain[-1] is None
+    assert set(plain) == set(range(len(TEXTS)))
+
+
+def test_a_run_is_looked_at_as_a_whole() -> None:
+    plain = PlainStretches(TEXTS).of(ENDS, False)
+    assert plain.run([1, 3, 1, 0, 6]) == "ab\naé"
+    assert plain.run([1, 3]) is None
+    assert plain.run([1, 2, 1]) is None
+    assert plain.run([1, 5, 1]) is None
+    assert plain.run([1, len(TEXTS)]) is None
+    assert plain.run([]) == ""
+
+
+def test_what_goes_into_json_is_escaped() -> None:
+    plain = PlainStretches(TEXTS).of(ENDS, True)
+    assert plain[4] == '\\"'
+    assert plain.run([3, 4, 1]) == 'b\\n\\"a'
+
+
+def test_each_trigger_has_its_own_and_few_are_known() -> None:
+    stretches = PlainStretches(TEXTS)
+    first = stretches.of(ENDS, False)
+    assert stretches.of(ENDS, False) is first
+    assert stretches.of(ENDS, True) is not first
+    others = [re.compile(f"[{chr(0x4E00 + number)}]").search for number in range(KEPT)]
+    for other in others:
+        stretches.of(other, False)
+    assert stretches.of(ENDS, False) is not first
+    assert stretches.of(ENDS, False)[1] == "a"

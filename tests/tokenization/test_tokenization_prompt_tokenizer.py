@@ -1,0 +1,121 @@
+import concurrent.futures
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from schemas.errors import Invalid
+from services.preprocessor.model import ModelSetup
+from services.tokenization.prompt_tokenizer import PromptTokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(setup: ModelSetup) -> PromptTokenizer:
+    return setup.tokenizer
+
+
+def test_the_ids_are_the_tokenizers_own(tokenizer: PromptTokenizer, demo_dir: Path) -> None:
+    plain = Tokenizer.from_file(str(demo_dir / "tokenizer.json"))
+    text = "<|im_start|>user\nété 日本語 🙂<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    assert tokenizer.encode(text) == plain.encode(text, add_special_tokens=False).ids
+
+
+@given(st.text())
+def test_text_survives(tokenizer: PromptTokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_half_a_surrogate_pair_is_replaced(tokenizer: PromptTokenizer) -> None:
+    assert tokenizer.decode(tokenizer.encode("a\ud83db")) == "a\ufffdb"
+
+
+def test_special_tokens_can_be_left_out(tokenizer: PromptTokenizer) -> None:
+    ids = tokenizer.encode("<|im_start|>a<think>b<|im_end|>")
+    assert tokenizer.decode(ids) == "<|im_start|>a<think>b<|im_end|>"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "a<think>b"
+
+
+@pytest.mark.parametrize("token_id", [-1, 16_384])
+def test_an_unknown_id_is_refused(tokenizer: PromptTokenizer, token_id: int) -> None:
+    with pytest.raises(Invalid, match="vocabulary"):
+        tokenizer.decode([1, token_id])
+
+
+def test_token_strings(tokenizer: PromptTokenizer) -> None:
+    ids = tokenizer.encode("<think>\nif x")
+    assert tokenizer.token_strings(ids)[0] == "<think>"
+    assert "".join(tokenizer.token_strings(ids)[1:]) == "ĊifĠx"
+
+
+def test_the_end_of_a_turn(tokenizer: PromptTokenizer) -> None:
+    assert tokenizer.terminator("<|im_end|>\n") == tokenizer.id_of("<|im_end|>")
+    assert tokenizer.terminator("<|im_end|><|endoftext|>") == tokenizer.id_of("<|endoftext|>")
+    assert tokenizer.terminator("</think>\n") is None
+    assert tokenizer.terminator("") is None
+
+
+def test_end_ids_are_the_models_then_the_tokenizers(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    end = demo_tokenizer.eos_token_id
+    assert PromptTokenizer(demo_tokenizer, eos_ids=[7, end]).eos_ids == (7, end)
+    assert PromptTokenizer(demo_tokenizer).eos_ids == (end,)
+
+
+def test_threads_agree(tokenizer: PromptTokenizer) -> None:
+    texts = [f"{n} bottles of beer on the wall, " * 200 for n in range(16)]
+    expected = [tokenizer.encode(text) for text in texts]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(tokenizer.encode, texts * 4)) == expected * 4
+
+
+def test_other_threads_run_while_a_long_prompt_is_encoded(tokenizer: PromptTokenizer) -> None:
+    text = "def f(x):\n    return x + 1  # words and so on\n" * 20_000
+    done, ticks = Event(), []
+
+    def watch() -> None:
+        while not done.wait(0.001):
+            ticks.append(1)
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    ids = tokenizer.encode(text)
+    done.set()
+    watcher.join()
+    assert len(ids) > 100_000
+    assert len(ticks) > 5  # with the interpreter's lock held for all that time: one at most
+
+
+class PythonTokenizer:
+    """Stands for a tokenizer that a model ships as Python code: no Rust inside."""
+
+    eos_token_id = 1
+    added_tokens_decoder: dict[int, object] = {}
+
+    def __len__(self) -> int:
+        return 256
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return ([1] if add_special_tokens else []) + list(text.encode())
+
+    def decode(self, ids: list[int], skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        assert not clean_up_tokenization_spaces
+        return bytes(ids).decode()
+
+    def convert_ids_to_tokens(self, token_id: int) -> str:
+        return chr(token_id)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(n): n for n in range(256)}
+
+
+def test_a_tokenizer_in_python_serves_too() -> None:
+    tokenizer = PromptTokenizer(PythonTokenizer())  # type: ignore[arg-type]
+    assert tokenizer.encode("ab") == [97, 98]
+    assert tokenizer.encode("ab", True) == [1, 97, 98]
+    assert tokenizer.decode([97, 98]) == "ab"
+    assert tokenizer.token_strings([97]) == ["a"]
+    assert tokenizer.id_of("a") == 97
+    assert tokenizer.eos_ids == (1,)

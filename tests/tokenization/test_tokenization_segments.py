@@ -1,0 +1,201 @@
+"""The ids of a text are those of its segments, for tokenizers of every kind."""
+
+import concurrent.futures
+import re
+from array import array
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+
+from services.tokenization.segments import Cuts, SegmentCache
+from tests.tokenization.tokenizer_zoo import CONTROL, FLAGGED, KINDS, byte_level, make
+
+made = cache(make)
+PIECES = [
+    *CONTROL,
+    *(token.content for token in FLAGGED),
+    *(
+        "<|im_end|>\n",
+        "<|im_start|>user\n",
+        "|>",
+        "<|",
+        "<",
+        ">",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "a",
+        "the",
+        "The",
+        "don't",
+        "12",
+    ),
+    *(
+        "cafe\u0301",
+        "\u0301",
+        "\u6f22",
+        "\U0001f642",
+        "\u2581",
+        "\u00a0",
+        "user",
+        "read_file",
+        "x",
+        "hidden>",
+        "x<hidden",
+        "s>",
+    ),
+]
+texts = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=30).map("".join)
+
+
+def whole(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150)
+@given(text=texts)
+def test_segments_are_encoded_as_the_whole(kind: str, text: str) -> None:
+    tokenizer = made(kind)
+    cuts = Cuts.of(tokenizer)
+    assert cuts.tokens
+    segments = cuts.split(text)
+    assert "".join(segments) == text
+    assert [token for segment in segments for token in whole(tokenizer, segment)] == whole(tokenizer, text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_tokens_are_places_to_cut(kind: str) -> None:
+    plain = set(CONTROL) - {"<|im_end"}
+    assert set(Cuts.of(made(kind)).tokens) == plain | {"<right>"}
+
+
+def test_a_token_that_takes_the_blanks_before_it_is_no_place() -> None:
+    tokenizer = made("byte_level")
+    assert whole(tokenizer, "a <left>") != whole(tokenizer, "a ") + whole(tokenizer, "<left>")
+
+
+def test_special_tokens_that_are_taken_for_text_are_no_places() -> None:
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens(["<s>"])
+    assert Cuts.of(tokenizer).tokens == ("<s>", "<unk>")
+    tokenizer.encode_special_tokens = True
+    assert not Cuts.of(tokenizer)
+
+
+def test_random_merges_leave_no_places() -> None:
+    tokenizer = byte_level()
+    tokenizer.model.dropout = 0.5
+    assert not Cuts.of(tokenizer)
+    assert Cuts.of(tokenizer).split("<unk>a") == ["<unk>a"]
+
+
+def test_tokens_that_overlap_themselves_or_others_are_no_places() -> None:
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens(["<a><b>", "<b><c>", "<d>", "<d><e>", "<f>"])
+    assert set(Cuts.of(tokenizer).tokens) == {"<unk>", "<a><b>", "<d><e>", "<f>"}
+    tokenizer.add_special_tokens(["<<"])  # in `<<f>` it is the first that is found
+    assert not Cuts.of(tokenizer)
+
+
+@given(
+    tokens=st.sets(st.text("<|ab>", min_size=1, max_size=5), min_size=1, max_size=12),
+    text=st.text("<|ab>", max_size=60),
+)
+def test_whatever_is_found_is_a_token_of_its_own(tokens: set[str], text: str) -> None:
+    """Against a plain leftmost-longest search over all tokens."""
+    tokenizer = byte_level_without_vocabulary()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in sorted(tokens)])
+    cuts = Cuts.of(tokenizer)
+    plain = re.compile("|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True)))
+    expected = [match.start() for match in plain.finditer(text) if match.group() in cuts.tokens]
+    assert cuts.find(text) == expected
+    assert cuts.last(text) == (expected or [0])[-1]
+
+
+@cache
+def _base() -> str:
+    return byte_level().to_str()
+
+
+def byte_level_without_vocabulary() -> Tokenizer:
+    return Tokenizer.from_str(_base().replace("<unk>", "\u2047"))
+
+
+def test_thousands_of_control_tokens() -> None:
+    tokenizer = byte_level()
+    tokens = [f"<|reserved_special_token_{number}|>" for number in range(1500)]
+    tokenizer.add_special_tokens(tokens)
+    cuts = Cuts.of(tokenizer)
+    assert set(cuts.tokens) == {*tokens, "<unk>"}
+    text = "".join(f"a < b {token}" for token in tokens)
+    assert cuts.find(text) == [match.start() for match in re.finditer(r"<\|", text)]
+    assert cuts.last(text + "x" * 100_000) == text.rfind("<|")
+
+
+# -- the cache ----------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.encoded: list[str] = []
+
+    def __call__(self, texts: list[str]) -> list["array[int]"]:
+        self.encoded += texts
+        return [array("I", whole(self.tokenizer, text)) for text in texts]
+
+
+def test_a_segment_is_encoded_once() -> None:
+    tokenizer = made("qwen")
+    encode = Counting(tokenizer)
+    cache = SegmentCache(encode, Cuts.of(tokenizer), 1 << 20)
+    first, second = "<s>one<|im_start|>two<|im_start|>two", "<|im_start|>two<s>one<s>three"
+    assert cache.encode(first).tolist() == whole(tokenizer, first)
+    assert cache.encode(second).tolist() == whole(tokenizer, second)
+    assert encode.encoded == ["<s>one", "<|im_start|>two", "<s>three"]
+    assert cache.encode("").tolist() == []
+
+
+@settings(max_examples=60)
+@given(st.lists(texts, min_size=1, max_size=20), st.integers(0, 4000))
+def test_evictions_change_nothing(session: list[str], room: int) -> None:
+    tokenizer = made("metaspace_first")
+    cache = SegmentCache(Counting(tokenizer), Cuts.of(tokenizer), room)
+    for text in session + session:
+        assert cache.encode(text).tolist() == whole(tokenizer, text)
+        assert cache.size <= room
+
+
+def test_what_was_used_lately_stays() -> None:
+    tokenizer = made("qwen")
+    encode = Counting(tokenizer)
+    cache = SegmentCache(encode, Cuts.of(tokenizer), 20_000)
+    for number in range(500):
+        cache.encode(f"<s>the system prompt<s>{number}")
+    assert encode.encoded.count("<s>the system prompt") == 1
+    assert len(encode.encoded) == 501
+    assert cache.size <= 20_000
+
+
+def test_a_segment_larger_than_the_cache_is_encoded_and_not_kept() -> None:
+    tokenizer = made("qwen")
+    cache = SegmentCache(Counting(tokenizer), Cuts.of(tokenizer), 1000)
+    text = "<s>" + "word " * 1000
+    assert cache.encode(text).tolist() == whole(tokenizer, text)
+    assert cache.size == 0
+
+
+def test_threads_share_it() -> None:
+    tokenizer = made("qwen")
+    cache = SegmentCache(Counting(tokenizer), Cuts.of(tokenizer), 6000)
+    texts = ["".join(f"<|im_start|>{(n * k) % 13} bottles<|im_end|>\n" for k in range(20)) for n in range(40)]
+    expected = [whole(tokenizer, text) for text in texts]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda text: cache.encode(text).tolist(), texts * 20))
+    assert found == expected * 20

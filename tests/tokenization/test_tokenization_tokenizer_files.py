@@ -1,0 +1,75 @@
+"""A tokenizer that another process loaded is the one that transformers loads here."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from services.tokenization.prompt_tokenizer import PromptTokenizer
+from services.tokenization.segments import Cuts
+from services.tokenization.tokenizer_files import (
+    Description,
+    FileTokenizer,
+    describe,
+    load_apart,
+    load_tokenizer,
+    special_tokens,
+)
+
+
+def test_a_process_of_its_own_says_what_it_loaded(demo_dir: Path) -> None:
+    same(FileTokenizer(load_apart(str(demo_dir))), AutoTokenizer.from_pretrained(demo_dir))
+
+
+def test_what_was_imported_anyway_is_used(demo_dir: Path) -> None:
+    assert isinstance(load_tokenizer(str(demo_dir)), PreTrainedTokenizerBase)
+
+
+def test_what_cannot_be_loaded(tmp_path: Path, demo_dir: Path) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        load_apart(str(tmp_path / "nowhere"))
+    broken = shutil.copytree(demo_dir, tmp_path / "broken")
+    (broken / "tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load_apart(str(broken))
+
+
+def test_one_in_python_code_is_to_be_loaded_here() -> None:
+    class Coded:
+        backend_tokenizer = None
+
+    assert describe(Coded()) == Description()
+
+
+def test_flags_that_tokenizer_json_does_not_hold(demo_dir: Path) -> None:
+    split = AutoTokenizer.from_pretrained(demo_dir, split_special_tokens=True, bos_token=AddedToken("<|im_start|>"))
+    split.chat_template = {"default": "a", "tool_use": "b"}
+    found = FileTokenizer(json_round_trip(describe(split)))
+    same(found, split)
+    assert found.special_tokens_map["bos_token"] == "<|im_start|>"
+    assert found.backend_tokenizer.encode_special_tokens == split.backend_tokenizer.encode_special_tokens
+    assert bool(Cuts.of(found.backend_tokenizer)) == bool(Cuts.of(split.backend_tokenizer))
+
+
+def same(found: FileTokenizer, expected: PreTrainedTokenizerBase) -> None:
+    assert special_tokens(found) == special_tokens(expected)
+    assert found.chat_template == expected.chat_template
+    assert found.eos_token_id == expected.eos_token_id
+    assert found.get_added_vocab() == expected.get_added_vocab()
+    assert len(found) == len(expected)
+    ours, theirs = PromptTokenizer(found), PromptTokenizer(expected)
+    text = "<|im_start|>user\nHi there, 12 é <|im_end|>\n"
+    assert ours.encode(text) == theirs.encode(text)
+    assert ours.decode(ours.encode(text)) == text
+    assert (ours.eos_ids, ours.vocab_size) == (theirs.eos_ids, theirs.vocab_size)
+    assert ours.terminator(text) == theirs.terminator(text) is not None
+    assert json.loads(found.backend_tokenizer.to_str()) == json.loads(expected.backend_tokenizer.to_str())
+
+
+def json_round_trip(description: Description) -> Description:
+    import msgspec
+
+    return msgspec.json.decode(msgspec.json.encode(description), type=Description)

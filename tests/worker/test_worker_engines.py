@@ -1,0 +1,118 @@
+"""Engines by entry point: the built-in ones, and one that a package of another project brings."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from services.runtime.config import WorkerConfig
+from services.runtime.config.loader import ConfigError
+from services.worker.engines import BUILT_IN, GROUP, installed_engines, open_engine
+from tests.worker.conformance import Bench, Conformance
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+COUNTING = '''
+"""An engine that counts."""
+
+import asyncio
+
+from schemas.control import Load
+from schemas.events import FinishReason
+from services.worker.engine import Delta, EngineInfo
+from services.worker.engines.support import OpenTurns
+
+
+class CountingEngine:
+    def __init__(self, config):
+        self._slots = config.slots
+        self._turns = OpenTurns("counting")
+
+    async def start(self):
+        return EngineInfo("counting", "1", 4096, self._slots, None, None, [2], frozenset())
+
+    def open(self, request, sink):
+        turn = self._turns.open(request.id, sink, lambda: None)
+        self._step(turn, 0, request.sampling.max_tokens)
+        return turn
+
+    def _step(self, turn, count, limit):
+        def step():
+            if not turn.ended:
+                turn.put(Delta([100 + count], finish=FinishReason.LENGTH if count + 1 == limit else None))
+                self._step(turn, count + 1, limit)
+        asyncio.get_running_loop().call_soon(step)
+
+    def load(self):
+        return Load(running=len(self._turns), slots=self._slots)
+
+    def healthy(self):
+        return self._turns.death is None
+
+    async def stop(self, grace_s):
+        self._turns.stop()
+'''
+
+
+def install(directory: Path, entry_points: str) -> None:
+    """What `pip install` of a package would leave in a folder of `sys.path`."""
+    (directory / "counting_engine.py").write_text(COUNTING)
+    info = directory / "counting_engine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{entry_points}\n")
+
+
+async def test_an_installed_package_brings_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "counting = counting_engine:CountingEngine")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert set(installed_engines()) >= {"counting", "script", "transformers", "trtllm"}
+    engine = open_engine("counting", WorkerConfig(model="none", slots=4))
+    info = await engine.start()
+    bench = Bench(engine, info, list(range(10, 20)), kill=lambda: None)
+    await Conformance().test_one_terminal_delta_at_the_end(bench)
+    await engine.stop(1.0)
+
+
+def test_no_package_replaces_a_built_in_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "script = counting_engine:CountingEngine")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert installed_engines()["script"].value == BUILT_IN["script"]
+
+
+def test_an_unknown_name_is_one_clear_error_with_the_names_that_there_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_engine("nonesuch", WorkerConfig(model="none"))
+    (problem,) = caught.value.problems
+    assert problem.startswith("engine: there is no engine 'nonesuch'; installed are: ")
+    assert problem.endswith("script, transformers, trtllm")
+
+
+def test_a_package_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "broken = counting_engine:Missing")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Exception, match=r"the broken engine cannot be imported: .*Missing"):
+        open_engine("broken", WorkerConfig(model="none"))
+
+
+def test_every_built_in_engine_can_be_imported() -> None:
+    assert [installed_engines()[name].load().__name__ for name in sorted(BUILT_IN)] == [
+        "ScriptEngine",
+        "TransformersEngine",
+        "TrtllmEngine",
+    ]
+
+
+def test_the_project_declares_the_built_in_engines() -> None:
+    declared = tomllib.loads(PYPROJECT.read_text())["project"].get("entry-points", {}).get(GROUP)
+    assert declared in (None, BUILT_IN)
+
+
+def test_the_worker_ends_with_status_2_on_an_unknown_engine(demo_model: Path) -> None:
+    command = [sys.executable, "-m", "services.worker", "--model", str(demo_model), "--engine", "nonesuch"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert ran.returncode == 2
+    assert "nonesuch" in ran.stderr
+    assert all(name in ran.stderr for name in BUILT_IN)

@@ -1,0 +1,103 @@
+"""What a worker says that its KV cache holds."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.frames import pack_ids
+from services.tokenization.block_keys import block_keys
+from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+from services.worker.kv.blocks import Changes, KvBlockIndex
+
+SIZE = 4
+
+
+def keys(*tokens: int) -> list[int]:
+    return list(block_keys(pack_ids(tokens), SIZE))
+
+
+def book(*events: KvEvent, capacity: int | None = None) -> KvBlockIndex:
+    made = KvBlockIndex(SIZE, capacity)
+    for event in events:
+        made.event(event)
+    return made
+
+
+def stored(parent: int | str | None, *blocks: tuple[int | str, list[int]], rank: int = 0) -> BlocksStored:
+    return BlocksStored(parent, list(blocks), rank=rank)
+
+
+A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]
+
+
+def test_blocks_are_known_by_all_tokens_before_them() -> None:
+    told = book(stored(None, ("a", A), ("b", B)), stored("b", ("c", C)))
+    assert told.keys() == keys(*A, *B, *C)
+
+
+def test_a_block_whose_parent_nobody_knows_is_left_out() -> None:
+    assert book(stored("lost", ("b", B))).keys() == []
+
+
+def test_removed_blocks_are_gone() -> None:
+    told = book(stored(None, ("a", A), ("b", B)), BlocksRemoved(["b", "never heard of"]))
+    assert told.keys() == keys(*A)
+
+
+def test_a_block_goes_when_the_last_rank_drops_it() -> None:
+    told = book(stored(None, ("a", A), rank=0), stored(None, ("a", A), rank=1), BlocksRemoved(["a"], rank=0))
+    assert told.keys() == keys(*A)
+    told.event(BlocksRemoved(["a"], rank=1))
+    assert told.keys() == []
+
+
+def test_one_rank_may_lose_its_cache_alone() -> None:
+    told = book(stored(None, ("a", A), rank=0), stored(None, ("a", A), ("b", B), rank=1), CacheCleared(1))
+    assert told.keys() == keys(*A)
+
+
+def test_a_cleared_cache_is_empty_and_says_so() -> None:
+    told = book(stored(None, ("a", A)))
+    told.take_changes()
+    told.event(CacheCleared())
+    told.event(stored(None, ("c", C)))
+    assert told.take_changes() == Changes(True, dict.fromkeys(keys(*C)))
+
+
+def test_the_same_block_told_twice_counts_once() -> None:
+    told = book(stored(None, ("a", A)), stored(None, ("a", A)), BlocksRemoved(["a"]))
+    assert told.keys() == []
+
+
+def test_without_events_the_least_recently_used_go_and_of_a_prompt_the_end() -> None:
+    told = book(capacity=3 * SIZE)
+    first, second = keys(*A, *B), keys(*C, *A)
+    told.used(first)
+    told.used(second)
+    assert set(told.keys()) == {first[0], *second}
+    told.used(first[:1])
+    told.used(keys(*B))
+    assert set(told.keys()) == {first[0], second[0], *keys(*B)}
+
+
+def test_a_prompt_beyond_the_capacity_keeps_its_beginning() -> None:
+    told = book(capacity=2 * SIZE)
+    told.used(keys(*A, *B, *C))
+    assert set(told.keys()) == set(keys(*A, *B))
+
+
+_runs = st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=12)
+
+
+@given(_runs, st.integers(1, 6), st.sets(st.integers(0, 11)))
+def test_whoever_follows_the_changes_knows_the_book(runs: list[list[int]], blocks: int, looks: set[int]) -> None:
+    told, known = book(capacity=blocks * SIZE), set[int]()
+    for number, run in enumerate([*runs, []]):
+        told.used(list(block_keys(pack_ids(run), SIZE)))
+        if number in looks or number == len(runs):
+            changes = told.take_changes()
+            assert not set(changes.stored) & set(changes.removed)
+            assert set(changes.removed) <= known
+            known -= set(changes.removed)
+            known |= set(changes.stored)
+    assert known == set(told.keys())
+    assert len(told) <= blocks

@@ -1,0 +1,330 @@
+"""The worker's outbox: what is ready goes out, what was lost goes out again, what is done is let go."""
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from schemas.control import Replay, StreamPosition
+from schemas.events import FinishReason
+from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
+from services.worker.engine import LOWEST_LOGPROB, Delta
+from services.worker.outbox import GONE, TOKEN_BYTES, UNSENDABLE, Outbox, TokenStream
+
+CONTEXT = Raw(b'{"model":"m"}')
+FRAME_TOKENS = 1000
+
+
+def stream(turn: str = "t1", parser: str = "p1", resume: list[int] | None = None) -> TokenStream:
+    return TokenStream(turn=turn, attempt=1, parser=parser, frontend="f1", context=CONTEXT, ids=resume or [])
+
+
+def outbox() -> Outbox:
+    return Outbox("w1", frame_bytes=FRAME_TOKENS * TOKEN_BYTES, linger_s=10.0)
+
+
+def test_one_frame_holds_all_streams_of_a_shard() -> None:
+    box = outbox()
+    for turn, parser in (("a", "p1"), ("b", "p2"), ("c", "p1")):
+        s = stream(turn, parser)
+        box.open(s)
+        s.add(Delta([1, 2]))
+        box.mark(s)
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    assert [entry.turn for entry in frame.entries] == ["a", "c"]
+    assert frame.entries[0] == TokenEntry("a", 1, 0, [1, 2], CONTEXT)
+    assert box.fill("p1", 2) is None
+    assert box.fill("p2", 1) is not None
+
+
+def test_only_the_first_entry_carries_the_context() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], cached=7))
+    box.mark(s)
+    box.fill("p1", 1)
+    s.add(Delta([2, 3]))
+    s.add(Delta([4], finish=FinishReason.STOP, stop_id=9))
+    box.mark(s)
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    entry = frame.entries[0]
+    assert (entry.at, entry.ids, entry.context) == (1, [2, 3, 4], ABSENT)
+    assert entry.finish is not None
+    assert entry.finish.stop_id == 9
+
+
+def test_what_is_marked_twice_goes_out_once() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], cached=3, finish=FinishReason.STOP))
+    box.mark(s)
+    assert box.fill("p1", 1) is not None
+    box.mark(s)
+    assert box.fill("p1", 2) is None
+
+
+def test_the_cached_count_is_told_once_and_again_after_a_replay() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    told = []
+    for n in range(3):
+        s.add(Delta([n], cached=3 if n == 1 else None))
+        box.mark(s)
+        frame = box.fill("p1", n + 1)
+        assert frame is not None
+        told.append(frame.entries[0].cached)
+    assert told == [None, 3, None]
+    box.replay(Replay("p1", [StreamPosition("t1", 1, 2)]))
+    frame = box.fill("p1", 4)
+    assert frame is not None
+    assert frame.entries[0].cached == 3
+
+
+def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    box.mark(s)
+    assert box.fill("p1", 0) is not None  # the parse context
+    s.add(Delta(list(range(FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
+    box.mark(s)
+    first, second = box.fill("p1", 1), box.fill("p1", 2)
+    assert first is not None
+    assert second is not None
+    assert len(first.entries[0].ids) == FRAME_TOKENS
+    assert first.entries[0].finish is None
+    assert second.entries[0].at == FRAME_TOKENS
+    assert second.entries[0].finish is not None
+    assert box.fill("p1", 3) is None
+
+
+def test_replay_starts_where_the_receiver_stands() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1, 2, 3]))
+    box.mark(s)
+    box.fill("p1", 1)
+    box.replay(Replay("p1", [StreamPosition("t1", 1, 2)]))
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    assert (frame.entries[0].at, frame.entries[0].ids) == (2, [3])
+
+
+def test_replay_of_all_begins_unnamed_streams_anew_with_their_context() -> None:
+    box = outbox()
+    for turn in ("a", "b", "c"):
+        s = stream(turn, "p1" if turn != "c" else "p2")
+        box.open(s)
+        s.add(Delta([1, 2]))
+        box.mark(s)
+    box.fill("p1", 1)
+    box.fill("p2", 1)
+    box.replay(Replay("p1", [StreamPosition("a", 1, 2)], all=True))
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    assert [(e.turn, e.at, e.ids, e.context) for e in frame.entries] == [("b", 0, [1, 2], CONTEXT)]
+    assert box.fill("p2", 2) is None
+
+
+def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], finish=FinishReason.STOP))
+    box.mark(s)
+    box.fill("p1", 4)
+    box.ended(s, 0.0)
+    box.credited("p1", 4)
+    box.replay(Replay("p1", all=True))
+    assert box.fill("p1", 5) is None
+    assert box.move("p1", "p2") == 1
+    frame = box.fill("p2", 1)
+    assert frame is not None
+    assert frame.entries[0].context == CONTEXT
+
+
+def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], finish=FinishReason.STOP))
+    box.mark(s)
+    box.fill("p1", 1)
+    box.ended(s, 0.0)
+    box.replay(Replay("p1", all=True))  # the receiver saw a hole at 1 …
+    box.credited("p1", 1)  # … and gave the frame up
+    assert not s.delivered
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    assert frame.entries[0].finish is not None
+    box.credited("p1", 2)
+    assert s.delivered
+
+
+def ended(box: Outbox, turn: str, seq: int, now: float) -> TokenStream:
+    """A turn that came, was sent in frame `seq` and ended."""
+    s = stream(turn)
+    box.open(s)
+    s.add(Delta([seq], finish=FinishReason.STOP))
+    box.mark(s)
+    box.fill("p1", seq)
+    box.ended(s, now)
+    return s
+
+
+def test_finished_turns_are_let_go_after_a_while() -> None:
+    box = outbox()
+    for n in range(4):
+        ended(box, f"t{n}", n + 1, float(n))
+    box.credited("p1", 3)
+    box.expire(11.5)
+    assert [s.turn for s in box.streams()] == ["t2", "t3"], "the others arrived, and have lingered for ten seconds"
+    box.expire(12.5)
+    assert [s.turn for s in box.streams()] == ["t3"], "it did not arrive"
+    box.expire(100.0)
+    assert list(box.streams()) == []
+
+
+def test_no_more_turns_linger_than_may() -> None:
+    box = Outbox("w1", frame_bytes=FRAME_TOKENS * TOKEN_BYTES, linger_s=10.0, max_lingering=2)
+    for n in range(4):
+        ended(box, f"t{n}", n + 1, 0.0)
+    assert box.move("p1", "p2") == 2
+
+
+def test_a_frame_has_its_limit_in_bytes() -> None:
+    """Contexts and log probabilities weigh more than ids."""
+    box = Outbox("w1", frame_bytes=10_000, linger_s=10.0)
+    context = Raw(b'"' + b"x" * 6000 + b'"')
+    for n in range(5):
+        s = TokenStream(turn=f"t{n}", attempt=1, parser="p1", frontend="f1", context=context, ids=[])
+        box.open(s)
+        s.add(Delta([1, 2]))
+        box.mark(s)
+    sizes: list[int] = []
+    while (frame := box.fill("p1", len(sizes) + 1)) is not None:
+        sizes.append(len(frame.entries))
+    assert sizes == [1, 1, 1, 1, 1]
+    s.add(Delta([1] * 100, logprobs=[[(1, -0.123456789)] * 20] * 100))
+    box.mark(s)
+    while (frame := box.fill("p1", len(sizes) + 1)) is not None:
+        sizes.append(len(msgspec.json.encode(frame)))
+    assert len(sizes) > 10
+    assert max(sizes) < 10_000
+
+
+def test_steps_without_log_probabilities_keep_their_places() -> None:
+    s = stream(resume=[5])
+    for delta in (Delta([6]), Delta([7], logprobs=[[(7, -0.5)]]), Delta([8]), Delta([9], logprobs=[[(9, -0.1)]])):
+        s.add(delta)
+    assert s.logprobs == [[], [], [(7, -0.5)], [], [(9, -0.1)]]
+
+
+def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
+    box, s = outbox(), stream(resume=[5, 6])
+    box.open(s)
+    s.add(Delta([7], logprobs=[[(7, -0.5)]]))
+    box.mark(s)
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    entry = frame.entries[0]
+    assert (entry.at, entry.ids) == (0, [5, 6, 7])
+    assert entry.logprobs == [[], [], [(7, -0.5)]]
+
+
+def test_a_former_attempt_ends_beside_the_new() -> None:
+    """Its shard may be another one, and must not wait for ever."""
+    box, old = outbox(), stream()
+    box.open(old)
+    new = TokenStream(turn="t1", attempt=2, parser="p2", frontend="f1", context=CONTEXT, ids=[])
+    box.open(new)
+    for s in (old, new):
+        s.add(Delta([1]))
+        box.mark(s)
+    old.finish = TokenFinish(FinishReason.CANCELLED)
+    box.mark(old)
+    box.ended(old, 0.0)
+    frames = [box.fill("p1", 1), box.fill("p2", 1)]
+    assert [f.entries[0].attempt for f in frames if f is not None] == [1, 2]
+    assert frames[0] is not None
+    assert frames[0].entries[0].finish == old.finish
+    assert box.busy
+    assert list(box.undelivered()) == [old]
+    box.replay(Replay("p1", [StreamPosition("t1", 2, 0)]))
+    assert box.fill("p1", 2) is None, "that attempt is not here"
+
+
+def test_what_is_no_number_in_json_is_told_as_the_lowest() -> None:
+    s = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[])
+    s.add(Delta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]]))
+    assert s.logprobs == [[(1, LOWEST_LOGPROB), (2, LOWEST_LOGPROB), (3, LOWEST_LOGPROB), (4, -0.5)]]
+
+
+def test_a_stream_that_is_here_no_more_is_ended_where_it_is_asked_for() -> None:
+    """Whoever asks for it still waits for its end."""
+    box = outbox()
+    box.replay(Replay("p1", [StreamPosition("gone", 2, 7)], all=True))
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    (entry,) = frame.entries
+    assert (entry.turn, entry.attempt, entry.at, entry.ids) == ("gone", 2, 7, [])
+    assert entry.finish == GONE
+    assert box.fill("p1", 2) is None
+    assert box.fill("p2", 1) is None
+
+
+def test_what_is_here_goes_out_before_the_word_of_what_is_not() -> None:
+    box = outbox()
+    live = stream()
+    box.open(live)
+    live.add(Delta([1, 2]))
+    box.mark(live)
+    box.replay(Replay(live.parser, [StreamPosition("gone", 1, 0), StreamPosition(live.turn, live.attempt, 0)]))
+    frames = [box.fill(live.parser, seq) for seq in (1, 2, 3)]
+    assert [[entry.turn for entry in frame.entries] for frame in frames if frame] == [[live.turn], ["gone"]]
+
+
+def test_what_cannot_be_encoded_ends_its_own_stream_alone() -> None:
+    broken: list[str] = []
+    box = Outbox("w1", frame_bytes=10_000, linger_s=10.0, on_broken=lambda s: broken.append(s.turn))
+    streams = [stream(turn) for turn in "abc"]
+    for s in streams:
+        box.open(s)
+        s.add(Delta([1, 2], cached=0))
+        box.mark(s)
+    assert box.fill("p1", 1) is not None
+    for s in streams:
+        s.add(Delta([3, object()] if s.turn == "b" else [3]))  # type: ignore[list-item]
+        box.mark(s)
+    frame = box.fill("p1", 2)
+    assert frame is not None
+    with pytest.raises(TypeError):
+        msgspec.json.encode(frame)
+    assert box.take_back("p1", frame)
+    assert broken == ["b"]
+    again = box.fill("p1", 2)
+    assert again is not None
+    assert msgspec.json.decode(msgspec.json.encode(again), type=TokenFrame) == again
+    assert {entry.turn: (entry.at, entry.ids) for entry in again.entries} == {
+        "a": (2, [3]),
+        "b": (2, []),
+        "c": (2, [3]),
+    }
+    assert [entry.finish and entry.finish.error for entry in again.entries] == [None, UNSENDABLE, None]
+    assert box.fill("p1", 3) is None
+    assert not box.take_back("p1", again), "nothing was to blame"
+    assert box.fill("p1", 3) is not None
+
+
+def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() -> None:
+    box = outbox()
+    streams = [stream(turn) for turn in "abc"]
+    for s in streams:
+        box.open(s)
+        s.add(Delta([1], cached=0))
+        box.mark(s)
+    streams[1].logprobs = object()  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        box.fill("p1", 1)
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    told = {entry.turn: (entry.ids, entry.context, entry.finish and entry.finish.error) for entry in frame.entries}
+    assert told == {"a": ([1], CONTEXT, None), "b": ([], CONTEXT, UNSENDABLE), "c": ([1], CONTEXT, None)}

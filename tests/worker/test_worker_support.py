@@ -1,0 +1,145 @@
+"""What engines share: open turns, from callbacks to sinks, and work on daemon threads."""
+
+import asyncio
+import threading
+
+import pytest
+
+from schemas.errors import ENGINE_DIED, EngineFailed, Invalid
+from schemas.events import FinishReason
+from services.worker.engine import Delta, EngineDied
+from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread
+from tests.worker.listening import Listener
+
+
+class Trial:
+    """An engine's open turns, and what their sinks heard."""
+
+    def __init__(self) -> None:
+        self.turns = OpenTurns("trial")
+        self.sinks: dict[str, Listener] = {}
+        self.released: list[str] = []
+
+    def open(self, turn_id: str, sink: Listener | None = None) -> OpenTurn:
+        sink = sink or Listener()
+        turn = self.turns.open(turn_id, sink, lambda: self.released.append(turn_id))
+        sink.opened = True
+        self.sinks[turn_id] = sink
+        return turn
+
+    def ids(self, turn_id: str) -> list[list[int]]:
+        return [delta.ids for delta in self.sinks[turn_id].deltas]
+
+
+def test_deltas_come_in_order_and_the_engine_lets_go_before_the_end_is_heard() -> None:
+    heard: list[tuple[FinishReason | None, list[str]]] = []
+
+    class Recorder(Listener):
+        def put(self, delta: Delta) -> None:
+            heard.append((delta.finish, list(trial.released)))
+
+    trial = Trial()
+    turn = trial.open("a", Recorder())
+    turn.put(Delta([1]))
+    turn.put(Delta([2], finish=FinishReason.STOP))
+    assert heard == [(None, []), (FinishReason.STOP, ["a"])]
+    assert len(trial.turns) == 0
+
+
+def test_nothing_comes_after_the_end() -> None:
+    trial = Trial()
+    turn = trial.open("a")
+    turn.put(Delta(finish=FinishReason.LENGTH))
+    turn.put(Delta([9]))
+    turn.fail(EngineFailed("late"))
+    turn.close()
+    trial.turns.die("later still")
+    assert trial.ids("a") == [[]]
+    assert trial.sinks["a"].error is None
+    assert trial.released == ["a"]
+
+
+def test_nothing_comes_after_a_failure() -> None:
+    trial = Trial()
+    turn = trial.open("a")
+    turn.put(Delta([1]))
+    turn.fail(EngineFailed("broken"))
+    turn.put(Delta([2]))
+    turn.fail(EngineFailed("again"))
+    assert trial.ids("a") == [[1]]
+    assert str(trial.sinks["a"].error) == "broken"
+    assert trial.released == ["a"]
+
+
+def test_a_closed_turn_hears_nothing() -> None:
+    trial = Trial()
+    turn = trial.open("a")
+    turn.close()
+    turn.close()
+    turn.put(Delta([1]))
+    trial.turns.stop()
+    assert trial.ids("a") == []
+    assert trial.released == ["a"]
+
+
+def test_death_reaches_all_and_is_for_good() -> None:
+    trial = Trial()
+    for name in "ab":
+        trial.open(name)
+    trial.turns.die("out of memory")
+    trial.turns.die("something else")
+    errors = [trial.sinks[name].error for name in "ab"]
+    assert all(isinstance(error, EngineDied) for error in errors)
+    assert [str(error) for error in errors] == ["the trial engine died: out of memory"] * 2
+    assert errors[0] is not errors[1]
+    assert errors[0] is not None
+    assert errors[0].info.code == ENGINE_DIED
+    with pytest.raises(EngineDied):
+        trial.open("c")
+
+
+def test_an_id_can_be_used_again_once_it_is_closed() -> None:
+    trial = Trial()
+    first = trial.open("a")
+    with pytest.raises(Invalid, match="'a'"):
+        trial.open("a")
+    first.close()
+    second = trial.open("a")
+    first.close()
+    assert len(trial.turns) == 1
+    assert not second.ended
+
+
+def test_stop_ends_turns_and_opens_no_more() -> None:
+    trial = Trial()
+    turn = trial.open("a")
+    turn.put(Delta([1]))
+    trial.turns.stop()
+    assert [delta.finish for delta in trial.sinks["a"].deltas] == [None, FinishReason.CANCELLED]
+    with pytest.raises(EngineDied, match="stopped"):
+        trial.open("b")
+
+
+async def test_a_daemon_threads_result_and_error_reach_the_waiter() -> None:
+    assert await in_daemon_thread(lambda: threading.current_thread().daemon, "work") is True
+
+    def broken() -> None:
+        raise ValueError("no such file")
+
+    def leaving() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(ValueError, match="no such file"):
+        await in_daemon_thread(broken, "work")
+    with pytest.raises(RuntimeError, match=r"work: SystemExit\(3\)"):
+        await in_daemon_thread(leaving, "work")
+
+
+async def test_a_waiter_may_leave_before_the_result() -> None:
+    release = threading.Event()
+    waiter = asyncio.create_task(in_daemon_thread(release.wait, "work"))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    release.set()

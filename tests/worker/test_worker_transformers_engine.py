@@ -1,0 +1,252 @@
+"""The transformers engine with a tiny random model on the CPU: the same tokens as `generate`, and every pitfall."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from schemas.conversation import Sampling  # noqa: E402
+from schemas.errors import EngineFailed, Invalid  # noqa: E402
+from schemas.events import FinishReason  # noqa: E402
+from services.runtime.config import WorkerConfig  # noqa: E402
+from services.worker.engine import Delta, EngineDied, EngineRequest  # noqa: E402
+from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
+from tests.conftest import eventually  # noqa: E402
+from tests.worker.listening import listen  # noqa: E402
+
+WAIT_S = 60.0
+PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]
+
+
+def config(model: Path, **changes: Any) -> WorkerConfig:
+    args = {"threads": 1, **changes.pop("engine_args", {})}
+    return WorkerConfig(model=str(model), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args)
+
+
+@pytest.fixture
+async def engine(tiny_model: Path, managers: list[Any]) -> AsyncIterator[TransformersEngine]:
+    made = TransformersEngine(config(tiny_model))
+    await made.start()
+    yield made
+    await made.stop(5.0)
+
+
+def request(turn: str, ids: list[int] | None = None, stop_ids: tuple[int, ...] = (), **sampling: Any) -> EngineRequest:
+    return EngineRequest(turn, ids or PROMPT, Sampling(**{"max_tokens": 32, **sampling}), list(stop_ids))
+
+
+async def run(engine: TransformersEngine, asked: EngineRequest) -> list[Delta]:
+    async with asyncio.timeout(WAIT_S):
+        return [delta async for delta in listen(engine, asked)]
+
+
+async def ids_of(engine: TransformersEngine, asked: EngineRequest) -> list[int]:
+    return [token for delta in await run(engine, asked) for token in delta.ids]
+
+
+@pytest.mark.parametrize("mode", ["sampling", pytest.param("greedy", marks=pytest.mark.slow)])
+async def test_greedy_tokens_are_those_of_generate(tiny_model: Path, mode: str) -> None:
+    model = transformers.Qwen3ForCausalLM.from_pretrained(tiny_model)
+    rng = random.Random(2)
+    prompts = [[rng.randrange(8, 512) for _ in range(length)] for length in (1, 31, 32, 33, 200, 700)]
+    prompts.append(prompts[4] + [9, 9, 9])
+    engine = TransformersEngine(config(tiny_model, engine_args={"mode": mode}))
+    await engine.start()
+    try:
+        made = await asyncio.gather(*(ids_of(engine, request(str(i), ids, (5, 7))) for i, ids in enumerate(prompts)))
+        again = [await ids_of(engine, request(str(i), ids, (5, 7))) for i, ids in enumerate(prompts)]
+    finally:
+        await engine.stop(5.0)
+    for ids, mine, hit in zip(prompts, made, again, strict=True):
+        expected = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=32, eos_token_id=[5, 7])
+        tokens = [token for token in expected[0, len(ids) :].tolist() if token not in (5, 7)]
+        assert mine == tokens
+        assert hit == tokens
+
+
+async def test_the_models_own_sampling_is_the_default(tiny_model: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(tiny_model / name)
+    own = '{"do_sample": true, "temperature": 1.5, "top_k": 400, "eos_token_id": 5}'
+    (tmp_path / "generation_config.json").write_text(own)
+    engine = TransformersEngine(config(tmp_path))
+    info = await engine.start()
+    try:
+        free = [await ids_of(engine, request(str(i))) for i in range(3)]
+        cold = [await ids_of(engine, request(str(i), temperature=0.0)) for i in range(3)]
+    finally:
+        await engine.stop(5.0)
+    assert info.eos_ids == [5]
+    assert free[0] != free[1]
+    assert cold[0] == cold[1] == cold[2]
+
+
+async def test_requests_sample_each_in_their_own_way(engine: TransformersEngine) -> None:
+    greedy = await ids_of(engine, request("g", temperature=0.0))
+    mixed = await asyncio.gather(
+        ids_of(engine, request("a", temperature=0.0)),
+        ids_of(engine, request("b", temperature=1.0, seed=11)),
+        ids_of(engine, request("c", temperature=1.0, seed=11, top_k=1)),
+        ids_of(engine, request("d", temperature=1.0, top_p=0.9, min_p=0.02)),
+        ids_of(engine, request("e", temperature=1.0, seed=11)),
+        ids_of(engine, request("f", temperature=1.0, seed=12)),
+    )
+    assert mixed[0] == mixed[2] == greedy
+    assert mixed[1] == mixed[4] != greedy
+    assert mixed[5] != mixed[1]
+    assert await ids_of(engine, request("b", temperature=1.0, seed=11)) == mixed[1]
+
+
+@pytest.mark.slow
+async def test_cancelled_requests_leave_no_handler_and_no_blocks(
+    engine: TransformersEngine, managers: list[Any]
+) -> None:
+    for turn in range(5):
+        deltas = listen(engine, request(f"t{turn}", [turn + 8, *PROMPT], max_tokens=3000))
+        await asyncio.wait_for(anext(deltas), WAIT_S)
+        await deltas.aclose()
+    scheduler = managers[-1].batch_processor.scheduler
+    await eventually(lambda: not scheduler.active_requests and not scheduler.waiting_requests)
+    assert managers[-1].output_router.result_handlers == {}
+    assert engine.load().kv_used == 0.0
+
+
+@pytest.mark.slow
+async def test_cancelling_in_a_long_prefill(engine: TransformersEngine, managers: list[Any]) -> None:
+    long = [(7 * i) % 500 + 8 for i in range(4000)]
+    task = asyncio.create_task(run(engine, request("long", long, max_tokens=4)))
+    scheduler = managers[-1].batch_processor.scheduler
+    await eventually(lambda: bool(scheduler.active_requests))
+    task.cancel()
+    await asyncio.wait([task])
+    await eventually(lambda: not scheduler.active_requests)
+    assert len(await ids_of(engine, request("next", max_tokens=4))) == 4
+
+
+async def test_an_id_may_come_again_at_once(engine: TransformersEngine) -> None:
+    """The library's own id differs, or the late cancellation would hit the second attempt."""
+    for _ in range(5):
+        deltas = listen(engine, request("same", max_tokens=3000))
+        await asyncio.wait_for(anext(deltas), WAIT_S)
+        await deltas.aclose()
+    assert len(await ids_of(engine, request("same", max_tokens=40))) == 40
+
+
+async def test_a_request_that_the_library_refuses_fails_alone(engine: TransformersEngine, monkeypatch: Any) -> None:
+    from services.worker.engines.transformers import engine as module
+
+    other = listen(engine, request("other", max_tokens=200))
+    await asyncio.wait_for(anext(other), WAIT_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "row_arguments", lambda *_: {"temperature": "hot"})
+        with pytest.raises(EngineFailed, match="temperature") as caught:
+            await run(engine, request("bad"))
+    assert not isinstance(caught.value, EngineDied)
+    assert sum(len(delta.ids) for delta in [d async for d in other]) == 199
+    assert engine.healthy()
+
+
+async def test_a_dead_thread_is_noticed_while_nothing_is_open(engine: TransformersEngine, managers: list[Any]) -> None:
+    def broken() -> None:
+        raise RuntimeError("no such device")
+
+    managers[-1].batch_processor.prepare_next_batch = broken
+    await eventually(lambda: not engine.healthy())
+    with pytest.raises(EngineDied):
+        await run(engine, request("t"))
+
+
+async def test_a_stuck_step_is_noticed(tiny_model: Path, managers: list[Any]) -> None:
+    engine = TransformersEngine(config(tiny_model, watchdog_s=0.3))
+    await engine.start()
+    gate = threading.Event()
+    managers[-1].batch_processor.prepare_next_batch = gate.wait
+    deltas = listen(engine, request("t", max_tokens=3000))
+    try:
+        with pytest.raises(EngineDied, match="no step in"):
+            await asyncio.wait_for(_drain(deltas), WAIT_S)
+    finally:
+        gate.set()
+        await engine.stop(5.0)
+
+
+async def test_a_model_without_weights_can_be_made_up(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
+    outputs = []
+    for _ in range(2):
+        engine = TransformersEngine(config(tmp_path, engine_args={"load_format": "dummy", "seed": 1}))
+        await engine.start()
+        outputs.append(await ids_of(engine, request("t")))
+        await engine.stop(5.0)
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) == 32
+
+
+async def test_what_cannot_be_loaded_says_why(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="no config"):
+        await TransformersEngine(config(tmp_path)).start()
+    (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
+    with pytest.raises(EngineFailed, match="cannot load"):
+        await TransformersEngine(config(tmp_path)).start()
+    with pytest.raises(Invalid, match="unknown field"):
+        TransformersEngine(config(tiny_model, engine_args={"attention": "flash"}))
+
+
+async def test_hybrid_models_are_refused_at_the_start(tiny_model: Path, tmp_path: Path) -> None:
+    import json
+
+    hybrid = json.loads((tiny_model / "config.json").read_text())
+    hybrid["layer_types"] = ["linear_attention", "full_attention"]
+    (tmp_path / "config.json").write_text(json.dumps(hybrid))
+    with pytest.raises(EngineFailed, match="linear_attention"):
+        await TransformersEngine(config(tmp_path, engine_args={"load_format": "dummy"})).start()
+
+
+@pytest.mark.slow
+async def test_the_largest_request_that_is_admitted_fits(tiny_model: Path) -> None:
+    engine = TransformersEngine(config(tiny_model, kv_tokens=256))
+    info = await engine.start()
+    assert info.max_model_len == info.kv_tokens
+    try:
+        room = info.kv_tokens or 0
+        deltas = await run(engine, request("t", [8] * (room - 16), max_tokens=16))
+        assert deltas[-1].finish is FinishReason.LENGTH
+        assert sum(len(delta.ids) for delta in deltas) == 16
+    finally:
+        await engine.stop(5.0)
+
+
+async def _drain(deltas: Any) -> None:
+    async for _ in deltas:
+        pass
+
+
+CRASH = """
+import asyncio, sys
+from services.runtime.config import WorkerConfig
+from services.worker.engines.transformers.engine import TransformersEngine
+
+async def main():
+    engine = TransformersEngine(WorkerConfig(model=sys.argv[1], kv_tokens=512, engine_args={"threads": 1}))
+    await engine.start()
+    raise SystemExit(7)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_without_stopping_the_engine_ends(tiny_model: Path) -> None:
+    """The library's thread is no daemon by itself."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", CRASH, str(tiny_model)], cwd=root, timeout=60, capture_output=True)
+    assert done.returncode == 7

@@ -1,0 +1,310 @@
+"""The TensorRT-LLM engine over a fake of the package, in the signatures of 1.2 and of main."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import EngineFailed, Invalid
+from schemas.events import FinishReason
+from services.runtime.config import WorkerConfig
+from services.worker.engine import BlocksStored, CacheCleared, Delta, EngineDied, EngineRequest
+from services.worker.engines import open_engine
+from services.worker.engines.trtllm import engine as trtllm
+from services.worker.engines.trtllm.engine import TrtllmEngine
+from services.worker.engines.trtllm.pollers import MAX_EVENTS, KvEventQueue
+from tests.conftest import eventually
+from tests.worker.listening import listen
+
+WAIT_S = 60.0
+PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]
+BOTH = pytest.mark.parametrize("fake_trtllm", ["v12", "main26"], indirect=True)
+NEW = pytest.mark.parametrize("fake_trtllm", ["main26"], indirect=True)
+OLD = pytest.mark.parametrize("fake_trtllm", ["v12"], indirect=True)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Configuration files are all that the adapter reads itself."""
+    (tmp_path / "config.json").write_text(
+        '{"vocab_size": 512, "max_position_embeddings": 4096, "eos_token_id": [5, 7]}'
+    )
+    return tmp_path
+
+
+@pytest.fixture
+async def engine(fake_trtllm: Any, model: Path) -> AsyncIterator[TrtllmEngine]:
+    made = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096, watchdog_s=30.0))
+    await made.start()
+    yield made
+    await made.stop(5.0)
+
+
+def request(turn: str = "t", stop_ids: tuple[int, ...] = (), **more: Any) -> EngineRequest:
+    own = {name: more.pop(name) for name in ("cache_salt", "guided", "priority") if name in more}
+    return EngineRequest(turn, PROMPT, Sampling(**{"max_tokens": 16, **more}), list(stop_ids), **own)
+
+
+async def run(engine: TrtllmEngine, asked: EngineRequest) -> list[Delta]:
+    async with asyncio.timeout(WAIT_S):
+        return [delta async for delta in listen(engine, asked)]
+
+
+async def drain(deltas: Any) -> None:
+    async for _ in deltas:
+        pass
+
+
+@BOTH
+async def test_what_it_is(model: Path, fake_trtllm: Any) -> None:
+    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096))
+    info = await engine.start()
+    await engine.stop(5.0)
+    assert (info.name, info.version) == ("trtllm", fake_trtllm.__version__)
+    assert (info.max_model_len, info.block_tokens, info.vocab_size, info.eos_ids) == (4096, 32, 512, [5, 7])
+    assert info.kv_tokens == (32768 if hasattr(fake_trtllm.LLM, "get_kv_cache_capacity") else None)
+    assert fake_trtllm.LLM.last.kwargs["max_seq_len"] == 4096
+
+
+@BOTH
+async def test_every_request_has_sampling_parameters_of_its_own(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    await asyncio.gather(*(run(engine, request(f"t{i}", temperature=0.5)) for i in range(6)))
+    used = [output.sampling for output in fake_trtllm.LLM.last.runtime.outputs]
+    assert len({id(sampling) for sampling in used}) == 6
+
+
+@BOTH
+async def test_leaving_early_aborts_and_ending_does_not(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    runtime = fake_trtllm.LLM.last.runtime
+    await run(engine, request())
+    deltas = listen(engine, request(max_tokens=3000))
+    await asyncio.wait_for(anext(deltas), WAIT_S)
+    await deltas.aclose()
+    assert [output.aborts for output in runtime.outputs] == [0, 1]
+    await eventually(lambda: not runtime.running)
+
+
+@BOTH
+async def test_abort_comes_also_before_the_first_token(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    runtime = fake_trtllm.LLM.last.runtime
+    runtime.held = True
+    task = asyncio.create_task(run(engine, request()))
+    await eventually(lambda: bool(runtime.waiting))
+    task.cancel()
+    await asyncio.wait([task])
+    assert runtime.outputs[0].aborts == 1
+
+
+@NEW
+async def test_salt_and_priority_arrive(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    await run(engine, request(cache_salt="tenant", priority=-1))
+    (output,) = fake_trtllm.LLM.last.runtime.outputs
+    assert (output.salt, output.priority) == ("tenant", 0.25)
+
+
+@BOTH
+async def test_guided_decoding(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    schema = {"type": "object"}
+    await run(engine, request(guided=OutputFormat("json_schema", schema)))
+    assert fake_trtllm.LLM.last.runtime.outputs[0].sampling.guided_decoding.json == schema
+
+
+@BOTH
+@pytest.mark.parametrize("error", [ValueError, TypeError, NotImplementedError, "RequestError"])
+async def test_a_call_that_is_refused_ends_that_turn_alone(
+    engine: TrtllmEngine, fake_trtllm: Any, monkeypatch: pytest.MonkeyPatch, error: Any
+) -> None:
+    kind = fake_trtllm.llmapi.RequestError if error == "RequestError" else error
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise kind("prompt length 9000 exceeds max_num_tokens 8192")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_trtllm.LLM.last, "generate_async", refuse)
+        with pytest.raises(Invalid, match="max_num_tokens"):
+            await run(engine, request())
+    assert engine.healthy()
+    assert engine.load().running == 0
+    assert await run(engine, request())
+
+
+@BOTH
+async def test_an_error_of_one_request_in_mid_stream(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    deltas = listen(engine, request("bad", max_tokens=3000))
+    await asyncio.wait_for(anext(deltas), WAIT_S)
+    other = listen(engine, request("other", max_tokens=500))
+    await asyncio.wait_for(anext(other), WAIT_S)
+    fake_trtllm.LLM.last.runtime.outputs[0].deliver(fake_trtllm.llmapi.RequestError("bad word"))
+    with pytest.raises(EngineFailed, match="bad word") as caught:
+        await asyncio.wait_for(drain(deltas), WAIT_S)
+    assert not isinstance(caught.value, EngineDied)
+    assert engine.healthy()
+    await asyncio.wait_for(drain(other), WAIT_S)
+
+
+@BOTH
+async def test_any_other_error_of_an_iterator_is_the_end(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    turns = [listen(engine, request(f"t{i}", max_tokens=3000)) for i in range(3)]
+    await asyncio.wait_for(asyncio.gather(*(anext(deltas) for deltas in turns)), WAIT_S)
+    fake_trtllm.LLM.last.runtime.outputs[1].deliver(RuntimeError("NCCL: unhandled system error"))
+    for deltas in turns:
+        with pytest.raises(EngineDied, match="NCCL"):
+            await asyncio.wait_for(drain(deltas), WAIT_S)
+    assert not engine.healthy()
+
+
+@BOTH
+async def test_an_engine_that_shuts_down_by_itself_is_dead(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    fake_trtllm.LLM.last.shutdowns = 1
+    with pytest.raises(EngineDied, match="shutting down"):
+        await run(engine, request())
+    assert not engine.healthy()
+
+
+@OLD
+async def test_silence_is_death_after_a_while(fake_trtllm: Any, model: Path) -> None:
+    engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096, watchdog_s=0.3))
+    await engine.start()
+    deltas = listen(engine, request(max_tokens=3000))
+    await asyncio.wait_for(anext(deltas), WAIT_S)
+    fake_trtllm.LLM.last.runtime.kill()
+    with pytest.raises(EngineDied, match="said nothing"):
+        await asyncio.wait_for(drain(deltas), WAIT_S)
+    await engine.stop(1.0)
+
+
+@OLD
+async def test_idleness_is_no_silence(fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request after an hour gets the whole time of the watchdog."""
+    ahead, reads = [0.0], [0]
+
+    def monotonic() -> float:
+        reads[0] += 1
+        return time.monotonic() + ahead[0]
+
+    monkeypatch.setattr(trtllm, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(trtllm, "WATCH_INTERVAL_S", 0.01)
+    engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096, watchdog_s=600.0))
+    await engine.start()
+    runtime = fake_trtllm.LLM.last.runtime
+    runtime.held = True
+    ahead[0] = 3600.0
+    task = asyncio.create_task(run(engine, request()))
+    await eventually(lambda: bool(runtime.waiting))
+    judged = reads[0] + 3
+    await eventually(lambda: reads[0] > judged)
+    assert engine.healthy()
+    runtime.held = False
+    assert await task
+    await engine.stop(5.0)
+
+
+@NEW
+async def test_a_failed_health_check_is_death(fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trtllm, "HEALTH_INTERVAL_S", 0.01)
+    engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
+    await engine.start()
+    await run(engine, request())
+    assert engine.healthy()
+    fake_trtllm.LLM.last.runtime.dead = True
+    await eventually(lambda: not engine.healthy())
+    with pytest.raises(EngineDied, match="health check failed"):
+        await run(engine, request())
+    await engine.stop(1.0)
+
+
+@NEW
+async def test_a_health_check_that_hangs_is_death(
+    fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("HEALTH_INTERVAL_S", 0.01), ("HEALTH_TIMEOUT_S", 0.1), ("WATCH_INTERVAL_S", 0.01)):
+        monkeypatch.setattr(trtllm, name, value)
+    engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
+    await engine.start()
+    release = threading.Event()
+    fake_trtllm.LLM.last._check_health = lambda: release.wait(WAIT_S)
+    await run(engine, request())
+    await eventually(lambda: not engine.healthy())
+    with pytest.raises(EngineDied, match="did not return"):
+        await run(engine, request())
+    release.set()
+    await engine.stop(1.0)
+
+
+@BOTH
+async def test_kv_events_from_the_first_response_on(engine: TrtllmEngine) -> None:
+    events = engine.kv_events()
+    reader = asyncio.ensure_future(anext(events))
+    await asyncio.wait([reader], timeout=0.05)
+    assert not reader.done()
+    await run(engine, request())
+    first = await asyncio.wait_for(reader, WAIT_S)
+    assert isinstance(first, BlocksStored)
+    assert first == BlocksStored(None, [(first.blocks[0][0], PROMPT[:32])])
+    second = await asyncio.wait_for(anext(events), WAIT_S)
+    assert isinstance(second, BlocksStored)
+    assert second.blocks[0][1] == PROMPT[32:64]
+    await engine.stop(5.0)
+    async with asyncio.timeout(WAIT_S):
+        assert all([isinstance(event, BlocksStored) async for event in events])
+
+
+@BOTH
+async def test_load_has_the_use_of_the_cache(engine: TrtllmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trtllm, "STATS_INTERVAL_S", 0.01)
+    assert engine.load().kv_used is None
+    await run(engine, request())
+    await eventually(lambda: engine.load().kv_used is not None)
+
+
+async def test_a_reader_that_falls_behind_is_told() -> None:
+    queue = KvEventQueue()
+    queue.put([BlocksStored(None, [(i, [i])]) for i in range(MAX_EVENTS + 1)])
+    queue.close()
+    assert [event async for event in queue.read()] == [CacheCleared()]
+
+
+@BOTH
+async def test_stop_aborts_ends_and_shuts_down(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    deltas = listen(engine, request(max_tokens=3000))
+    await asyncio.wait_for(anext(deltas), WAIT_S)
+    rest = asyncio.create_task(run_rest(deltas))
+    await asyncio.wait_for(engine.stop(5.0), WAIT_S)
+    assert (await rest)[-1].finish is FinishReason.CANCELLED
+    assert fake_trtllm.LLM.last.shutdowns == 1
+    assert not [thread for thread in threading.enumerate() if thread.name in {"trtllm-stats", "trtllm-kv"}]
+
+
+async def run_rest(deltas: Any) -> list[Delta]:
+    return [delta async for delta in deltas]
+
+
+@OLD
+async def test_stop_keeps_its_deadline(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    release = threading.Event()
+    fake_trtllm.LLM.last.shutdown = lambda: release.wait(WAIT_S)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await engine.stop(0.2)
+    assert loop.time() - started < WAIT_S / 2, "it did not wait for the shutdown"
+    release.set()
+
+
+async def test_it_says_what_is_missing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
+    with pytest.raises(ImportError, match="tensorrt_llm"):
+        await open_engine("trtllm", WorkerConfig(model=str(model), engine="trtllm")).start()
+
+
+@BOTH
+async def test_what_the_constructor_says_is_passed_on(fake_trtllm: Any, model: Path) -> None:
+    config = WorkerConfig(model=str(model), engine_args={"tensor_paralell_size": 2})
+    with pytest.raises(EngineFailed, match="invalid argument: tensor_paralell_size"):
+        await TrtllmEngine(config).start()
