@@ -1,4 +1,4 @@
-"""What the load must know of an API: how to ask, and which bytes of the answer mean what. Pure.
+"""Describes each API for the load generator: its requests, and how to recognize the events of its streams. Pure.
 
 A new API is a class here that fits `Api` and a line in `APIS`.
 """
@@ -20,7 +20,7 @@ class Tool(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """What is asked, in no API's form."""
+    """A request, independent of the API."""
 
     user: str
     system: str = ""
@@ -29,11 +29,11 @@ class Prompt(Struct, frozen=True):
     preamble: bool = False
     """Dressed as an agent's request: billing line, identity, cache marks, metadata."""
     thinking: bool = False
-    """The model may think. Where it may not, what a script says is text from its first token on."""
+    """Reasoning is on. Where it is off, the output of a script is text from its first token."""
 
 
 class Tokens(Struct, frozen=True):
-    """Token counts as the server told them."""
+    """Token counts as the server reported them."""
 
     prompt: int
     output: int
@@ -155,7 +155,7 @@ class Chat:
         return _openai_tokens(data.get("usage") if data else None, "prompt", "completion")
 
     def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
-        """See `Api.call_done`: the API has no event for it, so the dispatch is asked for."""
+        """See `Api.call_done`: the API has no event for it, so the request enables dispatch events."""
         return next((time for time, event in events if b"event: tool_call_dispatch" in event), None)
 
 

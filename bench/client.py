@@ -99,7 +99,7 @@ class Client:
         return exchange
 
     async def warm(self, connections: int) -> None:
-        """Opens connections ahead, unless each request has its own. What fails here, an exchange will tell."""
+        """Opens connections in advance, unless each request has its own. A failure here shows in the exchange."""
         with suppress(OSError):
             while self._mode != "fresh" and len(self._idle) < connections:
                 self._idle.append(await self._connect())

@@ -28,7 +28,7 @@ class Clock(Protocol):
 
     name: str
     marks: tuple[Mark, ...]
-    """What it can tell."""
+    """The tokens whose times it has."""
 
     def left_at(self, mark: Mark, play_id: str, turn: str) -> int | None:
         """When that token left, in ns; None: unknown.
@@ -58,7 +58,7 @@ class Marks:
 
 
 class Tap:
-    """Listens to the token frames on the bus. What it knows is later than the worker by one hop over the bus."""
+    """Reads the token frames on the bus. Its times are later than the worker's by one hop over the bus."""
 
     name = "bus"
     marks: tuple[Mark, ...] = ("close",)

@@ -1,4 +1,4 @@
-"""Whether a server says the same however busy it is: streams in a form that does not depend on load. Pure.
+"""Brings streams into a form that does not depend on the load of the server, for comparison. Pure.
 
 How a text is cut into deltas depends on load, and nothing else may. So deltas that follow each other in one place are
 joined, and every other event is kept whole and in its order. What must differ between two answers is replaced: ids, by
@@ -21,7 +21,7 @@ _UNIQUE = frozenset({"sequence_number", "obfuscation", "service_tier"})
 
 
 class NotAStream(Exception):
-    """The bytes are no event stream of this API; the text says what is wrong with them."""
+    """The bytes are no event stream of this API; the text describes the error."""
 
 
 def canonical(api: str, stream: bytes) -> list[Event]:
@@ -156,7 +156,7 @@ class Names:
 
 
 def _whole(value: dict[str, Any]) -> dict[str, Any]:
-    """Token counts whatever the engine still had in its cache."""
+    """Token counts, independent of the engine's cache."""
     if "cache_read_input_tokens" in value:
         cached = value["cache_read_input_tokens"] or 0
         return value | {"input_tokens": value["input_tokens"] + cached, "cache_read_input_tokens": 0}

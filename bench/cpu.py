@@ -22,7 +22,7 @@ class Memory(Struct, frozen=True):
     peak: float
     """The largest `rss` so far."""
     pss: float = 0.0
-    """Resident; each page is divided among the processes that share it. 0: the kernel does not say."""
+    """Resident; each page is divided among the processes that share it. 0: not reported by the kernel."""
 
 
 class Meter:

@@ -145,7 +145,7 @@ class Exchange:
             previous = time
 
     def tokens(self, api: Api) -> Tokens | None:
-        """The token counts that the answer tells."""
+        """The token counts in the answer."""
         return api.tokens(self.tail)
 
     def each(self) -> list[tuple[int, bytes]]:

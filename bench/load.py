@@ -71,7 +71,7 @@ def arguments(
 
 
 async def run(asked: argparse.Namespace, stack_arguments: Sequence[str], say: Say) -> report.Run:
-    """Everything that was asked for. Raises StackFailed, ValueError, OSError, aiohttp.ClientError."""
+    """Runs all requested cases. Raises StackFailed, ValueError, OSError, aiohttp.ClientError."""
     if asked.url is None:
         say("starting a stack of our own")
     async with open_run(asked, stack_arguments) as (opened, site):
@@ -106,7 +106,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def understand(asked: argparse.Namespace) -> argparse.Namespace:
-    """Fills in what follows from what was said."""
+    """Fills in options that follow from others."""
     asked.scenario = asked.scenario or list(SCENARIOS)
     if asked.quick:
         asked.requests, asked.streams, asked.each, asked.duration = 6, [1, 16], 1, 3.0

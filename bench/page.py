@@ -30,7 +30,7 @@ CPU_LOADS = ((64, 10.0), (64, 0.0), (256, 0.0))
 def generated(record: Record, name: str) -> str:
     """The page's part that follows from a record; `name` is the result's file."""
     found = lines_of(record)
-    parts = [_heading(record, name), _targets(found, record), _contents(record)]
+    parts = [record_heading(record, name), _targets(found, record), _contents(record)]
     groups = dict.fromkeys(line.group for line in found)
     for group in groups:
         some = [line for line in found if line.group == group]
@@ -64,7 +64,7 @@ PLOTS_OF: dict[str, Sequence[str]] = {
 }
 
 
-def _heading(record: Record, name: str) -> str:
+def record_heading(record: Record, name: str) -> str:
     machine = record.machine
     sides = "; ".join(side.described for side in record.sides)
     where = f"{machine.cores} cores, {machine.processor}, {machine.system}, Python {machine.python}"

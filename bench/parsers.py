@@ -22,7 +22,7 @@ from bench.parsers_streams import TOOL, TOP, Load, Tokenizer
 from bench.report import this_machine
 from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, BlockStart, Delta, FinishReason
-from services.parser import families, open_parser
+from services.families import families, open_parser
 
 README: Final = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- bench.parsers -->", "<!-- /bench.parsers -->"
@@ -66,7 +66,7 @@ class Cell:
 
     rounds: list[float] = field(default_factory=list)
     right: bool = True
-    """It said what the stream says."""
+    """Its output equals the content of the stream."""
     failure: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""What the parsers are fed: prose, reasoning and a long string argument, as each family writes them, in tokens."""
+"""The input of the parsers: prose, reasoning and a long string argument in the notation of each family, as tokens."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, Final
 
-from services.parser import families
+from services.families import families
 
 TOP: Final = (
     *("qwen3_coder", "deepseek_v4", "glm47", "kimi_k2", "gpt_oss", "minimax_m2", "kimi_k3", "minimax_m3"),
@@ -60,7 +60,7 @@ _BEFORE_CALL: Final = {"kimi_k3": "<|close|>response<|sep|>"}
 
 @dataclass(frozen=True)
 class Load:
-    """A stream, as tokens, with what it says."""
+    """A stream as tokens, with its content."""
 
     tokens: tuple[str, ...]
     reasoning: str
@@ -77,7 +77,7 @@ def words(text: str, markers: tuple[str, ...] = ()) -> list[str]:
 
 
 class Tokenizer:
-    """As much of a tokenizer as parsers ask for: markers are single tokens, everything else is words.
+    """The part of a tokenizer that parsers need: markers are single tokens, everything else is words.
 
     Only stop tokens are special: a server whose parser needs the others as text gets them so.
     """

@@ -1,4 +1,4 @@
-"""What a suite measures on every side, in the order in which it does."""
+"""The parts of a suite: the measurements on every side, in order."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ BOTH: tuple[Mode, ...] = ("keepalive", "fresh")
 
 
 class Sizes(Struct, frozen=True):
-    """How much of everything."""
+    """The sizes of all parts."""
 
     idle_s: float = 3.0
     hold_streams: int = 1000
@@ -72,7 +72,7 @@ Part: TypeAlias = Callable[[Site, Sizes], AsyncIterator[Row]]
 
 
 async def idle(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
-    """What a side costs while nobody asks: memory, and what it takes from the other side's measurements."""
+    """The cost of an idle side: memory, and the CPU that it takes from the other side's measurements."""
     yield await scenarios.idle(site, sizes.idle_s)
 
 
@@ -161,7 +161,7 @@ async def dispatch(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
 
 
 async def flat_out(site: Site, sizes: Sizes) -> Row:
-    """The most that a stack gives, whatever it is made of."""
+    """The maximum throughput of a stack."""
     rows = scenarios.stream(
         site, clients=[sizes.scale_streams], delays_ms=[0.0], tokens=sizes.tokens, mode="keepalive", each=4
     )
@@ -177,7 +177,7 @@ PARTS: dict[str, Part] = {
     "hold": hold,
 }
 SESSIONS: Sequence[Sequence[str]] = (("ttft", "growth", "stream", "dispatch", "contents"), ("idle", "hold"))
-"""Parts of one session share a stack; each session has stacks that nobody has used: caches that are filled by long
-prompts do not count as memory of streams."""
+"""Parts of one session share a stack; each session has fresh stacks, so that caches filled by long prompts do
+not count as memory of streams."""
 TOKENIZING: Sequence[str] = ("ttft", "growth")
 """The parts that differ with a peer's tokenizer."""

@@ -1,4 +1,4 @@
-"""`python -m bench.prefixes`: what a prefix that changes costs an agent, and what it costs here.
+"""`python -m bench.prefixes`: measures what a changing prefix costs.
 
 The experiment with which Dynamo's authors argue for stable prefixes, on any server: a long prompt (`--tokens`), asked
 again and again with a new tail, as an agent does from turn to turn.
@@ -38,7 +38,7 @@ CHARS_PER_TOKEN = 4.5
 """Of the demo model's tokenizer on this text; what a prompt really had is in the results."""
 THINKING_TOKENS = 500
 PREFILL_TOKENS_PER_S = 60_000
-"""The script engine's, where the stack is our own and nothing else is asked for."""
+"""The script engine's, used where the stack is our own and no other is given."""
 RATIOS = {
     "header left in / stripped": ("header left in", "header stripped"),
     "header stripped / stable": ("header stripped", "header stable"),
@@ -62,7 +62,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     variant: str
     first: Turn
-    """Of a prompt that nobody had seen."""
+    """Of a prompt seen for the first time."""
     ttft_ms: float
     """Median."""
     prompt_tokens: int
@@ -175,7 +175,7 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
 
 
 async def measure(http: aiohttp.ClientSession, name: str, variant: Variant, requests: int) -> Figures:
-    """One variant: the first request is the price of a new prompt, the others are what is asked for."""
+    """One variant: the first request measures a new prompt, the others are the result."""
     first, *turns = [await ask(http, variant(number)) for number in range(requests + 1)]
     return Figures(
         name,

@@ -26,16 +26,16 @@ from bench.report import RESULTS, Machine, now, this_machine
 from bench.stats import Spread, spread
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.frames import TurnRequest, pack_ids
-from services.cli.demo_model import build_demo_model
-from services.frontend.dialects.messages.request import parse
-from services.preprocessor.encoding import Encoder
-from services.preprocessor.generation import generate_request
-from services.preprocessor.history import History
+from services.cli.demo.model import build_demo_model
+from services.frontend.apis.messages.request import parse
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.prompt.assembly import Prompt, assemble
+from services.preprocessor.prompt.generation import generate_request
+from services.preprocessor.prompt.history import History
 from services.preprocessor.request_decoder import RequestDecoder
-from services.preprocessor.segments import Cuts, TokenIds
 from services.runtime.config import PreprocessorConfig
+from services.tokenization.encoder import Encoder
+from services.tokenization.segments import Cuts, TokenIds
 
 README: Final = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- bench.prepare -->", "<!-- /bench.prepare -->"
@@ -132,7 +132,7 @@ def large(kind: str, count: int) -> Iterator[bytes]:
 
 
 def session(turns: int) -> Iterator[bytes]:
-    """An agent's loop: each turn of the model thinks, says something and reads a file, and adds as much text as any."""
+    """An agent loop: each turn of the model has reasoning, text and a call of the same size."""
     prompt = make_prompt("large", "same", "")
     system, tools = (
         [Text(prompt.system[:20_000])],

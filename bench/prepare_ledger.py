@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Reasoning, Text, Turn
 from schemas.frames import TurnRequest, pack_ids
 from schemas.ledger import LedgerEntry
-from services.parser.turn_keys import key_arguments, squeeze, turn_key
-from services.preprocessor.ledger import Ledger
+from services.ledger.keys import key_arguments, squeeze, turn_key
+from services.ledger.recall import Ledger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.prompt.assembly import Prompt, assemble
 
 ROOM = 256 << 20
 
@@ -43,9 +43,9 @@ def play(requests: Iterable[TurnRequest], setup: ModelSetup) -> list[tuple[float
 
 def _commit(ledger: Ledger, setup: ModelSetup, prompt: Prompt, turn: Turn, number: int) -> None:
     """What the demo model's parser would commit for this turn."""
-    seat = prompt.found.seat if prompt.found is not None else None
+    context = prompt.found.context if prompt.found is not None else None
     reasoning, said, call = turn.parts
-    assert seat is not None
+    assert context is not None
     assert isinstance(reasoning, Reasoning)
     assert isinstance(said, Text)
     assert isinstance(call, Call)
@@ -55,8 +55,8 @@ def _commit(ledger: Ledger, setup: ModelSetup, prompt: Prompt, turn: Turn, numbe
     ledger.add(
         LedgerEntry(
             model=ledger.model.name,
-            key=turn_key(seat.state, squeeze(said.text), [(call.name, key_arguments(call.arguments))]),
-            seat=seat,
+            key=turn_key(context.state, squeeze(said.text), [(call.name, key_arguments(call.arguments))]),
+            context=context,
             ids=pack_ids(setup.encoder.encode(text)),
             closed=True,
             in_reasoning=prompt.in_reasoning,

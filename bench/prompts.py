@@ -93,7 +93,7 @@ def make_body(api: Api, model: str, *, size: Size, kind: Kind, play: str, seed: 
 
 
 def make_prompt(size: Size, kind: Kind, play: str, seed: int = 0) -> Prompt:
-    """What is asked. `NUMBER` stands where requests are to differ."""
+    """The user message. `NUMBER` is replaced, so that requests differ."""
     source = random.Random(f"{size} {seed}")
     head = f"Session {NUMBER.decode()}. " if kind in ("head", "fresh") else ""
     tail = "" if kind == "same" else f" ({NUMBER.decode()})"

@@ -77,7 +77,7 @@ class Record(Struct):
 
     @property
     def failed(self) -> list[str]:
-        """What went wrong, in words; of our own side only, as a peer may refuse what it does not know."""
+        """What went wrong, in words; of our own side only, as a peer may refuse unsupported fields."""
         problems = [f"{e.side}, {e.part}: {e.problem}" for e in self.entries if e.problem]
         ours = [row for e in self.entries if e.side == self.sides[0].name for row in e.rows if row.failed]
         problems += [f"{row.case.scenario} {row.case.api} {row.case.prompt}: {next(iter(row.errors))}" for row in ours]
@@ -85,7 +85,7 @@ class Record(Struct):
 
 
 def save(record: Record, path: Path) -> None:
-    """Writes the record; whoever reads the file sees all of it or the one before."""
+    """Writes the record; readers see the complete file or the previous one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_bytes(msgspec.json.encode(record) + b"\n")

@@ -1,4 +1,4 @@
-"""What a run leaves behind: a row for each case that was measured. Pure."""
+"""The result of a run: a row for each measured case. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Case(Struct, frozen=True):
     rate_per_s: float | None = None
     script: str = ""
     clock: str = ""
-    """What told when a call was complete in the worker, and which of its tokens is meant."""
+    """The source of the time at which a call was complete in the worker, and the token that completes it."""
 
 
 class Row(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Row(Struct, frozen=True):
     gap_ms: Spread | None
     """Between one read with output and the next."""
     worst_gap_ms: Spread | None
-    """Of each stream, the longest time without output: the spread over streams says whether one was starved."""
+    """Of each stream, the longest time without output: the spread over streams shows whether one was starved."""
     send_lag_ms: Spread | None
     """How late the client sent: above all this shows a client at its limit."""
     cost: Cost
@@ -62,7 +62,7 @@ class Row(Struct, frozen=True):
     """From the token of `case.clock` leaving the worker to the event that completes the call for the client. Negative
     where a call is complete for the server before that token."""
     dispatch_missing: int = 0
-    """Calls that did not arrive, or of which nothing is known in the worker."""
+    """Calls that did not arrive, or for which the worker has no time."""
     turn_end_ms: Spread | None = None
     """The same from the call's last token to the end of the turn."""
     runs: int = 1

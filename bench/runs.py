@@ -1,4 +1,4 @@
-"""What one run does: opens the site that was asked for, goes through the cases."""
+"""One run: opens the requested site and runs the cases."""
 
 import argparse
 import time
@@ -61,7 +61,7 @@ async def open_run(asked: argparse.Namespace, stack_arguments: Sequence[str]) ->
 
 
 async def cases(site: Site, asked: argparse.Namespace, say: Say) -> list[Row]:
-    """Goes through the cases in the order in which they were asked for."""
+    """Runs the cases in the requested order."""
     rows = []
     for scenario in asked.scenario:
         async for row in _scenario(scenario, site, asked):
@@ -102,7 +102,7 @@ def _scenario(name: str, site: Site, asked: argparse.Namespace) -> AsyncIterator
 
 
 def brief(row: Row) -> str:
-    """One line on a row, for those who wait."""
+    """One line on a row, printed as progress."""
     case = row.case
     what = case.prompt or case.script or (f"{case.rate_per_s:g}/s" if case.rate_per_s else f"{case.clients} streams")
     pace = "" if case.delay_ms is None else f" {case.delay_ms:g} ms"
@@ -126,7 +126,7 @@ async def first_model(url: str, key: str | None) -> str:
 
 
 async def token_ids(url: str, model: str, text: str, key: str | None) -> list[int]:
-    """Token ids of a text, as Turnwire tells them. Raises ValueError where the server does not."""
+    """Token ids of a text, from Turnwire. Raises ValueError where the server does not."""
     told = await _ask("POST", url, "/v1/tokenize", key, {"model": model, "prompt": text})
     if not isinstance(told, dict) or not told.get("tokens"):
         raise ValueError(f"{url} does not tell the token ids of {text}, which --nats needs")

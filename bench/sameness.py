@@ -1,4 +1,4 @@
-"""The comparison of contents on a running stack: what it says at full load, and what it says at leisure."""
+"""Compares the contents of streams on a running stack at full load and one at a time."""
 
 import json
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ class Check(Struct, frozen=True):
     events: int
     """Events of these streams, deltas as they came."""
     slow_events: int
-    """Events of one stream for each script, at leisure."""
+    """Events of one stream for each script, one at a time."""
     differing: list[str]
-    """How streams differ from what the slow run said; empty: not at all."""
+    """How streams differ from those of the slow run; empty: not at all."""
 
 
 async def compare(site: Site, streams: int, tokens: int) -> Check:

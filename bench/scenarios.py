@@ -76,7 +76,7 @@ async def hold(
 
 
 async def idle(site: Site, seconds: float) -> Row:
-    """What the processes cost while nobody asks anything."""
+    """The cost of the processes while there are no requests."""
 
     async def run() -> list[Exchange]:
         await asyncio.sleep(seconds)

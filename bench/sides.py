@@ -107,7 +107,7 @@ class Dynamo(Struct, frozen=True):
         return ("stream",) if self.mock_engine else TOKENIZING if self.flags else PARTS
 
     def fit(self, sizes: Sizes) -> Sizes:
-        """See `Side.fit`. The mock engine has a pace of its own, and is asked on Messages only."""
+        """See `Side.fit`. The mock engine has a pace of its own, and is measured on Messages only."""
         return replace(sizes, delays_ms=(0.0,), side_streams=()) if self.mock_engine else sizes
 
     @asynccontextmanager

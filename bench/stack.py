@@ -44,7 +44,7 @@ class _Ready(msgspec.Struct):
 
 
 class StackFailed(Exception):
-    """It did not come up; the text is the end of what it said."""
+    """The stack did not start; the text is the end of its output."""
 
 
 @asynccontextmanager

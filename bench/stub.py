@@ -1,4 +1,4 @@
-"""A server that says what it was told to, as cheaply as asyncio can: the client's own ceiling is measured against it.
+"""A minimal asyncio server with canned output, against which the client's own ceiling is measured.
 
 `python -m bench.stub [--tokens N] [--batch N]` listens on a free port, says which, and runs until it is ended.
 """

@@ -1,4 +1,4 @@
-"""What a suite says, in lines: one figure of one case, of every side, beside its target. Pure but for the table."""
+"""The results of a suite in lines: one figure of one case for every side, beside its target. Pure but for the table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias

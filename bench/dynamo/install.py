@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.dynamo import VERSION
 
 DYNAMO = (f"ai-dynamo=={VERSION}", f"ai-dynamo-runtime=={VERSION}")
-"""Without what they ask for: one of it, which only its planner needs, is not on PyPI."""
+"""Installed without dependencies: one of them, which only the planner needs, is not on PyPI."""
 NEEDED = (
     "aiohttp>=3.14.3,<4",
     "certifi",
@@ -31,7 +31,7 @@ NEEDED = (
     "uvloop>=0.21",
     "zstandard>=0.23,<1",
 )
-"""What its frontend and a worker import, in the versions that its wheels ask for."""
+"""Packages that its frontend and a worker import, in the versions that its wheels require."""
 
 
 def home() -> Path:
@@ -45,7 +45,7 @@ def interpreter() -> Path:
 
 
 def installed() -> bool:
-    """The wanted version is there."""
+    """Whether the required version is installed."""
     if not interpreter().exists():
         return False
     look = "from importlib.metadata import version; print(version('ai-dynamo'), version('ai-dynamo-runtime'))"

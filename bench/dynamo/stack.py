@@ -86,7 +86,7 @@ def _mock_engine(model: Path) -> Sequence[str]:
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    """Everything stays on the loopback and in `directory`; nothing is asked of a model hub."""
+    """Everything stays on the loopback and in `directory`; no model hub is used."""
     return os.environ | {
         "PYTHONPATH": str(ROOT),
         "DYN_FILE_KV": str(directory / "discovery"),
@@ -110,7 +110,7 @@ async def _start(command: Sequence[str], environment: Mapping[str, str], log: Pa
 
 
 async def _ready(url: str, running: Mapping[str, asyncio.subprocess.Process], directory: Path) -> None:
-    """Returns once the model is served. Asks it nothing: what a process is asked first shapes its tokenizer's cache.
+    """Returns once the model is served. Sends no request, since the first one shapes the tokenizer's cache.
 
     Raises StackFailed.
     """

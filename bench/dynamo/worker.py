@@ -24,11 +24,11 @@ from dynamo.runtime import DistributedRuntime  # type: ignore[import-not-found]
 from tokenizers import Tokenizer
 
 from schemas.conversation import Sampling
-from services.worker.engines.script_player import (
+from services.worker.engines.script.player import (
     PROSE,
+    Action,
     Compiled,
-    Cue,
-    Directive,
+    PlayDirective,
     Script,
     compile_script,
     find_directive,
@@ -76,19 +76,19 @@ class Player:
         self._scripts: dict[str, Script] = {}
         for path in sorted(scripts.iterdir()):
             self._scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
-        self._prose = self._encode(PROSE)
+        self._prose = self.encode(PROSE)
         self._compiled = lru_cache(64)(self._compile)
         self._marks = os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if marks else -1
         self._steps = Steps()
 
     async def generate(self, request: dict[str, Any], context: Any) -> AsyncIterator[dict[str, Any]]:
-        """One answer, as Dynamo wants its chunks."""
+        """One answer, in the chunks that Dynamo expects."""
         directive = self._directive(request["token_ids"])
         limit = (request.get("stop_conditions") or {}).get("max_tokens") or DEFAULT_MAX_TOKENS
         script = self._compiled(directive.name, directive.n)
         play = perform(script, Sampling(max_tokens=limit), self._eos, self._eos, self._prose)
         period_ns = round((directive.delay_ms or 0) * 1e6)
-        marks = [(at, cue) for at, cue in play.cues if cue.kind == "mark"]
+        marks = [(at, cue) for at, cue in play.actions if cue.kind == "mark"]
         for at, token in enumerate(play.ids):
             if period_ns and at:
                 await self._steps.wait(period_ns)
@@ -103,26 +103,26 @@ class Player:
             self._mark(directive, cue)
         yield {"token_ids": [] if play.stop_id is None else [play.stop_id], "finish_reason": play.finish.value}
 
-    def _directive(self, prompt: Sequence[int]) -> Directive:
+    def _directive(self, prompt: Sequence[int]) -> PlayDirective:
         found = find_directive(self._tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
         if found is None:
             raise ValueError("the prompt names no script: [[play NAME n=16]]")
         return found
 
     def _compile(self, name: str, n: int) -> Compiled:
-        return compile_script(self._scripts[name], self._encode, self._prose, n)
+        return compile_script(self._scripts[name], self.encode, self._prose, n)
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def _mark(self, directive: Directive, cue: Cue) -> None:
+    def _mark(self, directive: PlayDirective, cue: Action) -> None:
         if self._marks >= 0:
-            # One write each, so that whoever reads the file sees whole lines.
+            # One write each, so that readers of the file see complete lines.
             os.write(self._marks, f"{directive.id} {cue.text} {time.monotonic_ns()}\n".encode())
 
 
 async def serve(asked: argparse.Namespace) -> None:
-    """Registers the model and answers until the process is told to end."""
+    """Registers the model and serves until the process is stopped."""
     loop = asyncio.get_running_loop()
     runtime = DistributedRuntime(loop, "file", "tcp")
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""What real clients make of a turn when they send it back: bodies of all three APIs (clients.md §3.2, §4.6, §5)."""
+"""What real clients make of a turn when they send it back: bodies of all three APIs."""
 
 import json
 import re
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.conversation import Conversation
-from services.frontend.dialects.chat.dialect import Chat
-from services.frontend.dialects.messages.request import parse as parse_messages
-from services.frontend.dialects.responses.dialect import Responses
+from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.messages.request import parse as parse_messages
+from services.frontend.apis.responses.dialect import Responses
 
 JSON = {"content-type": "application/json"}
 
@@ -70,7 +70,7 @@ def claude_code(dialogue: Dialogue) -> Conversation:
 
 
 def claude_code_omitted(dialogue: Dialogue) -> Conversation:
-    """With `thinking.display: omitted`, as its subagents ask: signatures without text."""
+    """With `thinking.display: omitted`, as its side agents send: signatures without text."""
     return _messages(dialogue, lambda block: {"thinking": "", "signature": block.seal})
 
 

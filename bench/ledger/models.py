@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from services.cli.demo_model import build_demo_model
-from services.parser import families
+from services.cli.demo.model import build_demo_model
+from services.families import families
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 

@@ -14,14 +14,15 @@ from bench.ledger.clients import Block, Dialogue
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from schemas.frames import ParseContext, TokenFinish
 from schemas.ledger import LedgerEntry
-from services.parser.commit import Notary, entry_of
+from services.families.writing import as_json
+from services.ledger.recall import Ledger
+from services.ledger.signer import EntrySigner
+from services.parser.ledger_entry import entry_of
 from services.parser.turn_parse import TurnParse
-from services.parser.writing import as_json
-from services.preprocessor.ledger import Ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt.assembly import Prompt
 from services.runtime.seal import Sealer
-from services.runtime.turnlog import Cursor
+from services.runtime.streams.turn_log import Cursor
 
 WORD = re.compile(r"w\d+x")
 TOOLS: list[dict[str, Any]] = [
@@ -46,7 +47,7 @@ _CALLS = (1, 1, 1, 2, 3, 4)
 
 
 class Choices(Protocol):
-    """Where chance comes from: bytes (`fuzz.stories.Choices`), or a generator."""
+    """Where chance comes from: bytes (`fuzz.generated_turns.Choices`), or a generator."""
 
     def below(self, count: int) -> int: ...
     def of(self, options: Any) -> Any: ...
@@ -79,7 +80,7 @@ class Model:
         self.choose = choose
         self._words = self._counting()
         self._turns = self._calls = 0
-        self._notary, self._sealer = Notary(b"bench"), Sealer(b"bench")
+        self._signer, self._sealer = EntrySigner(b"bench"), Sealer(b"bench")
         tokens = setup.tokenizer.backend.get_added_tokens_decoder().values()  # type: ignore[union-attr]
         contents = sorted((token.content for token in tokens), key=len, reverse=True)
         self._added = re.compile("(" + "|".join(map(re.escape, contents)) + ")")
@@ -95,7 +96,7 @@ class Model:
         parse = self._parsed(prompt, ids, reason)
         hidden = self.ledger.model.vocabulary.hidden(self.setup.family.markers)
         entry = entry_of(parse, self.ledger.model.vocabulary.open(hidden))
-        signed = None if entry is None else self._notary.sign(entry)
+        signed = None if entry is None else self._signer.sign(entry)
         return Output(list(parse.ids), self.ledger.reader.text_of(parse.ids), _blocks(parse), signed)
 
     def say(self) -> str:
@@ -109,7 +110,9 @@ class Model:
 
     def _text(self, prompt: Prompt) -> str:
         style, pieces = self.setup.family.style, []
-        closed = not prompt.in_reasoning and bool(prompt.found and prompt.found.seat and prompt.found.seat.lead)
+        closed = not prompt.in_reasoning and bool(
+            prompt.found and prompt.found.context and prompt.found.context.opening
+        )
         thinks = bool(style.reasoning) and not closed
         opened = prompt.in_reasoning
         for kind in self._plan(thinks):
@@ -201,7 +204,7 @@ class Model:
             tools=prompt.tools,
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
-            ledger=prompt.found.seat,
+            ledger=prompt.found.context,
         )
         parse = TurnParse(f"t{self._turns}", 1, context, "w")
         parse.start(self.ledger.model.vocabulary, self._sealer)

@@ -7,10 +7,10 @@ from functools import partial
 from bench.ledger.clients import Client
 from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
 from schemas.events import FinishReason
-from services.preprocessor.ledger import Ledger
+from services.ledger.recall import Ledger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.prompt.assembly import Prompt, assemble
 from services.runtime.seal import Sealer
 
 ROOM = 1 << 28
@@ -29,15 +29,15 @@ class Before:
         return [*self.prompt.ids, *self.output.ids]
 
     @property
-    def front(self) -> str:
+    def head(self) -> str:
         """The prompt's text up to where the turn's reasoning is opened or left out."""
-        seat = self.prompt.found.seat if self.prompt.found else None
-        return self.prompt.text[: seat.front] if seat else self.prompt.text
+        context = self.prompt.found.context if self.prompt.found else None
+        return self.prompt.text[: context.head_chars] if context else self.prompt.text
 
     def kept_in(self, text: str) -> bool:
         """Whether a prompt's text shows the turn behind the same text, every word of it once and in order."""
-        front, words = self.front, self.output.words
-        return text.startswith(front) and WORD.findall(text[len(front) :])[: len(words)] == words
+        head, words = self.head, self.output.words
+        return text.startswith(head) and WORD.findall(text[len(head) :])[: len(words)] == words
 
 
 @dataclass
