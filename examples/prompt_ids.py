@@ -1,0 +1,23 @@
+"""The prompt core alone: a conversation as the token ids of a model: python examples/prompt_ids.py [MODEL]
+
+MODEL is a directory or hub id with a tokenizer and a chat template. Without it, the demo model is made, in seconds.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from services.cli.demo.model import build_demo_model
+from services.preprocessor.library import prompt_ids
+
+conversation = Conversation(
+    model="example",
+    system=[Text("You are a coding agent.")],
+    turns=[Turn("user", [Text("What is in this directory?")])],
+    tools=[ToolSpec("ls", "Lists files.", {"type": "object", "properties": {"path": {"type": "string"}}})],
+)
+with tempfile.TemporaryDirectory() as directory:
+    model = sys.argv[1] if len(sys.argv) > 1 else str(build_demo_model(Path(directory)))
+    ids = prompt_ids(model, conversation)
+print(f"{len(ids)} tokens: {ids}")
