@@ -1,7 +1,9 @@
 # make up     everything on this machine, ready for Claude Code     make up ARGS="--port 9000"
-# make test   the test suite                                        make test ARGS="tests/cli -x"
-# make clients  long sessions of Claude Code, Codex, opencode and OpenClaw from npm, and the SDKs' own tests
+# make test   the test suite, within five minutes on two cores      make test ARGS="tests/cli -x"
+# make test-all  every test: long properties, API fuzzing, soak, real clients, containers
+# make clients  only the sessions of real clients from npm and PyPI
 # make lint   style, types, import contracts
+# make docs   the documentation site, built strictly into site/
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
 # make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--repeat 5 --fastokens --mocker"
 # make fuzz-api URL=http://127.0.0.1:8000   a running server against its own OpenAPI document
@@ -10,6 +12,8 @@
 SHELL := /bin/sh
 VENV ?= .venv
 ARGS ?=
+# Test processes side by side.
+JOBS ?= logical
 TORCH := torch==2.13.0
 # Published chat templates. Without its own dependencies the package is data.
 TEMPLATES := trl==1.16.0
@@ -27,7 +31,7 @@ BIN := $(VENV)/bin
 COMMA := ,
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up test clients lint bench bench-peer fuzz-api clean
+.PHONY: help up test test-all clients lint docs bench bench-peer fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -36,10 +40,17 @@ up: $(RUN_ENV)
 	@exec $(BIN)/turnwire up $(ARGS)
 
 test: $(TEST_ENV)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-all: $(TEST_ENV)
+	@INSTALL_AGENT_CLIENTS=1 HYPOTHESIS_PROFILE=thorough \
+		$(BIN)/python -m pytest -m '' -n $(JOBS) --dist worksteal -rs --durations 20 $(ARGS)
 
 clients: $(TEST_ENV)
 	@INSTALL_AGENT_CLIENTS=1 $(BIN)/python -m pytest tests/clients -m '' -rs --durations 10 $(ARGS)
+
+docs: $(BIN)/.docs-$(RECIPE)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
 
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .
@@ -61,7 +72,7 @@ fuzz-api: $(TEST_ENV)
 		--suppress-health-check all --warnings off $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'Turnwire needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...' >&2; exit 1; }
@@ -78,3 +89,8 @@ $(TEST_ENV): | $(BIN)/python
 	@$(PIP) -e '.[embedded,torch,test]' '$(TORCH)'
 	@$(PIP) --no-deps '$(TEMPLATES)'
 	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $(VENV)/.run-$(RECIPE) $(VENV)/.run-$(RECIPE)-torch $@
+
+$(BIN)/.docs-$(RECIPE): | $(BIN)/python
+	@echo "installing the documentation builder into $(VENV)"
+	@$(PIP) -e '.[docs]'
+	@rm -f $(BIN)/.docs-* && touch $@
