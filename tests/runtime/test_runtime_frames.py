@@ -74,14 +74,12 @@ class Source:
 class Sink:
     """Puts the streams together again."""
 
-    def __init__(self, process: Process, handled: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, process: Process) -> None:
         self.ids: dict[str, list[int]] = {}
         self.process = process
         self.given_up: list[str] = []
         self.receiver = FrameReceiver(process, "worker", self.standings, on_given_up=self.given_up.append)
         self.frames = 0
-        self.held: list[Message] = []
-        self.handled = handled
 
     async def start(self) -> None:
         await self.process.subscribe(subjects.tokens(self.process.id), self.frame)
@@ -90,9 +88,6 @@ class Sink:
         return [StreamPosition(turn, 1, len(ids)) for turn, ids in self.ids.items()]
 
     def frame(self, message: Message) -> None:
-        if not self.handled():
-            self.held.append(message)
-            return
         frame = msgspec.json.decode(message.data, type=TokenFrame)
         if not self.receiver.opens(frame.sender, frame.seq):
             return
@@ -105,12 +100,31 @@ class Sink:
             ids += entry.ids[len(ids) - entry.at :]
         self.receiver.arrived(frame.sender, frame.seq, len(message.data))
 
-    def held_bytes(self, *, last: bool = True) -> int:
-        """The size of the frames that came and were not handled, with or without the last one."""
-        return sum(len(message.data) for message in (self.held if last else self.held[:-1]))
-
     def whole(self, source: Source) -> bool:
         return self.ids == source.ids
+
+
+class StuckSink:
+    """Handles neither frames nor heartbeats until it is released."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.held: list[Message] = []
+        self.handle = self.held.append
+
+    async def start(self) -> None:
+        await self.process.subscribe(subjects.tokens(self.process.id), lambda message: self.handle(message))
+
+    def held_bytes(self, *, last: bool = True) -> int:
+        """The size of the frames that came, with or without the last one."""
+        return sum(len(message.data) for message in (self.held if last else self.held[:-1]))
+
+    def release(self) -> Sink:
+        sink = Sink(self.process)
+        for message in self.held:
+            sink.frame(message)
+        self.handle = sink.frame
+        return sink
 
 
 def harm(process: Process, seed: int) -> None:
@@ -160,10 +174,9 @@ async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
     """The engine outruns its parser: frames under way stay within the window, tokens pile up in the streams alone."""
     worker = await make_process("worker", "w")
     parser = await make_process("parser", "p", window_bytes=4096)
-    open_gate = False
-    source, sink = Source(worker, parser.id, tokens_per_frame=20), Sink(parser, lambda: open_gate)
+    source, stuck = Source(worker, parser.id, tokens_per_frame=20), StuckSink(parser)
     await source.sender.start()
-    await sink.start()
+    await stuck.start()
     parser.send_heartbeat()
     await eventually(lambda: worker.registry.get("parser", parser.id) is not None)
     for _ in range(TOKENS * 4):
@@ -171,12 +184,9 @@ async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
         if _ % 10 == 0:
             await asyncio.sleep(0)
     await worker.bus.flush()
-    await eventually(lambda: sink.held_bytes() >= 4096)
-    assert sink.held_bytes(last=False) < 4096, "only the last frame may overshoot"
-    open_gate = True
-    held, sink.held = sink.held, []
-    for message in held:
-        sink.frame(message)
+    await eventually(lambda: stuck.held_bytes() >= 4096)
+    assert stuck.held_bytes(last=False) < 4096, "only the last frame may overshoot"
+    sink = stuck.release()
     async with asyncio.timeout(60):
         while not sink.whole(source):
             await beat(worker, parser)
@@ -186,7 +196,7 @@ async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
 async def test_one_slow_receiver_does_not_hold_another(make_process: MakeProcess) -> None:
     worker = await make_process("worker", "w")
     slow, quick = await make_process("parser", "slow", window_bytes=4096), await make_process("parser", "quick")
-    stuck, sink = Sink(slow, lambda: False), Sink(quick)
+    stuck, sink = StuckSink(slow), Sink(quick)
     await stuck.start()
     await sink.start()
 
