@@ -11,7 +11,6 @@ the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 
 import asyncio
 import contextlib
-import gc
 import random
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -145,7 +144,6 @@ class TransformersEngine:
                 lambda: manager.stop(block=True, timeout=grace_s, hard_stop=True), "transformers-stop"
             )
             await asyncio.wait_for(stop, grace_s)
-        gc.collect()
 
     def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> bool:
         """Submits the request. False: the library takes nothing any more."""
