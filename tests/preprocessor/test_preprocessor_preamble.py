@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Media, Result, Text, Turn
@@ -37,6 +37,14 @@ def system_after(*system: str) -> tuple[list[str], int]:
         ([HEADER.title() + "\n" + PROMPT], [PROMPT], 1),
         ([HEADER.upper()], [], 1),
         (["x-anthropic-billing-header:\n" + PROMPT], [PROMPT], 1),
+        ([HEADER + PROMPT], [PROMPT], 1),
+        ([f"{HEADER} {PROMPT}"], [f" {PROMPT}"], 1),
+        ([f"{HEADER} cch=fa690; {PROMPT} cch=1;\nMore."], [f" {PROMPT} cch=1;\nMore."], 1),
+        ([f"{HEADER[:-1]}\n{PROMPT}"], [PROMPT], 1),
+        ([HEADER.replace("; ", ";\n\t") + f"\n{PROMPT}"], [PROMPT], 1),
+        ([HEADER.replace(": ", ":\r\n ") + PROMPT], [PROMPT], 1),
+        ([f"{HEADER} \t\n{PROMPT}"], [PROMPT], 1),
+        ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"], 2),
     ],
 )
 def test_every_form_in_the_top_level_instructions(system: list[str], left: list[str], removed: int) -> None:
@@ -50,6 +58,8 @@ def test_every_form_in_the_top_level_instructions(system: list[str], left: list[
         f"Never print `{HEADER}`.",
         f"{PROMPT}\n{HEADER}\nis what the client sends.",
         "x-anthropic-billing-headers are lines",
+        "x-anthropic-billing-header: never print this line",
+        "x-anthropic-billing-header: accounts=2; of the user",
         "",
     ],
 )
@@ -88,11 +98,51 @@ def test_what_is_said_in_the_conversation_is_untouched() -> None:
     assert stripped.turns == turns
 
 
-@given(st.text(), st.sampled_from(["\n", "\r\n"]))
-def test_what_follows_the_header_stays_byte_for_byte(rest: str, end: str) -> None:
-    left, removed = system_after(HEADER + end + "." + rest)
-    assert left == ["." + rest]
-    assert removed == 1
+FIELDS = st.lists(
+    st.builds(
+        "{}={};".format,
+        st.sampled_from(["cc_version", "cc_entrypoint", "cch", "cc_is_subagent", "cc_workload"]),
+        st.text("0123456789abcdef.-", max_size=12),
+    ),
+    min_size=1,
+    max_size=4,
+)
+SPACES = st.text(" \t\r\n", max_size=3)
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> tuple[str, int]:
+    """Several headers, each joined or wrapped in some way, up to the last semicolon; and their number."""
+    texts = []
+    for fields in draw(st.lists(FIELDS, min_size=1, max_size=3)):
+        texts += [draw(SPACES), "x-anthropic-billing-header:"]
+        texts += [part for field in fields for part in (draw(SPACES), field)]
+    return "".join(texts), sum("header" in text for text in texts)
+
+
+@given(headers(), SPACES, st.text(min_size=1))
+def test_whatever_follows_the_fields_stays(header: tuple[str, int], spaces: str, rest: str) -> None:
+    """Joined to them, behind blanks or on a line of its own: only white space up to the line end goes."""
+    assume(not rest.lstrip().lower().startswith(("cc", "x-anthropic-billing-header:")) and rest.strip())
+    text, count = header
+    left, removed = system_after(text + spaces + rest)
+    assert removed == count
+    assert len(left) == 1
+    assert (spaces + rest).endswith(left[0])
+    lost = (spaces + rest).removesuffix(left[0])
+    assert lost.strip(" \t") in ("", "\n", "\r", "\r\n")
+
+
+@given(st.text("cx:;= \n-_ahbeilngdrt", max_size=80), st.booleans())
+def test_nothing_but_names_fields_and_blanks_is_ever_lost(text: str, header: bool) -> None:
+    text = (HEADER if header else "") + text
+    left, _ = system_after(text)
+    rest = left[0] if left else ""
+    assert text.endswith(rest)
+    lost = text.removesuffix(rest)
+    for name in ("x-anthropic-billing-header:", *HEADER.split()):
+        lost = lost.replace(name, " ")
+    assert all(part.startswith("cc") and "=" in part for part in lost.replace(";", " ").split())
 
 
 @given(st.lists(st.text(max_size=20), max_size=4))

@@ -3,7 +3,7 @@
 Claude Code begins its system prompt with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`.
 Part of it is a hash of the first user message; older builds change it with every request. With it, the prompts of two
 sessions of the same user share 47 characters; without it, 221,492. It is a system block of its own or, where a proxy
-merged blocks, the start of a longer one.
+merged blocks, the start of a longer one, on whose first line the instructions may go on.
 """
 
 import re
@@ -13,18 +13,24 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Part, Text, Turn
 
-_HEADERS = re.compile(r"(?:\s*x-anthropic-billing-header:[^\r\n]*(?:\r\n?|\n|\Z))+", re.IGNORECASE)
-_LINE_END = re.compile(r"\r\n?|\n")
+_NAME = r"x-anthropic-billing-header:"
+_LINE_END = r"[ \t]*+(?:\r\n?|\n|\Z)"
+_FIELD = rf"cc[a-z_]*+=[^\s;]*+(?:;|(?={_LINE_END}))"
+"""`cc_version=2.1.328.b7f;`. Only a field at the end of a line may lack the semicolon."""
+_FIELDS = rf"(?:\s*+{_FIELD})++(?:{_LINE_END})?"
+_HEADERS = re.compile(rf"(?:\s*+{_NAME}(?:{_FIELDS}|{_LINE_END}))+", re.IGNORECASE)
+_HEADER = re.compile(_NAME, re.IGNORECASE)
 P = TypeVar("P", bound=Part)
 
 
 def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
-    """The conversation without billing headers, and the number of header lines that were removed.
+    """The conversation without billing headers, and the number of headers that were removed.
 
     A header is removed where a system text begins with it: in the top-level instructions and in turns of role system or
-    developer, several in a row, in any letter case and with any line end. White space before it is removed as well,
-    what follows stays byte for byte; a block or turn with only white space left is dropped. Texts of users, the model
-    and tools stay as they are, and so does a system text that quotes the header further down.
+    developer, several in a row, in any letter case, and wrapped over lines. A header is its name and its fields, which
+    begin with `cc`; with the line end, if nothing else is on the line. White space before it is removed as well. All
+    that follows stays byte for byte, on the same line too; a block or turn with only white space left is dropped. Texts
+    of users, the model and tools stay as they are, and so does a system text that quotes the header further down.
     """
     system, removed = _strip_parts(conversation.system)
     turns: list[Turn] = []
@@ -44,7 +50,7 @@ def _strip_parts(parts: list[P]) -> tuple[list[P], int]:
         if headers is None:
             kept.append(part)
             continue
-        removed += sum(1 for line in _LINE_END.split(headers[0]) if line.strip())
+        removed += len(_HEADER.findall(headers[0]))
         if (rest := headers.string[headers.end() :]).strip():
             kept.append(replace(part, text=rest))
     return kept, removed
