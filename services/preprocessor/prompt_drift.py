@@ -2,6 +2,9 @@
 
 Each prompt of an agent should begin with the one before. Where it does not, the engine computes everything behind the
 first difference again, with every turn if the difference is a clock.
+
+Which prompt is the one before is known from the session id and the first question, and otherwise from the history: a
+request continues the one whose answers it begins with.
 """
 
 import re
@@ -12,6 +15,7 @@ from typing import Literal, TypeAlias
 from cachetools import LRUCache
 from msgspec import Struct
 
+from schemas.conversation import Call, Conversation, Text
 from services.preprocessor.prompt.next_prefix import common_prefix
 from services.tokenization.segments import TokenIds
 
@@ -21,6 +25,8 @@ as reasoning that the template drops, or a history that its client has changed."
 
 SHOWN = 60
 """Characters of a difference that are reported."""
+MAX_ALIKE = 32
+"""Sessions without an id and with the same first question that are told apart."""
 _DATE = re.compile(
     r"\d{4}-\d\d?-\d\d?|\d\d?:\d\d|\d\d?/\d\d?/\d{2,4}"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b"
@@ -41,48 +47,112 @@ class Difference(Struct, frozen=True):
     now: str
 
 
-class _LastPrompt(Struct, frozen=True):
+class SeenPrompt(Struct, frozen=True):
+    """One prompt of a session."""
+
     text: str
+    """All but the opening of the answer: what the next prompt should begin with."""
     head: int
-    """Characters of the session's first prompt."""
+    """Characters before the first answer."""
     ids: TokenIds
     tools: tuple[str, ...]
+    """The names of the tools at the front."""
+    answers: tuple[int, ...]
+    """See `answers_of`."""
 
     @property
     def size(self) -> int:
-        return len(self.text) + 4 * len(self.ids) + 512
+        """Bytes, about."""
+        return len(self.text) + 4 * len(self.ids) + 8 * len(self.answers) + 512
 
 
 class PromptWatch:
     """Compares prompts with the last one of their session. Thread-safe; bounded in bytes."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._last: LRUCache[str, _LastPrompt] = LRUCache(max_bytes, lambda prompt: prompt.size)
+        self._last: LRUCache[str, list[SeenPrompt]] = LRUCache(max_bytes, lambda alike: sum(one.size for one in alike))
+        """For each key: the last prompt of every session, newest last."""
         self._lock = threading.Lock()
 
-    def look(self, session: str, text: str, end: int, ids: TokenIds, tools: Sequence[str]) -> Difference | None:
-        """The difference to the last prompt of the session; None where there is none, or no last prompt.
+    def look(self, key: str, now: SeenPrompt, text: str, *, one_session: bool) -> Difference | None:
+        """The difference to the last prompt of the same session; None where there is none, or no last prompt.
 
-        `end`: the characters of `text` with which the next prompt should begin: all but the opening of the answer.
-        `tools`: the names of the tools at the front.
+        `key`: equal for all prompts of a session. `text`: the whole prompt. `one_session`: the client gave the key's
+        session id, so a request that continues none of its prompts has changed its history.
         """
         with self._lock:
-            before = self._last.pop(session, None)
-            now = _LastPrompt(text[:end], end if before is None else before.head, ids, tuple(tools))
-            if now.size <= self._last.maxsize:
-                self._last[session] = now
-        if before is None or text.startswith(before.text):
-            return None
-        at = len(common_prefix(before.text, text))
-        tokens = len(before.ids) - len(common_prefix(before.ids, ids))
-        was, is_now = _word_at(before.text, at), _word_at(text, at)
-        if at >= before.head:
-            cause: Cause = "history"
-        elif before.tools != now.tools:
-            return Difference("tools", tokens, *_changed_tools(before.tools, now.tools))
-        else:
-            cause = next((cause for cause, found in _CAUSES if found.search(was) and found.search(is_now)), "text")
-        return Difference(cause, tokens, was[:SHOWN], is_now[:SHOWN])
+            alike = self._last.pop(key, [])
+            before = _continued(alike, now, text, one_session=one_session)
+            if before is not None:
+                alike.remove(before)
+                now = SeenPrompt(now.text, before.head, now.ids, now.tools, now.answers)
+            alike.append(now)
+            del alike[:-MAX_ALIKE]
+            while alike and sum(one.size for one in alike) > self._last.maxsize:
+                del alike[0]
+            if alike:
+                self._last[key] = alike
+        return None if before is None or text.startswith(before.text) else _difference(before, now, text)
+
+
+def answers_of(conversation: Conversation) -> tuple[int, ...]:
+    """A hash for each of the model's turns in a history, by text and call ids: what a client sends back each time.
+
+    Whole strings are hashed, since Python keeps the hashes of those that the request decoder reuses.
+    """
+    return tuple(
+        hash(
+            (
+                *(part.text for part in turn.parts if isinstance(part, Text) and not part.text.isspace()),
+                *(part.call_id for part in turn.parts if isinstance(part, Call)),
+            )
+        )
+        for turn in conversation.turns
+        if turn.role == "assistant"
+    )
+
+
+def head_of(conversation: Conversation, text: str, end: int) -> int:
+    """How many characters of a prompt come before the first answer. `end`: of the prompt, without its turn opening.
+
+    In a session that is first seen later than at its first request, this is where the last text before the first answer
+    ends. That text is searched behind those that come before it.
+    """
+    first = next((at for at, turn in enumerate(conversation.turns) if turn.role == "assistant"), None)
+    if first is None:
+        return end
+    head = 0
+    parts = [*conversation.system, *(part for turn in conversation.turns[:first] for part in turn.parts)]
+    for part in parts:
+        if isinstance(part, Text) and (wanted := part.text.strip()) and (at := text.find(wanted, head, end)) >= 0:
+            head = at + len(wanted)
+    return head
+
+
+def _continued(alike: Sequence[SeenPrompt], now: SeenPrompt, text: str, *, one_session: bool) -> SeenPrompt | None:
+    """The prompt that this one continues. Of several, one that it begins with, or else one with which it shares most;
+    without a session id, a history that has not grown continues none: it may be another session's."""
+    found = [one for one in alike if one.answers == now.answers[: len(one.answers)]]
+    if not one_session:
+        found = [one for one in found if len(one.answers) < len(now.answers) or text.startswith(one.text)]
+    if not found:
+        return alike[-1] if alike and one_session else None
+    known = len(max(found, key=lambda one: len(one.answers)).answers)
+    found = [one for one in found if len(one.answers) == known]
+    begun = [one for one in found if text.startswith(one.text)]
+    return begun[-1] if begun else max(reversed(found), key=lambda one: len(common_prefix(one.text, text)))
+
+
+def _difference(before: SeenPrompt, now: SeenPrompt, text: str) -> Difference:
+    at = len(common_prefix(before.text, text))
+    tokens = len(before.ids) - len(common_prefix(before.ids, now.ids))
+    if before.tools != now.tools:
+        return Difference("tools", tokens, *_changed_tools(before.tools, now.tools))
+    was, is_now = _word_at(before.text, at), _word_at(text, at)
+    cause: Cause = "history"
+    if at < before.head:
+        cause = next((cause for cause, found in _CAUSES if found.search(was) and found.search(is_now)), "text")
+    return Difference(cause, tokens, was[:SHOWN], is_now[:SHOWN])
 
 
 def _word_at(text: str, at: int) -> str:
