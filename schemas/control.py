@@ -90,6 +90,8 @@ class StreamPosition(Struct, frozen=True, omit_defaults=True):
     attempt: int
     offset: int = 0
     block: int = 0
+    tokens: int = 0
+    """In event streams: the ids that came in `OutputTokens`."""
 
 
 class Replay(Struct, frozen=True, omit_defaults=True):

@@ -149,6 +149,8 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
     include_stop: bool = False
     """The stop string stays at the end of the text (vLLM's `include_stop_str_in_output`)."""
     logit_bias: dict[int, float] = {}
+    return_token_ids: bool = False
+    """The answer has the ids of prompt and output, under vLLM's name."""
 
 
 class OutputFormat(Struct, frozen=True, omit_defaults=True):

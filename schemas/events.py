@@ -75,6 +75,19 @@ class Delta(Struct, frozen=True, omit_defaults=True, tag="delta", tag_field="typ
     """Of the tokens that this text came from, where the request asked for them."""
 
 
+class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
+    """The next output tokens, where the request asked for ids: all that were decoded, in order, whatever the parser
+    makes of them. They come before the events that were made of them, and add up to `Usage.output`: the end token is
+    the last one, if the engine reported one; tokens behind a cut (stop string, only allowed call) are left out."""
+
+    at: int
+    """Output tokens of this turn that came before."""
+    ids: list[int]
+    logprobs: list[TokenLogprob | None] | None = None
+    """One for each id, where the request asked for them; `at` of each is 0. None: the engine reported none, as for
+    tokens of an earlier attempt."""
+
+
 class Dispatch(Struct, frozen=True, tag="dispatch", tag_field="type"):
     """A tool call is complete and may run now: all of it, once, right before its `block_stop`.
 
@@ -122,6 +135,8 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
     """The limit of output tokens that holds; the context window may have lowered it."""
     worker: str = ""
     parser: str = ""
+    prompt_ids: bytes = b""
+    """The prompt (`frames.pack_ids`), where the request asked for ids."""
 
 
 class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="type"):
@@ -131,6 +146,8 @@ class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="t
     blocks: int
     usage: Usage
     stop_string: str | None = None
+    tokens: int = 0
+    """How many ids came in `OutputTokens`; a receiver that has fewer missed some."""
 
 
 class Failed(Struct, frozen=True, tag="failed", tag_field="type"):
@@ -154,4 +171,6 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
 
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
-TurnEvent: TypeAlias = Prepared | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
+TurnEvent: TypeAlias = (
+    Prepared | OutputTokens | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
+)

@@ -118,6 +118,9 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """The only tools that may be called, by the names that the model sees; a call of another is text. Empty: all."""
     logprobs: int | None = None
     """How many alternatives each `TokenLogprob` has; None: no log probabilities."""
+    prompt_ids: bytes = b""
+    """The prompt (`pack_ids`), for the turn's `Prepared`, where the request asked for ids; every output token is then
+    reported too. Empty: no ids."""
     window_limited: bool = False
     """`max_tokens` is what the context window leaves, so reaching it means that the window is full."""
     ledger: LedgerContext | None = None
@@ -161,6 +164,8 @@ class TokenFinish(Struct, frozen=True, omit_defaults=True):
     reason: FinishReason
     stop_id: int | None = None
     error: ErrorInfo | None = None
+    logprobs: list[tuple[int, float]] | None = None
+    """Of `stop_id`, as in `TokenEntry.logprobs`."""
 
 
 class TokenEntry(Struct, frozen=True, omit_defaults=True):

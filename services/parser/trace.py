@@ -185,24 +185,28 @@ class Trace:
         while tokens and tokens[0].start < stop:
             token = tokens.popleft()
             if token.end > run.source:
-                found.append(self._with_alternatives(token.logprobs, run.place(max(token.start, run.source))))
+                place = run.place(max(token.start, run.source))
+                found.append(token_logprob(self._vocabulary, token.logprobs, self._top, place))
         self._passed = max(self._passed, stop)
         return found
-
-    def _with_alternatives(self, logprobs: Logprobs, at: int) -> TokenLogprob:
-        token, logprob = logprobs[0]
-        ranked = sorted(logprobs, key=lambda pair: -pair[1])[: self._top]
-        data = self._vocabulary.bytes_of(token)
-        return TokenLogprob(_text(data), logprob, at, data, [self._alternative(*pair) for pair in ranked])
-
-    def _alternative(self, token: int, logprob: float) -> TopLogprob:
-        data = self._vocabulary.bytes_of(token)
-        return TopLogprob(_text(data), logprob, data)
 
     def _trim(self) -> None:
         if self._passed > self._base:
             raw = "".join(self._raw)[self._passed - self._base :]
             self._base, self._raw = self._passed, [raw] if raw else []
+
+
+def token_logprob(vocabulary: Vocabulary, logprobs: Logprobs, top: int, at: int = 0) -> TokenLogprob:
+    """A token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`: its place."""
+    token, logprob = logprobs[0]
+    ranked = sorted(logprobs, key=lambda pair: -pair[1])[:top]
+    data = vocabulary.bytes_of(token)
+    return TokenLogprob(_text(data), logprob, at, data, [_alternative(vocabulary, *pair) for pair in ranked])
+
+
+def _alternative(vocabulary: Vocabulary, token: int, logprob: float) -> TopLogprob:
+    data = vocabulary.bytes_of(token)
+    return TopLogprob(_text(data), logprob, data)
 
 
 def _spellings(text: str) -> list[tuple[str, int, bool]]:

@@ -16,7 +16,7 @@ from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.families import TurnParser, family, open_parser
 from services.families.grammar.scanner import escaped
 from services.parser.event_builder import EventBuilder
-from services.parser.trace import Logprobs, Trace
+from services.parser.trace import Logprobs, Trace, token_logprob
 from services.runtime.seal import Sealer
 from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog
 from services.tokenization.detokenizer import Vocabulary
@@ -87,7 +87,7 @@ class TurnParse:
         self.offset = 0
         """… and its place."""
         self._may_skip = False
-        """Plain text need not pass parser and builder: there are no stop strings and no log probabilities."""
+        """Plain text need not pass parser and builder: there are no stop strings, no log probabilities and no ids."""
         self._counted = 0
 
     def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
@@ -107,11 +107,12 @@ class TurnParse:
             calls_as_text=context.calls == "none",
             trace=self.trace,
         )
-        self._may_skip = not self._builder.searches and self.trace is None
+        self._may_skip = not (self._builder.searches or self.trace or context.prompt_ids)
 
     def prepared(self, parser: str) -> Prepared:
         """The turn's first event, which each shard that parses the turn sends."""
-        return Prepared(self.context.prompt_tokens, self.context.max_tokens, self.worker, parser)
+        context = self.context
+        return Prepared(context.prompt_tokens, context.max_tokens, self.worker, parser, context.prompt_ids)
 
     def rewind(self, position: StreamPosition) -> None:
         """Moves back to the frontend's position, never forward."""
@@ -226,6 +227,20 @@ class TurnParse:
                 if self.cut is not None:
                     return
 
+    def report(self, at: int, logprobs: Sequence[Logprobs]) -> None:
+        """Logs the ids of the tokens from output index `at` on, with their log probabilities, where the request asked
+        for ids."""
+        if self.context.prompt_ids:
+            self._report(self.ids[at:], logprobs)
+
+    def _report(self, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
+        top, vocabulary = self.context.logprobs, self._vocabulary
+        found = None
+        if top is not None:
+            pairs = zip_longest(logprobs[: len(ids)], ids, fillvalue=())
+            found = [token_logprob(vocabulary, each, top) if each else None for each, _ in pairs]
+        self.log.add_tokens(ids, found)
+
     def finish(self, finish: TokenFinish) -> None:
         """The engine ended the stream."""
         if finish.reason is FinishReason.ERROR or finish.reason is FinishReason.CANCELLED:
@@ -246,6 +261,8 @@ class TurnParse:
         if reason is FinishReason.LENGTH and self.context.window_limited:
             reason = FinishReason.CONTEXT
         if self.cut is None:
+            if finish.stop_id is not None and self.context.prompt_ids:
+                self._report([finish.stop_id], [finish.logprobs or ()])
             self._end(reason, ended_by_token=finish.stop_id is not None)
 
     def interrupt(self, error: ErrorInfo) -> None:
@@ -266,7 +283,8 @@ class TurnParse:
             output=len(self.ids) + ended_by_token,
             reasoning=self.reasoning_tokens,
         )
-        self.log.append(Finish(reason, self.log.blocks, usage, stop_string))
+        tokens = usage.output if self.context.prompt_ids else 0
+        self.log.append(Finish(reason, self.log.blocks, usage, stop_string, tokens))
 
     def _parsed(self, text: str) -> list[BlockEvent]:
         """The parser's events for text that it must see."""

@@ -128,6 +128,8 @@ class Delta(Struct, gc=False):
     finish: FinishReason | None = None
     """STOP, LENGTH or CANCELLED. Errors go to `Sink.fail`."""
     stop_id: int | None = None
+    stop_logprobs: list[tuple[int, float]] | None = None
+    """As in `logprobs`, of `stop_id`; None: not requested, or the engine has none."""
 
 
 # -- the engine ---------------------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ class TokenStream:
         if delta.cached is not None:
             self.cached = delta.cached
         if delta.finish is not None:
-            self.finish = TokenFinish(delta.finish, delta.stop_id)
+            stop = [(token, _finite(value)) for token, value in delta.stop_logprobs or ()]
+            self.finish = TokenFinish(delta.finish, delta.stop_id, logprobs=stop or None)
 
     def _add_logprobs(self, delta: Delta) -> None:
         """Tokens without log probabilities (of an earlier attempt, of a step without any) keep their places."""

@@ -8,7 +8,18 @@ from msgspec import Struct
 
 from schemas import subjects
 from schemas.control import Cancel, Credit, Heartbeat, Replay, StreamPosition
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, Interrupted, Prepared, TurnEvent
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    Interrupted,
+    OutputTokens,
+    Prepared,
+    TurnEvent,
+)
 from schemas.frames import (
     CountRequest,
     DetokenizeRequest,
@@ -142,6 +153,8 @@ def event(one: TurnEvent) -> str:
             return " ".join(filter(None, (f"[{one.block}]", one.kind, one.name, one.call_id)))
         case Delta():
             return f"[{one.block}] {one.offset:>5} {msgspec.json.encode(one.text).decode()}"
+        case OutputTokens():
+            return f"tokens from {one.at} on: {ids(one.ids)}"
         case Dispatch():
             call = " ".join(filter(None, (one.name, one.call_id)))
             return f"[{one.block}] dispatch {call} {' '.join(one.arguments.splitlines())}"

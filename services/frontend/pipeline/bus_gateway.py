@@ -191,7 +191,7 @@ class BusGateway:
         """The worker died in mid-turn: another one continues behind its tokens."""
         self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
         self._supersede(turn)
-        if turn.cursor.place > (lost.block, lost.offset):
+        if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
             # The shard that sent more is gone, too. Another worker's tokens from here on would differ.
             self._fail(turn, lost.error)
             return
@@ -203,7 +203,7 @@ class BusGateway:
         """No process has the turn's tokens any more. A turn that has sent nothing yet can start again."""
         error = EngineFailed(reason).info
         self._supersede(turn)
-        if turn.cursor.place == (0, 0):
+        if turn.cursor.place == (0, 0) and not turn.cursor.tokens:
             self._resume(turn, error)
         else:
             self._fail(turn, error)

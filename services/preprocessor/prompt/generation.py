@@ -38,6 +38,7 @@ def generate_request(
         calls=calls,
         allowed=allowed_tools(conversation),
         logprobs=sampling.logprobs,
+        prompt_ids=packed if sampling.return_token_ids else b"",
         window_limited=prompt.window_limited,
         ledger=ledger_context_of(prompt, conversation),
     )

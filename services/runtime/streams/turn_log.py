@@ -8,7 +8,7 @@ what it has passed, takes what comes next, and reports a hole.
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from schemas.control import StreamPosition
@@ -22,11 +22,14 @@ from schemas.events import (
     Failed,
     Finish,
     Interrupted,
+    OutputTokens,
     TokenLogprob,
 )
 
-LoggedEvent = BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
+LoggedEvent = OutputTokens | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
 
+TOKEN_BYTES = 8
+"""A token id and its comma in JSON."""
 LOGPROB_BYTES = 100
 """A token or alternative with its log probability, in JSON."""
 
@@ -39,13 +42,15 @@ class Verdict(Enum):
 
 
 class Cursor:
-    """A position in a turn: `blocks` were started, the last of them has `length` characters and may be `stopped`."""
+    """A position in a turn: `blocks` were started, the last of them has `length` characters and may be `stopped`; and
+    `tokens` ids were passed, where there are any."""
 
-    __slots__ = ("_dispatch_due", "blocks", "ended", "length", "stopped")
+    __slots__ = ("_dispatch_due", "blocks", "ended", "length", "stopped", "tokens")
 
     def __init__(self) -> None:
         self.blocks = 0
         self.length = 0
+        self.tokens = 0
         self.stopped = True
         self._dispatch_due = False
         """The open block is a call, and its `Dispatch` has not come."""
@@ -66,11 +71,23 @@ class Cursor:
             return self._accept_stop(event)
         if isinstance(event, Dispatch):
             return self._accept_dispatch(event)
-        if isinstance(event, Finish) and (event.blocks > self.blocks or not self.stopped):
+        if isinstance(event, OutputTokens):
+            return self._accept_tokens(event)
+        if isinstance(event, Finish) and (event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens):
             return Verdict.GAP
         # An interruption ends this log and not the turn: the next attempt continues at this cursor.
         self.ended = not isinstance(event, Interrupted)
         return event
+
+    def _accept_tokens(self, event: OutputTokens) -> OutputTokens | Verdict:
+        have = self.tokens - event.at
+        if have < 0:
+            return Verdict.GAP
+        if have >= len(event.ids):
+            return Verdict.REPEAT
+        fresh = OutputTokens(self.tokens, event.ids[have:], event.logprobs and event.logprobs[have:])
+        self.tokens += len(fresh.ids)
+        return fresh
 
     def _accept_delta(self, event: Delta) -> Delta | Verdict:
         current = self.blocks - 1
@@ -129,7 +146,7 @@ class Cursor:
     def standing(self, turn: str, attempt: int) -> StreamPosition:
         """Where to replay from."""
         block, length = self.place
-        return StreamPosition(turn, attempt, length, block)
+        return StreamPosition(turn, attempt, length, block, self.tokens)
 
     def rewind(self, position: StreamPosition) -> None:
         """Moves back (never forward) to a receiver's position, so that the log is read again from there."""
@@ -139,6 +156,7 @@ class Cursor:
             # A receiver that has no text of a block may lack its start.
             self.stopped = self.length == 0
             self.blocks = block if self.stopped else block + 1
+        self.tokens = min(self.tokens, max(position.tokens, 0))
         self.ended = False
 
 
@@ -201,10 +219,13 @@ class _Block:
 class TurnLog:
     """All events of a turn so far."""
 
-    __slots__ = ("_blocks", "size", "terminal")
+    __slots__ = ("_blocks", "_ids", "_logprobs", "size", "terminal")
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
+        self._ids: list[int] = []
+        self._logprobs: list[TokenLogprob | None] = []
+        """One for each id, or none at all."""
         self.size = 0
         """Events that were appended."""
         self.terminal: Finish | Failed | Interrupted | None = None
@@ -220,12 +241,25 @@ class TurnLog:
         """Adds log probabilities of the last block's tokens, in order. They are read with the text at their places."""
         self._blocks[-1].logprobs += tokens
 
+    def add_tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None] | None) -> None:
+        """Adds output tokens, for a request that asked for ids. `logprobs`: one for each; None: it asked for none."""
+        self.size += 1
+        self._ids += ids
+        if logprobs is not None:
+            self._logprobs += logprobs
+
+    @property
+    def tokens(self) -> int:
+        """How many ids were added."""
+        return len(self._ids)
+
     def append(self, event: LoggedEvent) -> None:
-        """Adds the next event, which must be the next in order. A `Dispatch` needs no adding: `read` makes it."""
+        """Adds the next event, which must be the next in order. A `Dispatch` needs no adding: `read` makes it. Ids are
+        added by `add_tokens`."""
         if isinstance(event, Delta):
             self.add(event.text)
             return
-        if isinstance(event, Dispatch):
+        if isinstance(event, Dispatch | OutputTokens):
             return
         self.size += 1
         if isinstance(event, BlockStart):
@@ -241,6 +275,8 @@ class TurnLog:
         Returns the events and the room that is left; if that is 0, there may be more to read.
         """
         out: list[LoggedEvent] = []
+        if cursor.tokens < len(self._ids):
+            out, room = self._read_tokens(cursor, room)
         first = cursor.blocks - (not cursor.stopped)
         for index in range(first, len(self._blocks)):
             if room <= 0:
@@ -276,6 +312,18 @@ class TurnLog:
             if isinstance(self.terminal, Interrupted):
                 room -= len(self.terminal.token_ids) * 4 // 3  # in base64
         return out, max(room, 0)
+
+    def _read_tokens(self, cursor: Cursor, room: int) -> tuple[list[LoggedEvent], int]:
+        """The ids behind the cursor, before any event that was made of them: with room left, all of them."""
+        at = end = cursor.tokens
+        while end < len(self._ids) and (room > 0 or end == at):
+            room -= TOKEN_BYTES
+            if end < len(self._logprobs) and (logprob := self._logprobs[end]) is not None:
+                room -= LOGPROB_BYTES * (1 + len(logprob.top))
+            end += 1
+        cursor.tokens = end
+        tokens = OutputTokens(at, self._ids[at:end], self._logprobs[at:end] or None)
+        return [tokens], room if end == len(self._ids) else 0
 
     @property
     def end(self) -> tuple[int, int]:

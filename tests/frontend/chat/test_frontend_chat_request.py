@@ -325,7 +325,7 @@ def test_fields_that_decide_nothing_are_skipped() -> None:
         "service_tier": "flex", "store": True, "user": "u",
     }  # fmt: skip
     assert set(skipped) < named
-    plain, asked = ask().conversation, ask(**skipped, return_token_ids=True, unheard_of={"of": 1}).conversation
+    plain, asked = ask().conversation, ask(**skipped, unheard_of={"of": 1}).conversation
     assert msgspec.structs.replace(asked, client=plain.client) == plain
 
 

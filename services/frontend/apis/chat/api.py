@@ -35,6 +35,7 @@ class AnswerChoice(Struct):
     message: AnswerMessage
     finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
     logprobs: dict[str, Any] | None
+    token_ids: list[int] | None = None
 
 
 class Answer(Struct):
@@ -48,6 +49,7 @@ class Answer(Struct):
     usage: UsageAnswer
     system_fingerprint: str
     service_tier: str | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

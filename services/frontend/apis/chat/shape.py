@@ -32,6 +32,7 @@ class Shape(Struct, frozen=True):
     freeform: frozenset[str] = frozenset()
     """Names of the freeform tools."""
     logprobs: bool = False
+    """Of the content. Those of all tokens come with the ids, where these are requested."""
     include_usage: bool = False
     """The stream ends with the token counts."""
     continuous_usage: bool = False

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from schemas.events import BlockStart, BlockStop, Dispatch, Finish, Prepared, TokenLogprob, TopLogprob
+from schemas.events import BlockStart, BlockStop, Dispatch, Finish, OutputTokens, Prepared, TokenLogprob, TopLogprob
+from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
@@ -27,6 +28,8 @@ from services.frontend.apis.common.openai_chunks import ChunkCollector, ChunkStr
 _THINK = ("<think>\n", "\n</think>\n\n")
 """Around reasoning that is part of the content."""
 _CONTENT = b'{"content":'
+_UNKNOWN: dict[str, Any] = {"token": "", "logprob": None, "bytes": None, "top_logprobs": []}
+"""In place of a token whose log probability the engine did not report."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,7 +52,9 @@ class ChatStream(ChunkStream["_Choice"]):
         """The role chunk of every choice."""
         role = b'{"role":"assistant","content":"","refusal":null}'
         usage = first_usage(prepared[:1]) if self._shape.continuous_usage else None
-        return b"".join(choice.chunk(role, usage=usage) for choice in self._choices)
+        ids = [each.prompt_ids for each in prepared] or [b""] * len(self._choices)
+        pairs = zip(self._choices, ids, strict=True)
+        return b"".join(choice.chunk(role, usage=usage, prompt=prompt) for choice, prompt in pairs)
 
 
 class ChatCollector(ChunkCollector):
@@ -120,12 +125,15 @@ class _Choice:
         """Seals of reasoning since the last call."""
         self._seals_sent = 0
 
-    def chunk(self, delta: bytes, *, usage: dict[str, Any] | None = None, **fields: Any) -> bytes:
-        """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`."""
-        if not fields and usage is None:
+    def chunk(self, delta: bytes, *, usage: dict[str, Any] | None = None, prompt: bytes = b"", **fields: Any) -> bytes:
+        """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`, `token_ids`. `prompt`: its
+        packed ids."""
+        if not fields and usage is None and not prompt:
             return self._head + delta + self._tail
         ending = _encode({"logprobs": None, "finish_reason": None, **fields})
         tail = self._frame[1] if usage is None else b'],"usage":' + _encode(usage) + b"}\n\n"
+        if prompt:
+            tail = b'],"prompt_token_ids":' + _encode(unpack_ids(prompt)) + tail[1:]
         return self._head + delta + b"," + ending[1:] + tail
 
     def begin(self, event: BlockStart, out: list[bytes]) -> None:
@@ -178,6 +186,10 @@ class _Choice:
             self._stop_call(event, out)
         elif block.kind == "reasoning" and self._thinking:
             self._stop_reasoning(event, out)
+
+    def tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+        logprobs = None if event.logprobs is None else _logprobs(event.logprobs)
+        out.append(self.chunk(b"{}", token_ids=event.ids, logprobs=logprobs))
 
     def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
         if self._block is not None:
@@ -259,11 +271,12 @@ class _Choice:
         out.append(b"event: %b\n" % name.encode() + head + member + tail[1:])
 
 
-def _logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-    return {
-        "content": [{**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top]} for token in tokens],
-        "refusal": None,
-    }
+def _logprobs(tokens: Sequence[TokenLogprob | None]) -> dict[str, Any]:
+    content = [
+        _UNKNOWN if token is None else {**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:

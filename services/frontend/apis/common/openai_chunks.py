@@ -17,11 +17,13 @@ from schemas.events import (
     Dispatch,
     Finish,
     FinishReason,
+    OutputTokens,
     Prepared,
     TokenLogprob,
     TurnEvent,
     Usage,
 )
+from schemas.frames import unpack_ids
 from services import __version__
 from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.common.merging import merge, payloads
@@ -66,6 +68,10 @@ class ChoiceWriter(Protocol):
 
     def stop(self, event: BlockStop, out: list[bytes]) -> None:
         """A block ends."""
+        ...
+
+    def tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+        """Ids of output tokens."""
         ...
 
     def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
@@ -126,6 +132,8 @@ class ChunkStream(Generic[W]):
                 writer.dispatch(event)
             elif isinstance(event, BlockStop):
                 writer.stop(event, out)
+            elif isinstance(event, OutputTokens):
+                writer.tokens(event, out)
             else:
                 self._end(event, choice, out)
         if texts:
@@ -169,7 +177,15 @@ class ChunkCollector:
         self._take(opening)
 
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """Does nothing: the usage at the end has all counts."""
+        """Takes the ids of the prompts, where the request asked for them. The usage at the end has all counts."""
+        if prepared[0].prompt_ids:
+            for choice in self._choices:
+                choice.setdefault("token_ids", [])
+            self.prompts([unpack_ids(each.prompt_ids) for each in prepared])
+
+    def prompts(self, prompts: Sequence[list[int]]) -> None:
+        """Takes the ids of each choice's prompt. Those of a Chat answer are the same, and at its top."""
+        self._head["prompt_token_ids"] = prompts[0]
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
         """Takes the next events of a choice."""

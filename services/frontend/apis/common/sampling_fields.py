@@ -41,6 +41,7 @@ class SamplingFields(Struct, kw_only=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
+    return_token_ids: bool | None = None
 
 
 def sampling_of(body: SamplingFields, **computed: Any) -> Sampling:

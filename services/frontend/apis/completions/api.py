@@ -21,6 +21,8 @@ class AnswerChoice(Struct):
     text: str
     finish_reason: Literal["stop", "length"]
     logprobs: dict[str, Any] | None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
 
 
 class Answer(Struct):

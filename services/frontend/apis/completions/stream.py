@@ -7,11 +7,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.events import BlockStart, BlockStop, Dispatch, Finish, Prepared, TokenLogprob
+from schemas.events import BlockStart, BlockStop, Dispatch, Finish, OutputTokens, Prepared, TokenLogprob
+from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply
 from services.frontend.apis.common.openai_chunks import ChunkCollector, ChunkStream, answer_head, first_usage, reason_of
 
 _encode = msgspec.json.Encoder().encode
+_UNKNOWN = TokenLogprob("", 0.0, 0)
+"""In place of a token whose log probability the engine did not report."""
 
 
 class Shape(Struct, frozen=True):
@@ -47,8 +50,13 @@ class CompletionsStream(ChunkStream["_Choice"]):
         usage = None
         if self._shape.continuous_usage:
             usage = first_usage(prepared[:: len(prepared) // self._shape.prompts])
-        pairs = zip(self._choices, self._shape.echoes, strict=True)
-        return b"".join(choice.chunk(echo, usage=usage) for choice, echo in pairs if echo)
+        out = []
+        for index, (choice, echo) in enumerate(zip(self._choices, self._shape.echoes, strict=True)):
+            packed = prepared[index].prompt_ids if prepared else b""
+            ids = {"prompt_token_ids": unpack_ids(packed)} if packed else {}
+            if echo or ids:
+                out.append(choice.chunk(echo, usage=usage, **ids))
+        return b"".join(out)
 
 
 class CompletionsCollector(ChunkCollector):
@@ -58,6 +66,11 @@ class CompletionsCollector(ChunkCollector):
         head = answer_head(f"cmpl-{reply.turn}", "text_completion", reply, shape.fingerprint)
         stream = CompletionsStream(reply, replace(shape, continuous_usage=False))
         super().__init__(stream, stream.start(()), head, len(shape.echoes))
+
+    def prompts(self, prompts: Sequence[list[int]]) -> None:
+        """See `ChunkCollector.prompts`. Here each choice has its own."""
+        for choice, ids in zip(self._choices, prompts, strict=True):
+            choice["prompt_token_ids"] = ids
 
 
 class _Choice:
@@ -71,7 +84,8 @@ class _Choice:
         self._tail = tail
         self._logprobs = shape.logprobs
         self._length = self._base = len(shape.echoes[index])
-        """Characters of the choice's text, and of that before its open block; counted for log probabilities only."""
+        """Characters of the choice's text, and of that before its open block; counted for log probabilities only, by
+        the tokens' own texts where these come with their ids."""
         self.plain: tuple[bytes, bytes] | None = None
         if not shape.logprobs:
             self.plain = head + b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}' + tail
@@ -95,6 +109,19 @@ class _Choice:
         elif text:
             out.append(self.chunk(text))
         self._length += len(text)
+
+    def tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+        logprobs = None
+        if event.logprobs is not None:
+            placed = []
+            for token in event.logprobs:
+                placed.append(replace(token or _UNKNOWN, at=self._length - self._base))
+                self._length += len(placed[-1].token)
+            logprobs = self._token_logprobs(placed)
+            for index, token in enumerate(event.logprobs):
+                if token is None:
+                    logprobs["token_logprobs"][index] = logprobs["top_logprobs"][index] = None
+        out.append(self.chunk("", token_ids=event.ids, logprobs=logprobs))
 
     def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
         out.append(self.chunk("", usage=usage, **reason_of(event)))

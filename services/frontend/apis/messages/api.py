@@ -63,6 +63,9 @@ class Answer(Struct):
     stop_sequence: str | None
     usage: Usage
     context_management: dict[str, Any] | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    token_logprobs: list[float | None] | None = None
 
 
 class Tokens(Struct):

@@ -87,7 +87,12 @@ def parse(
         thinking=msgspec.structs.replace(
             _thinking(request, history.effort), history="default" if kept is None else "keep"
         ),
-        sampling=sampling_of(request, max_tokens=request.max_tokens, stop=request.stop_sequences),
+        sampling=sampling_of(
+            request,
+            max_tokens=request.max_tokens,
+            stop=request.stop_sequences,
+            logprobs=0 if request.logprobs and request.return_token_ids else None,
+        ),
         format=_format(request),
         template_kwargs=request.chat_template_kwargs or {},
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),

@@ -20,9 +20,21 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Finish,
+    FinishReason,
+    OutputTokens,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
 from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.common.merging import merge, payloads
+from services.frontend.apis.common.token_report import TokenReport
 from services.frontend.apis.messages.errors import error_event
 from services.frontend.apis.messages.wire import UNSEALED
 
@@ -61,6 +73,7 @@ class MessagesStream:
         "_plain",
         "_reply",
         "_text",
+        "_tokens",
     )
 
     def __init__(self, reply: Reply, *, omit_thinking: bool = False, context_management: bool = False) -> None:
@@ -80,9 +93,11 @@ class MessagesStream:
         """The open reasoning, where it is sent again whole."""
         self._call: Dispatch | None = None
         """The open block as a complete call."""
+        self._tokens = TokenReport()
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`message_start`, with the exact size of the prompt."""
+        self._tokens.start(prepared[0])
         message: dict[str, Any] = {
             "id": f"msg_{self._reply.turn}",
             "type": "message",
@@ -92,6 +107,7 @@ class MessagesStream:
             "stop_reason": None,
             "stop_sequence": None,
             "usage": _first_usage(prepared[0].prompt_tokens),
+            **self._tokens.prompt(),
         }
         return _event("message_start", {"message": message})
 
@@ -114,6 +130,8 @@ class MessagesStream:
                 self._call = event
             elif isinstance(event, BlockStop):
                 self._stop(event, out)
+            elif isinstance(event, OutputTokens):
+                self._tokens.add(event)
             else:
                 self._end(event, out)
         if texts:
@@ -208,6 +226,7 @@ class MessagesStream:
             if self._block is not None:
                 self._stop(BlockStop(self._block.block, complete=False), out)
             last: dict[str, Any] = {"delta": _stop(event, self._calls), "usage": _last_usage(event.usage)}
+            last |= self._tokens.output()
             if self._context_management:
                 last["context_management"] = {"applied_edits": []}
             out.append(_event("message_delta", last))
@@ -268,12 +287,13 @@ def _without_broken_calls(events: Sequence[TurnEvent]) -> list[TurnEvent]:
             call = [event]
         elif not call:
             kept.append(event)
-        elif isinstance(event, Delta | Dispatch):
+        elif isinstance(event, Delta | Dispatch | OutputTokens):
             call.append(event)
         else:
             if isinstance(event, BlockStop):
                 text = "".join(part.text for part in call if isinstance(part, Delta))
-                kept += [*call, event] if event.complete and _is_object(text or "{}") else []
+                whole = event.complete and _is_object(text or "{}")
+                kept += [*call, event] if whole else [part for part in call if isinstance(part, OutputTokens)]
             else:
                 kept.append(event)
             call = []

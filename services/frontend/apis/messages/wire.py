@@ -373,6 +373,7 @@ class Body(SamplingFields, kw_only=True):
     compaction: _Refused = NULL
     context_management: ContextManagement | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = None
     priority: Any = None
     cache_salt: Any = None
     nvext: Any = None

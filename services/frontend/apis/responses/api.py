@@ -40,6 +40,9 @@ class Answer(Struct):
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     usage: Usage | None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    token_logprobs: list[float | None] | None = None
 
 
 class Deleted(Struct):

@@ -288,6 +288,9 @@ class ScriptEngine:
             ]
         if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
             delta.finish, delta.stop_id = playback.finish, playback.stop_id
+            if stream.logprobs is not None and delta.stop_id is not None:
+                at, size = stream.resumed + end, self._vocabulary_size
+                delta.stop_logprobs = synthetic_logprobs(delta.stop_id, at, stream.logprobs, size)
         if first and stream.running:
             self._afterwards(self._cache.use, stream.keys)
         stream.put(delta)

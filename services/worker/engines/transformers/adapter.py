@@ -156,8 +156,11 @@ class Progress:
         if self._wants_logprobs and host_logprobs is not None:
             unknown = LOWEST_LOGPROB
             delta.logprobs = [host_logprobs.get(self.taken + n, [(token, unknown)]) for n, token in enumerate(ids)]
+            delta.stop_logprobs = host_logprobs.get(self.taken + len(ids)) if delta.stop_id is not None else None
         elif self._wants_logprobs:
-            chosen = logprobs[self.taken : self.taken + len(ids)]
+            chosen = logprobs[self.taken :]
             delta.logprobs = [[(token, value)] for token, value in zip(ids, chosen, strict=False)]
+            if delta.stop_id is not None and len(chosen) > len(ids):
+                delta.stop_logprobs = [(delta.stop_id, chosen[len(ids)])]
         self.taken += len(ids)
         return delta

@@ -174,7 +174,10 @@ class Progress:
             if delta.finish is FinishReason.STOP:
                 delta.stop_id = stop_id if stop_id is not None else self._stop_id(out.stop_reason)
         if self._logprobs is not None:
-            delta.logprobs = self._chosen(out.logprobs or [], delta.ids)
+            found = self._chosen(out.logprobs or [], ids if stop_id is None else [*ids, stop_id])
+            delta.logprobs = found[: len(delta.ids)]
+            if delta.stop_id is not None and len(found) > len(ids):
+                delta.stop_logprobs = found[len(ids)]
         self._seen += len(ids)
         return delta
 

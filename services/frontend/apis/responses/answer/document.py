@@ -7,6 +7,7 @@ from msgspec import Raw
 from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.base import Reply
+from services.frontend.apis.common.token_report import TokenReport
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.errors import failure
 
@@ -21,7 +22,7 @@ def response_id(turn: str) -> str:
 class ResponseState:
     """One Response, from its beginning to its end."""
 
-    __slots__ = ("failure", "incomplete", "items", "reply", "shape", "status", "usage")
+    __slots__ = ("failure", "incomplete", "items", "reply", "shape", "status", "tokens", "usage")
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
         self.reply = reply
@@ -32,6 +33,8 @@ class ResponseState:
         self.usage: Usage | None = None
         self.failure: ErrorInfo | None = None
         self.incomplete: str | None = None
+        self.tokens = TokenReport()
+        """In the document when the Response is over."""
 
     @property
     def over(self) -> bool:
@@ -77,6 +80,7 @@ class ResponseState:
             "output": list(self.items),
             **self.shape.echo,
             "usage": None if self.usage is None else _usage(self.usage),
+            **(self.tokens.prompt() | self.tokens.output() if self.over else {}),
         }
 
 

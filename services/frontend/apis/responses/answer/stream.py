@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Raw
 
 from schemas.errors import ErrorInfo, raised
-from schemas.events import BlockStart, BlockStop, Delta, Finish, Prepared, TokenLogprob, TurnEvent
+from schemas.events import BlockStart, BlockStop, Delta, Finish, OutputTokens, Prepared, TokenLogprob, TurnEvent
 from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.responses.answer.document import ResponseState
 from services.frontend.apis.responses.answer.items import BUFFERED, ClosedItem, OutputItem, Shape
@@ -69,6 +69,7 @@ class ResponsesStream:
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`response.created` and `response.in_progress`, and the items that were made before the turn."""
+        self.state.tokens.start(prepared[0])
         document = _encode(self.state.document())
         out: list[bytes] = []
         self._event("response.created", {"response": Raw(document)}, out)
@@ -104,6 +105,8 @@ class ResponsesStream:
                 self._start(event, out)
             elif isinstance(event, BlockStop):
                 self._stop(event, out)
+            elif isinstance(event, OutputTokens):
+                self.state.tokens.add(event)
             else:
                 self._end(event, out)
         if texts:
