@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "connect": ("services.cli.connect.command", "set up an agent client for a running server"),
     "catalog": ("services.cli.connect.catalog", "write the model catalogue for Codex"),
     "tap": ("services.cli.tap.command", "watch the bus: a turn, a subject or everything, decoded"),
+    "trajectories": ("services.cli.trajectories.command", "write sessions as training samples of token ids"),
     "replay": ("services.cli.replay.command", "play recorded or written turns as a client of the HTTP APIs"),
     "doctor": ("services.cli.doctor.command", "check this machine, the bus and the model"),
     "config": ("services.cli.show_config", "show every setting, its value and its origin"),

@@ -171,5 +171,5 @@ def test_salts_matter_only_where_a_cache_is_shared() -> None:
 
 def test_every_sampling_field_has_its_place() -> None:
     """One that is in neither would be ignored by engines without it, instead of refused."""
-    elsewhere = {"max_tokens", "stop", "include_stop", "ignore_eos", "stop_token_ids"}
+    elsewhere = {"max_tokens", "stop", "include_stop", "ignore_eos", "stop_token_ids", "return_token_ids"}
     assert {*SAMPLING_FIELDS, *elsewhere} == set(Sampling.__struct_fields__)

@@ -1,0 +1,1 @@
+"""turnwire trajectories: sessions as training samples of token ids (docs/trajectories.md)."""

@@ -1,0 +1,58 @@
+"""Finds which tokens each block of a turn was made of, by parsing the turn again. Pure."""
+
+import sys
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.events import BlockKind, BlockStart, Delta, FinishReason
+from schemas.frames import TokenFinish
+from services.cli.trajectories.turns import DecodedTurn
+from services.parser.turn_parse import TurnParse
+from services.runtime.seal import Sealer
+from services.tokenization.detokenizer import Vocabulary
+
+_SEALER = Sealer(b"trajectories")
+
+
+class Block(Struct, omit_defaults=True):
+    """The tokens of a block's text; of a call, of its arguments. Those between two blocks are markup: what closes the
+    first one and opens the second, with the name of a call. A block without tokens of its own has `start` = `end`."""
+
+    kind: BlockKind
+    start: int
+    end: int
+    name: str | None = None
+    """Of a tool call, as the model wrote it."""
+    call_id: str | None = None
+    """As the client got it."""
+
+    def moved(self, by: int) -> "Block":
+        """The block in ids that begin earlier."""
+        return replace(self, start=self.start + by, end=self.end + by)
+
+
+def blocks_of(turn: DecodedTurn, vocabulary: Vocabulary) -> list[Block]:
+    """The blocks of a turn's output, in order; offsets count output tokens. Propagates errors of the parser."""
+    if turn.context is None:
+        return []
+    ids = turn.output if turn.stop_id is None else turn.output[:-1]
+    parse = TurnParse(turn.turn, 1, replace(turn.context, logprobs=0, ledger=None, prompt_ids=b""), "")
+    parse.start(vocabulary, _SEALER)
+    assert parse.trace is not None  # because of `logprobs`
+    # In place of its log probability each token has its index: the parser returns it with the text that it made of it.
+    parse.feed_traced(parse.trace, ids, [[(token, float(at))] for at, token in enumerate(ids)])
+    if not parse.ended:
+        reason = FinishReason.LENGTH if turn.reason is FinishReason.CONTEXT else turn.reason
+        parse.finish(TokenFinish(reason, turn.stop_id))
+    blocks: list[Block] = []
+    for event in parse.read(sys.maxsize)[0]:
+        if isinstance(event, BlockStart):
+            at = blocks[-1].end if blocks else 0
+            blocks.append(Block(event.kind, at, at, event.name, event.call_id))
+        elif isinstance(event, Delta) and event.logprobs:
+            block = blocks[-1]
+            if block.start == block.end:
+                block.start = int(event.logprobs[0].logprob)
+            block.end = int(event.logprobs[-1].logprob) + 1
+    return blocks

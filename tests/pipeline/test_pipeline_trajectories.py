@@ -1,0 +1,212 @@
+"""`turnwire trajectories` over real processes: sessions with tools, side by side, and an independent check of every id."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from services.cli.main import main
+from tests.conftest import LIMIT_S, NatsServer
+from tests.pipeline.client import Answer, Client, body, call, say
+from tests.pipeline.stack import Stack
+
+CHECK = Path(__file__).parent / "trajectory_check.py"
+OUTPUTS = (
+    "  I look first,  \nthen I act. \n</think>\n\n Looking  \n\n\n" + call("ls  -l", timeout_s="2.50") + "\n",
+    "\n</think>\n\nOne more.\n" + call("pwd"),
+    "So that is it.\n</think>\n\nDone. ",
+)
+SAMPLE = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def own(
+    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    running = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("trajectories"))
+    try:
+        yield running.start_all()
+    finally:
+        running.stop()
+
+
+class Tap:
+    """Records the bus while it is open."""
+
+    def __init__(self, stack: Stack, folder: Path) -> None:
+        self.folder = folder
+        self._file = (folder / "tap.jsonl").open("wb")
+        argv = [sys.executable, "-m", "services.cli.main", "tap", "--json", "--nats-url", stack.nats.url]
+        self._process = subprocess.Popen(argv, stdout=self._file, stderr=subprocess.PIPE)
+        assert self._process.stderr is not None
+        assert b"listening" in self._process.stderr.readline()
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.communicate(timeout=LIMIT_S)
+        self._file.close()
+
+    def samples(self, model: Path, capsys: pytest.CaptureFixture[str]) -> list[SAMPLE]:
+        """Stops; returns the samples, after the independent script has checked them."""
+        self.stop()
+        capsys.readouterr()
+        assert main(["trajectories", str(self.folder / "tap.jsonl"), "--model", str(model)]) == 0
+        lines = capsys.readouterr().out
+        (self.folder / "samples.jsonl").write_text(lines)
+        argv = [
+            sys.executable,
+            "-S",
+            "-I",
+            str(CHECK),
+            str(self.folder / "tap.jsonl"),
+            str(self.folder / "samples.jsonl"),
+        ]
+        checked = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        return [json.loads(line) for line in lines.splitlines()]
+
+
+@pytest.fixture
+def tap(own: Stack, tmp_path: Path) -> Iterator[Tap]:
+    running = Tap(own, tmp_path)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+async def client(own: Stack) -> AsyncIterator[Client]:
+    connected = Client(own.url)
+    yield connected
+    await connected.http.close()
+
+
+class Agent:
+    """A Messages client that runs every call."""
+
+    def __init__(self, client: Client, *outputs: str, session: str | None = None) -> None:
+        self.client = client
+        self.session = session
+        self.messages: list[dict[str, Any]] = [{"role": "user", "content": say(*outputs)}]
+        self.ids: list[list[int]] = []
+        """What the API returned for each turn: prompt and output."""
+
+    async def turn(self, **more: Any) -> Answer:
+        metadata = {"user_id": json.dumps({"session_id": self.session})} if self.session else {}
+        request = body("", messages=self.messages, return_token_ids=True, metadata=metadata, **more)
+        answer = await self.client.stream(request)
+        self.messages.append(answer.message)
+        results = [
+            {"type": "tool_result", "tool_use_id": block["id"], "content": f"result of {block['input']}"}
+            for block in answer.message["content"]
+            if block["type"] == "tool_use"
+        ]
+        self.messages.append({"role": "user", "content": results or "And then?"})
+        start = answer.events[0].data["message"]
+        end = next(event.data for event in answer.events if event.name == "message_delta")
+        assert len(end["token_ids"]) == answer.usage["output_tokens"]
+        self.ids.append(start["prompt_token_ids"] + end["token_ids"])
+        return answer
+
+
+async def test_one_session_is_one_sample(
+    client: Client, tap: Tap, demo_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = Agent(client, *OUTPUTS, session="s1")
+    for _ in OUTPUTS:
+        await agent.turn(logprobs=True)
+    (sample,) = tap.samples(demo_model, capsys)
+    assert sample["ids"] == agent.ids[-1]
+    assert [sample["ids"][: span["end"]] for span in sample["turns"]] == agent.ids
+    assert (sample["session"], sample["departs"]) == ("s1", None)
+    assert all(
+        (value is not None) == bool(bit) for value, bit in zip(sample["logprobs"], sample["loss_mask"], strict=True)
+    )
+
+    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+    blocks = [
+        (block, sample["ids"][block["start"] : block["end"]]) for span in sample["turns"] for block in span["blocks"]
+    ]
+    texts = [(block["kind"], tokenizer.decode(ids, skip_special_tokens=False)) for block, ids in blocks]
+    assert [kind for kind, _ in texts] == ["reasoning", "text", "tool_use"] * 1 + [
+        "text",
+        "tool_use",
+        "reasoning",
+        "text",
+    ]
+    assert [block.get("name") for block, _ in blocks if block["kind"] == "tool_use"] == ["run_shell", "run_shell"]
+    assert "I look first" in texts[0][1]
+    assert texts[1][1].strip() == "Looking"
+    assert "ls  -l" in texts[2][1]
+    assert "</think>" not in "".join(text for _, text in texts)
+
+
+async def test_sessions_side_by_side_with_a_retry_a_fork_and_another_history(
+    client: Client, tap: Tap, demo_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (Agent(client, *OUTPUTS) for _ in range(2))
+    other.messages[0]["content"] += " again"
+    alone = Agent(client, "Hm.\n</think>\n\nNo.", session="sub")
+    for _ in OUTPUTS:
+        await one.turn()
+        await other.turn()
+    await alone.turn()
+    first = Agent(client)
+    first.messages = one.messages[:1]
+    await first.turn()  # a retry of the first request
+    fork = Agent(client)
+    fork.messages = [*other.messages[:3], {"role": "user", "content": "And what else?"}]
+    await fork.turn()
+    changed = Agent(client)
+    changed.messages = [*one.messages[:-1], {"role": "user", "content": "And now?"}]
+    changed.messages[1] = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "No"}, one.messages[1]["content"][-1]],
+    }
+    await changed.turn()
+    later = Agent(client)
+    later.messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Ho"},
+        {"role": "user", "content": "Hu"},
+    ]
+    await later.turn()
+
+    samples = tap.samples(demo_model, capsys)
+    causes = [sample["departs"] and sample["departs"]["cause"] for sample in samples]
+    assert causes == [None, None, None, "retry", "fork", "client", "unseen"]
+    assert [len(sample["turns"]) for sample in samples] == [3, 3, 1, 1, 1, 1, 1]
+    assert samples[0]["ids"] == one.ids[-1]
+    assert samples[1]["ids"] == other.ids[-1]
+    departs = samples[4]["departs"]
+    assert (departs["sample"], departs["turn"]) == (samples[1]["id"], samples[1]["turns"][0]["turn"])
+    assert samples[5]["departs"]["turn"] == samples[0]["turns"][0]["turn"]
+
+
+async def test_cut_turns_and_choices(
+    client: Client, tap: Tap, demo_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = Agent(client, "Hm.\n</think>\n\nOne two three four five.")
+    await agent.turn(max_tokens=9)
+    agent.messages[-1]["content"] = say("Hm.\n</think>\n\nAnd a stop here and more.")
+    await agent.turn(stop_sequences=["here"])
+    agent.messages[-1]["content"] = say("So.\n</think>\n\nEnd.")
+    await agent.turn()
+    request = {
+        "model": "turnwire-demo",
+        "n": 3,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "return_token_ids": True,
+    }
+    _, answer = await client.post("/v1/chat/completions", request)
+    samples = tap.samples(demo_model, capsys)
+    choices = [answer["prompt_token_ids"] + choice["token_ids"] for choice in answer["choices"]]
+    assert sorted(sample["ids"] for sample in samples[-3:]) == sorted(choices)
+    ends = [span["finish"] for sample in samples[:-3] for span in sample["turns"]]
+    assert ends == ["length", "stop_string", "stop"]
