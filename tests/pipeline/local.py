@@ -22,7 +22,18 @@ from schemas import subjects
 from schemas.control import Load, Stage
 from schemas.conversation import Conversation, Sampling, Text, Turn
 from schemas.errors import EngineFailed
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    OutputTokens,
+    Prepared,
+    TokenLogprob,
+    TurnEvent,
+)
 from schemas.frames import TokenFrame
 from services.frontend.pipeline.bus_gateway import BusGateway
 from services.parser.service import Parser
@@ -191,6 +202,8 @@ class Sink:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     texts: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)
     end: Finish | Failed | None = None
     watched: Callable[[], None] = lambda: None
 
@@ -209,6 +222,11 @@ class Sink:
                 self.texts[-1] += event.text
             elif isinstance(event, BlockStop):
                 assert (event.block, event.length) == (len(self.texts) - 1, len(self.texts[-1]))
+            elif isinstance(event, OutputTokens):
+                assert event.at == len(self.ids)
+                assert event.logprobs is None or len(event.logprobs) == len(event.ids)
+                self.ids += event.ids
+                self.logprobs += event.logprobs or []
             else:
                 assert isinstance(event, Finish | Failed)
                 self.end = event

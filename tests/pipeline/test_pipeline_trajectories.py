@@ -1,9 +1,6 @@
 """`turnwire trajectories` over real processes: sessions with tools, side by side, and an independent check of every id."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +8,16 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from services.cli.main import main
-from tests.conftest import LIMIT_S, NatsServer
+from tests.conftest import NatsServer
 from tests.pipeline.client import Answer, Client, body, call, say
 from tests.pipeline.stack import Stack
+from tests.pipeline.tap import Tap
 
-CHECK = Path(__file__).parent / "trajectory_check.py"
 OUTPUTS = (
     "  I look first,  \nthen I act. \n</think>\n\n Looking  \n\n\n" + call("ls  -l", timeout_s="2.50") + "\n",
     "\n</think>\n\nOne more.\n" + call("pwd"),
     "So that is it.\n</think>\n\nDone. ",
 )
-SAMPLE = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -36,46 +31,9 @@ def own(
         running.stop()
 
 
-class Tap:
-    """Records the bus while it is open."""
-
-    def __init__(self, stack: Stack, folder: Path) -> None:
-        self.folder = folder
-        self._file = (folder / "tap.jsonl").open("wb")
-        argv = [sys.executable, "-m", "services.cli.main", "tap", "--json", "--nats-url", stack.nats.url]
-        self._process = subprocess.Popen(argv, stdout=self._file, stderr=subprocess.PIPE)
-        assert self._process.stderr is not None
-        assert b"listening" in self._process.stderr.readline()
-
-    def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            self._process.communicate(timeout=LIMIT_S)
-        self._file.close()
-
-    def samples(self, model: Path, capsys: pytest.CaptureFixture[str]) -> list[SAMPLE]:
-        """Stops; returns the samples, after the independent script has checked them."""
-        self.stop()
-        capsys.readouterr()
-        assert main(["trajectories", str(self.folder / "tap.jsonl"), "--model", str(model)]) == 0
-        lines = capsys.readouterr().out
-        (self.folder / "samples.jsonl").write_text(lines)
-        argv = [
-            sys.executable,
-            "-S",
-            "-I",
-            str(CHECK),
-            str(self.folder / "tap.jsonl"),
-            str(self.folder / "samples.jsonl"),
-        ]
-        checked = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        return [json.loads(line) for line in lines.splitlines()]
-
-
 @pytest.fixture
 def tap(own: Stack, tmp_path: Path) -> Iterator[Tap]:
-    running = Tap(own, tmp_path)
+    running = Tap(own.nats.url, tmp_path)
     yield running
     running.stop()
 
@@ -115,13 +73,11 @@ class Agent:
         return answer
 
 
-async def test_one_session_is_one_sample(
-    client: Client, tap: Tap, demo_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_one_session_is_one_sample(client: Client, tap: Tap, demo_model: Path) -> None:
     agent = Agent(client, *OUTPUTS, session="s1")
     for _ in OUTPUTS:
         await agent.turn(logprobs=True)
-    (sample,) = tap.samples(demo_model, capsys)
+    (sample,) = tap.samples(demo_model)
     assert sample["ids"] == agent.ids[-1]
     assert [sample["ids"][: span["end"]] for span in sample["turns"]] == agent.ids
     assert (sample["session"], sample["departs"]) == ("s1", None)
@@ -148,7 +104,7 @@ async def test_one_session_is_one_sample(
 
 
 async def test_sessions_side_by_side_with_a_retry_a_fork_and_another_history(
-    client: Client, tap: Tap, demo_model: Path, capsys: pytest.CaptureFixture[str]
+    client: Client, tap: Tap, demo_model: Path
 ) -> None:
     one, other = (Agent(client, *OUTPUTS) for _ in range(2))
     other.messages[0]["content"] += " again"
@@ -178,7 +134,7 @@ async def test_sessions_side_by_side_with_a_retry_a_fork_and_another_history(
     ]
     await later.turn()
 
-    samples = tap.samples(demo_model, capsys)
+    samples = tap.samples(demo_model)
     causes = [sample["departs"] and sample["departs"]["cause"] for sample in samples]
     assert causes == [None, None, None, "retry", "fork", "client", "unseen"]
     assert [len(sample["turns"]) for sample in samples] == [3, 3, 1, 1, 1, 1, 1]
@@ -189,9 +145,7 @@ async def test_sessions_side_by_side_with_a_retry_a_fork_and_another_history(
     assert samples[5]["departs"]["turn"] == samples[0]["turns"][0]["turn"]
 
 
-async def test_cut_turns_and_choices(
-    client: Client, tap: Tap, demo_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_cut_turns_and_choices(client: Client, tap: Tap, demo_model: Path) -> None:
     agent = Agent(client, "Hm.\n</think>\n\nOne two three four five.")
     await agent.turn(max_tokens=9)
     agent.messages[-1]["content"] = say("Hm.\n</think>\n\nAnd a stop here and more.")
@@ -205,7 +159,7 @@ async def test_cut_turns_and_choices(
         "return_token_ids": True,
     }
     _, answer = await client.post("/v1/chat/completions", request)
-    samples = tap.samples(demo_model, capsys)
+    samples = tap.samples(demo_model)
     choices = [answer["prompt_token_ids"] + choice["token_ids"] for choice in answer["choices"]]
     assert sorted(sample["ids"] for sample in samples[-3:]) == sorted(choices)
     ends = [span["finish"] for sample in samples[:-3] for span in sample["turns"]]

@@ -1,0 +1,215 @@
+"""`return_token_ids`: what each API returns is what the worker received and decoded, token for token."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from schemas.events import Finish, FinishReason, Prepared
+from schemas.frames import unpack_ids
+from tests.clients.bus_turns import BusTurns, DecodedTurn
+from tests.pipeline.client import TOOLS, Client, call, say
+from tests.pipeline.local import Local, Plan, Running
+from tests.pipeline.stack import MODEL, Stack
+
+CALL = "I look.\n</think>\n\n Looking \n\n" + call("ls", timeout_s="2.50") + "\n"
+STOPS = "Hm.\n</think>\n\nOne stop here and more."
+FUNCTIONS = [
+    {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}} for tool in TOOLS
+]
+
+
+# -- over the bus, where messages and processes are lost -----------------------------------------------------------------
+
+
+def check(turn: Running, end: Finish, prompt: list[int]) -> None:
+    """The ids decode to the texts, count as the usage does, and come with their log probabilities."""
+    sink, model = turn.sink, turn.local.model
+    prepared = turn.task.result().prepared
+    assert isinstance(prepared, Prepared)
+    assert unpack_ids(prepared.prompt_ids) == prompt
+    assert len(sink.ids) == len(sink.logprobs) == end.usage.output == end.tokens
+    assert sink.ids[-1] == model.eos
+    decoder = model.vocabulary.open(frozenset())
+    assert decoder.feed(sink.ids[:-1]).replace("</think>", " ").split() == " ".join(sink.texts).split()
+
+
+@pytest.mark.parametrize("what", ["nothing", "parser", "frames", "events"])
+async def test_ids_are_exact_whatever_is_lost(local: Local, what: str) -> None:
+    await local.start(1, 2)
+    plan = Plan(length=80, hold_at=40, go=asyncio.Event(), burst=3)
+    turn = local.turn(plan, logprobs=0, return_token_ids=True)
+    await turn.sink.words_at_least(30)
+    parser = local.parser_of(turn)
+    if what == "parser":
+        await parser.kill()
+    elif what == "frames":
+        local.of("worker")[0].lose(f".tok.{parser.id}", 2)
+    elif what == "events":
+        parser.lose(".evt.", 2)
+    plan.go.set()
+    engine = local.of("worker")[0].engine
+    check(turn, await turn.whole(80), list(engine.seen[0].token_ids))
+    assert turn.sink.ids == [*local.model.output(engine.salt, 80), local.model.eos]
+    assert [token and token.logprob for token in turn.sink.logprobs] == [-0.5] * 84 + [None]
+
+
+async def test_ids_of_a_turn_that_another_worker_resumes(local: Local) -> None:
+    await local.start(2, 1)
+    plan = Plan(length=80, hold_at=40, go=asyncio.Event())
+    turn = local.turn(plan, logprobs=0, return_token_ids=True)
+    await turn.sink.words_at_least(30)
+    first = local.worker_of(turn)
+    await first.kill()
+    plan.go.set()
+    check(turn, await turn.whole(80, switches=1), list(first.engine.seen[0].token_ids))
+    (second,) = local.of("worker")
+    resumed = second.engine.seen[0].resumed
+    one, other = (local.model.output(worker.engine.salt, 80) for worker in (first, second))
+    assert turn.sink.ids == [*one[:resumed], *other[resumed:], local.model.eos]
+
+
+async def test_ids_do_not_travel_unasked(local: Local) -> None:
+    await local.start()
+    turn = local.turn(Plan(length=20), logprobs=0)
+    end = await turn.whole(20)
+    assert (turn.sink.ids, turn.task.result().prepared.prompt_ids, end.tokens) == ([], b"", 0)
+
+
+async def test_ids_of_a_turn_that_the_limit_ends(local: Local) -> None:
+    await local.start()
+    turn = local.turn(Plan(length=80), max_tokens=30, return_token_ids=True)
+    end = await turn.finished()
+    assert isinstance(end, Finish)
+    assert (end.reason, len(turn.sink.ids), end.usage.output) == (FinishReason.LENGTH, 30, 30)
+    assert turn.sink.ids == local.model.output(0, 80)[:30]
+
+
+# -- over HTTP --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def bus(stack: Stack) -> AsyncIterator[BusTurns]:
+    async with BusTurns(stack.nats.url) as turns:
+        yield turns
+
+
+async def decoded(bus: BusTurns, id: str) -> DecodedTurn:
+    """The worker's side of an answer with this id."""
+    name = id.partition("_")[2] if "_" in id else id.partition("-")[2]
+    return await bus.ended(name)
+
+
+async def sse(client: Client, path: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+    async with client.http.post(f"{client.url}{path}", json={**request, "stream": True}) as response:
+        assert response.status == 200, await response.text()
+        lines = (await response.text()).split("\n")
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+def chat(output: str, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": say(output)}]
+    return {"model": MODEL, "messages": messages, "tools": FUNCTIONS, "return_token_ids": True, **more}
+
+
+@pytest.mark.parametrize("output", [CALL, STOPS])
+async def test_chat(client: Client, bus: BusTurns, output: str) -> None:
+    request = chat(output, stop=[" here"], logprobs=True, top_logprobs=2)
+    _, document = await client.post("/v1/chat/completions", request)
+    chunks = await sse(client, "/v1/chat/completions", {**request, "stream_options": {"include_usage": True}})
+    turn = await decoded(bus, document["id"])
+    (choice,) = document["choices"]
+    assert document["prompt_token_ids"] == turn.prompt
+    count = document["usage"]["completion_tokens"]
+    assert choice["token_ids"] == [*turn.output, turn.stop_id][:count]
+    assert len(choice["token_ids"]) == count
+    content = choice["logprobs"]["content"]
+    assert len(content) == count
+    assert all(entry["logprob"] < 0 and len(entry["top_logprobs"]) == 2 for entry in content)
+
+    assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [turn.prompt]
+    assert "prompt_token_ids" in chunks[0]
+    ids = [token for chunk in chunks for one in chunk["choices"] for token in one.get("token_ids", ())]
+    entries = [one["logprobs"]["content"] for chunk in chunks for one in chunk["choices"] if one["logprobs"]]
+    assert ids == choice["token_ids"]
+    assert [entry for each in entries for entry in each] == content
+    assert len(ids) == chunks[-1]["usage"]["completion_tokens"]
+
+
+async def test_chat_with_several_choices(client: Client, bus: BusTurns) -> None:
+    _, document = await client.post("/v1/chat/completions", chat(STOPS, n=3))
+    for index, choice in enumerate(document["choices"]):
+        turn = await decoded(bus, f"{document['id']}c{index}")
+        assert (document["prompt_token_ids"], choice["token_ids"]) == (turn.prompt, [*turn.output, turn.stop_id])
+    assert sum(len(choice["token_ids"]) for choice in document["choices"]) == document["usage"]["completion_tokens"]
+
+
+async def test_completions(client: Client, bus: BusTurns) -> None:
+    prompts = [say("One two"), say("Three")]
+    request = {"model": MODEL, "prompt": prompts, "max_tokens": 50, "n": 2, "logprobs": 1, "return_token_ids": True}
+    _, document = await client.post("/v1/completions", request)
+    chunks = await sse(client, "/v1/completions", request)
+    for index, choice in enumerate(document["choices"]):
+        turn = await decoded(bus, f"{document['id']}c{index}")
+        assert (choice["prompt_token_ids"], choice["token_ids"]) == (turn.prompt, [*turn.output, turn.stop_id])
+        logprobs = choice["logprobs"]
+        assert {len(logprobs[name]) for name in logprobs} == {len(choice["token_ids"])}
+        assert "".join(logprobs["tokens"][:-1]) == choice["text"]
+        assert logprobs["text_offset"][0] == 0
+        parts = [one for chunk in chunks for one in chunk["choices"] if one["index"] == index]
+        assert [one["prompt_token_ids"] for one in parts if "prompt_token_ids" in one] == [turn.prompt]
+        assert [token for one in parts for token in one.get("token_ids", ())] == choice["token_ids"]
+
+
+async def test_messages(client: Client, bus: BusTurns) -> None:
+    messages = [{"role": "user", "content": say(CALL)}]
+    request = {"model": MODEL, "max_tokens": 999, "messages": messages, "tools": TOOLS, "return_token_ids": True}
+    _, document = await client.post("/v1/messages", {**request, "logprobs": True})
+    turn = await decoded(bus, document["id"])
+    assert document["prompt_token_ids"] == turn.prompt
+    assert document["token_ids"] == [*turn.output, turn.stop_id]
+    assert len(document["token_ids"]) == document["usage"]["output_tokens"] == len(document["token_logprobs"])
+    assert all(value < 0 for value in document["token_logprobs"])
+    events = await sse(client, "/v1/messages", request)
+    assert events[0]["message"]["prompt_token_ids"] == turn.prompt
+    (end,) = (event for event in events if event["type"] == "message_delta")
+    assert end["token_ids"] == document["token_ids"]
+    assert "token_logprobs" not in end
+
+
+async def test_a_broken_call_keeps_its_ids(client: Client, bus: BusTurns) -> None:
+    """A document leaves out a call that was cut off, and not its tokens."""
+    messages = [{"role": "user", "content": say(CALL)}]
+    request = {"model": MODEL, "max_tokens": 28, "messages": messages, "tools": TOOLS, "return_token_ids": True}
+    _, document = await client.post("/v1/messages", request)
+    turn = await decoded(bus, document["id"])
+    assert document["stop_reason"] == "max_tokens"
+    assert document["token_ids"] == turn.output
+    assert len(turn.output) == 28
+
+
+async def test_responses(client: Client, bus: BusTurns) -> None:
+    tools = [{"type": "function", **tool["function"]} for tool in FUNCTIONS]
+    include = ["message.output_text.logprobs"]
+    request = {"model": MODEL, "input": say(CALL), "tools": tools, "include": include, "return_token_ids": True}
+    _, document = await client.post("/v1/responses", request)
+    turn = await decoded(bus, document["id"])
+    assert document["prompt_token_ids"] == turn.prompt
+    assert document["token_ids"] == [*turn.output, turn.stop_id]
+    assert len(document["token_ids"]) == document["usage"]["output_tokens"] == len(document["token_logprobs"])
+    (message,) = (item for item in document["output"] if item["type"] == "message")
+    assert message["content"][0]["logprobs"]
+    _, stored = await client.get(f"/v1/responses/{document['id']}")
+    assert stored["token_ids"] == document["token_ids"]
+    events = await sse(client, "/v1/responses", request)
+    assert "token_ids" not in events[0]["response"]
+    assert events[-1]["response"]["token_ids"] == document["token_ids"]
+
+
+async def test_answers_have_no_ids_unasked(client: Client) -> None:
+    request = chat(CALL)
+    del request["return_token_ids"]
+    _, document = await client.post("/v1/chat/completions", request)
+    assert "token_ids" not in json.dumps(document)
