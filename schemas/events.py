@@ -77,8 +77,9 @@ class Delta(Struct, frozen=True, omit_defaults=True, tag="delta", tag_field="typ
 
 class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
     """The next output tokens, where the request asked for ids: all that were decoded, in order, whatever the parser
-    makes of them. They come before the events that were made of them, and add up to `Usage.output`: the end token is
-    the last one, if the engine reported one; tokens behind a cut (stop string, only allowed call) are left out."""
+    makes of them. They come before the events that were made of them, unless a message was lost, and add up to
+    `Usage.output`: the end token is the last one, if the engine reported one; tokens behind a cut (stop string, only
+    allowed call) are left out."""
 
     at: int
     """Output tokens of this turn that came before."""

@@ -16,6 +16,7 @@ from schemas.events import (
     Finish,
     FinishReason,
     Interrupted,
+    OutputTokens,
     TokenLogprob,
     TopLogprob,
     Usage,
@@ -314,3 +315,66 @@ def test_dispatches_are_added_to_recorded_events() -> None:
     recorded = [event for event in events if not isinstance(event, Dispatch)]
     assert list(with_dispatches(recorded, TurnLog())) == events
     assert list(with_dispatches(events, TurnLog())) == events
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=4), st.text(min_size=1, max_size=4)), max_size=8),
+    st.booleans(),
+    st.data(),
+)
+def test_ids_come_once_and_in_order_whatever_is_lost(
+    steps: list[tuple[list[int], str]], logprobs: bool, data: st.DataObject
+) -> None:
+    """Frames are lost and asked for again."""
+    log, sent, received = TurnLog(), Cursor(), Cursor()
+    ids: list[int] = []
+    texts: list[str] = []
+    log.append(BlockStart(0, "text"))
+    got: list[OutputTokens] = []
+    text = ""
+
+    def deliver() -> None:
+        nonlocal text
+        room = data.draw(st.integers(1, 200))
+        events, _ = log.read(sent, room)
+        for event in events if data.draw(st.booleans()) else ():
+            taken = received.accept(event)
+            if taken is Verdict.GAP:
+                sent.rewind(received.standing("t", 1))
+                return
+            if isinstance(taken, OutputTokens):
+                got.append(taken)
+            elif isinstance(taken, Delta):
+                text += taken.text
+
+    for step, piece in steps:
+        log.add_tokens(step, [TokenLogprob("x", -0.5, 0) for _ in step] if logprobs else None)
+        ids += step
+        log.add(piece)
+        texts.append(piece)
+        deliver()
+    log.append(BlockStop(0, True, len("".join(texts))))
+    log.append(Finish(FinishReason.STOP, 1, Usage(output=len(ids)), None, len(ids)))
+    for _ in range(1000):
+        if received.ended:
+            break
+        deliver()
+        if not received.ended and sent.ended:
+            sent.rewind(received.standing("t", 1))
+    else:
+        return  # the channel lost everything
+    assert [token for one in got for token in one.ids] == ids
+    assert [one.at for one in got] == [sum(len(each.ids) for each in got[:n]) for n in range(len(got))]
+    assert text == "".join(texts)
+    assert all((one.logprobs is not None) == logprobs for one in got)
+    assert all(one.logprobs is None or len(one.logprobs) == len(one.ids) for one in got)
+
+
+def test_a_finish_without_all_ids_is_a_gap() -> None:
+    cursor = Cursor()
+    assert cursor.accept(OutputTokens(1, [5])) is Verdict.GAP
+    assert cursor.accept(Finish(FinishReason.STOP, 0, Usage(), None, 1)) is Verdict.GAP
+    assert cursor.accept(OutputTokens(0, [4])) == OutputTokens(0, [4])
+    assert cursor.accept(OutputTokens(0, [4])) is Verdict.REPEAT
+    assert cursor.accept(OutputTokens(0, [4, 5])) == OutputTokens(1, [5])
+    assert isinstance(cursor.accept(Finish(FinishReason.STOP, 0, Usage(), None, 2)), Finish)

@@ -298,6 +298,16 @@ class Conformance:
             assert [pairs[0][0] for pairs in told] == delta.ids
             assert all(len(pairs) == 1 and pairs[0][1] <= 0.0 for pairs in told)
 
+    async def test_the_end_token_has_its_own_logprobs_or_none(self, bench: Bench) -> None:
+        if "logprobs" not in bench.info.features:
+            pytest.skip("no log probabilities")
+        free = await bench.ids(bench.request(max_tokens=24))
+        for logprobs in (None, 0):
+            (*_, last) = await bench.run(bench.request(max_tokens=24, stop_ids=[free[2]], logprobs=logprobs))
+            assert last.stop_id == free[2]
+            found = last.stop_logprobs
+            assert found is None or (logprobs is not None and found[0][0] == free[2] and found[0][1] <= 0.0)
+
     async def test_alternatives_come_with_the_token_likeliest_first(self, bench: Bench) -> None:
         if "top_logprobs" not in bench.info.features:
             pytest.skip("no alternatives")

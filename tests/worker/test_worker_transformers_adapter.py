@@ -63,7 +63,8 @@ def test_no_stop_ids_means_none_and_not_the_models_own() -> None:
 def test_logprobs_go_with_their_ids() -> None:
     turn = progress(logprobs=0)
     assert turn.take([10], [-0.1], None).logprobs == [[(10, -0.1)]]
-    assert finish(turn, [10, 11, 5], [-0.1, -0.2, -0.3]).logprobs == [[(11, -0.2)]]
+    last = finish(turn, [10, 11, 5], [-0.1, -0.2, -0.3])
+    assert (last.logprobs, last.stop_logprobs) == ([[(11, -0.2)]], [(5, -0.3)])
     assert progress().take([10], [-0.1], None).logprobs is None
 
 
