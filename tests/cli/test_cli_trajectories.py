@@ -11,7 +11,7 @@ from msgspec import json as codec
 from schemas.control import Cancel
 from schemas.conversation import Call, Client, Conversation, Part, Result, Sampling, Text, Turn
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Usage
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import (
     EventEntry,
     EventFrame,
@@ -64,7 +64,7 @@ class Rollout:
 
     def causes(self) -> list[tuple[str, str | None] | None]:
         """Cause of each sample, and the turn from which it departs."""
-        return [one.departs and (one.departs.cause, one.departs.turn) for one in self.samples()]
+        return [None if one.departs is None else (one.departs.cause, one.departs.turn) for one in self.samples()]
 
 
 def test_prompts_that_extend_are_one_sample() -> None:
@@ -183,12 +183,14 @@ def generate(attempt: int = 1, prompt: tuple[int, ...] = (1, 2), resume: tuple[i
 
 def tokens(at: int, *ids: int, attempt: int = 1, stop: int | None = None, logprob: float | None = None) -> TokenFrame:
     logprobs = None if logprob is None else [[(token, logprob)] for token in ids]
-    end = None if stop is None else TokenFinish(FinishReason.STOP, stop, logprobs=logprobs and [(stop, -9.0)])
+    end = None
+    if stop is not None:
+        end = TokenFinish(FinishReason.STOP, stop, logprobs=None if logprob is None else [(stop, -9.0)])
     return TokenFrame("w", 1, [TokenEntry("t", attempt, at, list(ids), logprobs=logprobs, finish=end)])
 
 
 def finish(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STOP) -> EventFrame:
-    blocks = [BlockStart(0, "text"), Delta(0, 0, "hi"), BlockStop(0, True, 2)]
+    blocks: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, "hi"), BlockStop(0, True, 2)]
     return EventFrame("p", 1, [EventEntry("t", attempt, [*blocks, Finish(reason, 1, Usage(output=count))])])
 
 

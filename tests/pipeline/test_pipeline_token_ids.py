@@ -16,7 +16,7 @@ from tests.pipeline.stack import MODEL, Stack
 
 CALL = "I look.\n</think>\n\n Looking \n\n" + call("ls", timeout_s="2.50") + "\n"
 STOPS = "Hm.\n</think>\n\nOne stop here and more."
-FUNCTIONS = [
+FUNCTIONS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}} for tool in TOOLS
 ]
 

@@ -134,7 +134,7 @@ class Recorder:
 
 
 def _context(raw: Raw) -> ParseContext:
-    return msgspec.structs.replace(_decode_context(raw), frontend="", ledger=None)
+    return msgspec.structs.replace(_decode_context(raw), frontend="", ledger=None, prompt_ids=b"")
 
 
 def _end(last: Finish | Failed, story: Story) -> End:
