@@ -124,6 +124,13 @@ def test_a_fork_under_another_session_id() -> None:
     assert rollout.causes() == [None, ("fork", "t1")]
 
 
+def test_another_session_that_begins_alike_is_not_departed_from() -> None:
+    rollout = Rollout()
+    rollout.turn([1, 2], [3, 4], session="a")
+    rollout.turn([1, 2, 3, 8, 5], [6], ("Q", "other", "Q2"), session="b")
+    assert rollout.causes() == [None, ("unseen", None)]
+
+
 @pytest.mark.parametrize(("sent", "cause"), [("text  1", "template"), ("text 0", "client")])
 def test_who_changed_what_the_model_wrote(sent: str, cause: str) -> None:
     rollout = Rollout()

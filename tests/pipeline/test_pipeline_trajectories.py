@@ -1,6 +1,10 @@
 """`turnwire trajectories` over real processes: sessions with tools, side by side, and an independent check of every id."""
 
+import asyncio
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +12,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from tests.conftest import NatsServer
+from tests.conftest import LIMIT_S, NatsServer
 from tests.pipeline.client import Answer, Client, body, call, say
 from tests.pipeline.stack import Stack
 from tests.pipeline.tap import Tap
@@ -164,3 +168,22 @@ async def test_cut_turns_and_choices(client: Client, tap: Tap, demo_model: Path)
     assert sorted(sample["ids"] for sample in samples[-3:]) == sorted(choices)
     ends = [span["finish"] for sample in samples[:-3] for span in sample["turns"]]
     assert ends == ["length", "stop_string", "stop"]
+
+
+async def test_a_live_bus(own: Stack, client: Client) -> None:
+    """Without a file the bus is followed; a quiet session is written at once."""
+    argv = [sys.executable, "-m", "services.cli.main", "trajectories", "--nats-url", own.nats.url, "--idle-s", "0"]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with asyncio.timeout(LIMIT_S):
+            assert b"listening" in await process.stderr.readline()
+            agent = Agent(client, "Hm.\n</think>\n\nLive.")
+            await agent.turn()
+            assert json.loads(await process.stdout.readline())["ids"] == agent.ids[-1]
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()

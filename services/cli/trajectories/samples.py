@@ -78,21 +78,28 @@ class Sample(Struct, frozen=True):
     """Null: the beginning of a conversation."""
 
 
+class _Known(Struct, frozen=True):
+    """What comparing needs of a turn that is in a sample."""
+
+    span: TurnSpan
+    head: int
+    """See `_head`."""
+    written: list[Text | Call]
+
+
 class _Open:
     """A sample that may go on."""
 
     def __init__(self, turn: DecodedTurn, departs: Break | None) -> None:
-        self.first = turn
+        self.id = turn.turn
+        self.model = turn.conversation.model
+        self.client = turn.conversation.client
         self.departs = departs
         self.ids = array("I")
         self.logprobs: dict[int, float] = {}
-        self.turns: list[tuple[DecodedTurn, TurnSpan]] = []
+        self.turns: list[_Known] = []
         self.last = 0.0
         """When its last turn ended."""
-
-    @property
-    def session(self) -> str | None:
-        return self.first.conversation.client.session
 
     def add(self, turn: DecodedTurn, blocks: Sequence[Block] | None, now: float) -> None:
         """Appends a turn whose prompt begins with all ids so far."""
@@ -101,22 +108,29 @@ class _Open:
         self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
         placed = None if blocks is None else [block.moved(start) for block in blocks]
         span = TurnSpan(turn.turn, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
-        self.turns.append((turn, span))
+        self.turns.append(_Known(span, _head(turn), turn.written))
+
+    def is_of(self, conversation: Conversation) -> bool:
+        """Whether a request may be of this session: no two session ids contradict it."""
+        sessions = {self.client.session, conversation.client.session} - {None}
+        return self.has_owner(conversation) and len(sessions) < 2
+
+    def has_owner(self, conversation: Conversation) -> bool:
+        """Whether a request is for the same model and tenant."""
+        return (self.model, self.client.tenant) == (conversation.model, conversation.client.tenant)
 
     def continues(self, turn: DecodedTurn) -> bool:
         """Whether the prompt begins with all ids, and is of the same session as far as that is known."""
-        return _alike(self.first.conversation, turn.conversation) and turn.prompt[: len(self.ids)] == self.ids
+        return self.is_of(turn.conversation) and turn.prompt[: len(self.ids)] == self.ids
 
     def sample(self) -> Sample:
         """The sample as it stands."""
         mask = [0] * len(self.ids)
-        for _, span in self.turns:
+        spans = [known.span for known in self.turns]
+        for span in spans:
             mask[span.start : span.end] = [1] * (span.end - span.start)
         logprobs = [self.logprobs.get(at) for at in range(len(self.ids))] if self.logprobs else None
-        conversation, spans = self.first.conversation, [span for _, span in self.turns]
-        return Sample(
-            self.first.turn, conversation.model, self.session, self.ids.tolist(), mask, logprobs, spans, self.departs
-        )
+        return Sample(self.id, self.model, self.client.session, self.ids.tolist(), mask, logprobs, spans, self.departs)
 
 
 class Sampler:
@@ -144,36 +158,37 @@ class Sampler:
         conversation, prompt = turn.conversation, turn.prompt
         begun = any(one.role == "assistant" for one in conversation.turns)
         near = [
-            (_alike(one.first.conversation, conversation), len(common_prefix(one.ids, prompt)), one)
+            (one.is_of(conversation), len(common_prefix(one.ids, prompt)), one)
             for one in self._open
-            if one.first.conversation.model == conversation.model
-            and one.first.conversation.client.tenant == conversation.client.tenant
+            if one.has_owner(conversation)
         ]
-        near = [(alike, at, one) for alike, at, one in near if at >= _head(one.first) and (alike or begun)]
-        if near:
+        # Sessions with other ids may begin alike. Only one that has the whole first turn was made of this one.
+        near = [(own, at, one) for own, at, one in near if at >= (one.turns[0].head if own else one.turns[0].span.end)]
+        if near and begun:
             _, at, other = max(near, key=lambda found: found[:2])
-            return _departure(other, turn, at) if begun or at == len(prompt) else None
+            return _departure(other, turn, at)
         if not begun:
-            return None
+            retried = (one for own, at, one in near if own and at == len(prompt))
+            return next((_departure(one, turn, len(prompt)) for one in retried), None)
         for other in reversed(self._open):
-            if _alike(other.first.conversation, conversation) and _returned(other.turns[-1][0], conversation):
-                return Break("head", other.first.turn, len(common_prefix(other.ids, prompt)))
+            if other.is_of(conversation) and _returned(other.turns[-1].written, conversation):
+                return Break("head", other.id, len(common_prefix(other.ids, prompt)))
         return Break("unseen")
 
 
 def _departure(other: _Open, turn: DecodedTurn, at: int) -> Break:
     """The break of a prompt that has the first `at` ids of another sample, its first prompt among them."""
-    first, last = other.first.turn, other.turns[0][0]
-    for known, span in other.turns:
-        if at == len(turn.prompt) == span.start:
-            return Break("retry", first, at, known.turn)
-        if at < _head(known):
+    last = other.turns[0].span.turn
+    for known in other.turns:
+        if at == len(turn.prompt) == known.span.start:
+            return Break("retry", other.id, at, known.span.turn)
+        if at < known.head:
             break
-        last = known
-        if at < span.end:
-            cause: Cause = "template" if _returned(known, turn.conversation) else "client"
-            return Break(cause, first, at, known.turn)
-    return Break("fork", first, at, last.turn)
+        last = known.span.turn
+        if at < known.span.end:
+            cause: Cause = "template" if _returned(known.written, turn.conversation) else "client"
+            return Break(cause, other.id, at, last)
+    return Break("fork", other.id, at, last)
 
 
 def _head(turn: DecodedTurn) -> int:
@@ -183,16 +198,9 @@ def _head(turn: DecodedTurn) -> int:
     return len(turn.prompt) - (0 if ledger is None else len(_MARKS.findall(ledger.opening)))
 
 
-def _alike(one: Conversation, other: Conversation) -> bool:
-    """Whether two requests may be of one session: the same model and tenant, and no two session ids."""
-    return (one.model, one.client.tenant) == (other.model, other.client.tenant) and (
-        one.client.session == other.client.session or None in (one.client.session, other.client.session)
-    )
-
-
-def _returned(turn: DecodedTurn, conversation: Conversation) -> bool:
+def _returned(parts: Iterable[Part], conversation: Conversation) -> bool:
     """Whether a history has a turn with the same text and calls, in whatever form its client sends them back."""
-    written = _content(turn.written)
+    written = _content(parts)
     runs = groupby(conversation.turns, key=lambda one: one.role == "assistant")
     return any(_content(part for one in run for part in one.parts) == written for mine, run in runs if mine)
 
