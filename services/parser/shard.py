@@ -95,12 +95,13 @@ class Shard:
             parse.cached = entry.cached
         fresh = entry.ids if entry.at == have else entry.ids[have - entry.at :]
         if fresh:
-            logprobs = (entry.logprobs or [])[have - entry.at :]
+            logprobs = entry.logprobs[have - entry.at :] if entry.logprobs else ()
             if parse.trace is None:
                 parse.feed(fresh)
             else:
                 parse.feed_traced(parse.trace, fresh, logprobs)
-            parse.report(have, logprobs)
+            if parse.context.prompt_ids:
+                parse.report(have, logprobs)
         if entry.finish is not None and not parse.ended:
             parse.finish(entry.finish)
         return parse if opened or parse.log.size != before else None

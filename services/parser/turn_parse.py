@@ -228,17 +228,17 @@ class TurnParse:
                     return
 
     def report(self, at: int, logprobs: Sequence[Logprobs]) -> None:
-        """Logs the ids of the tokens from output index `at` on, with their log probabilities, where the request asked
+        """Logs the ids of the tokens from output index `at` on, with their log probabilities. For a request that asked
         for ids."""
-        if self.context.prompt_ids:
-            self._report(self.ids[at:], logprobs)
+        self._report(self.ids[at:], logprobs)
 
     def _report(self, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
         top, vocabulary = self.context.logprobs, self._vocabulary
         found = None
         if top is not None:
-            pairs = zip_longest(logprobs[: len(ids)], ids, fillvalue=())
-            found = [token_logprob(vocabulary, each, top) if each else None for each, _ in pairs]
+            missing = [()] * (len(ids) - len(logprobs))
+            each = [*logprobs[: len(ids)], *missing]
+            found = [token_logprob(vocabulary, pairs, top) if pairs else None for pairs in each]
         self.log.add_tokens(ids, found)
 
     def finish(self, finish: TokenFinish) -> None:
