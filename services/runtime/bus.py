@@ -170,8 +170,6 @@ class Bus:
         self._subscriptions: list[Subscription] = []
         self.waiting: dict[str, _Request] = {}
         """The requests that have no answer yet, by the last token of their reply subject."""
-        self.before_close: list[Callable[[], None]] = []
-        """Called while everything can still be published."""
         self.published = 0
         self.received = 0
 
@@ -332,8 +330,6 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is pending and closes. Requests without an answer end with Unavailable."""
-        for last in self.before_close:
-            last()
         await self.flush()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
