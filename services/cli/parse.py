@@ -4,7 +4,7 @@ Use it to inspect output that a client did not accept, and to turn output into a
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +15,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.cli.tap import bus_view
 from services.families import open_parser
-from services.runtime.config.command_line import run_command
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire parse`."""
-    return run_command(parse, "turnwire parse", argv)
 
 
 def parse(

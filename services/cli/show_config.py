@@ -1,7 +1,7 @@
 """`turnwire config`: every setting with its value and its origin."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from rich import box
@@ -9,15 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from services.runtime.config import STAGES, Config, UpConfig
-from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import LoadedConfig, Sources, as_text
 
 _TABLES: Mapping[str, type[Config]] = {**STAGES, "up": UpConfig}
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire config`."""
-    return run_command(show, "turnwire config", argv, *_TABLES.values())
 
 
 def show(

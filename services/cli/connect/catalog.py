@@ -20,7 +20,6 @@ from schemas.control import ModelCard
 from services.cli.connect.served import DEFAULT_URL, ServerError, read_models
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
 from services.runtime.config import PreprocessorConfig
-from services.runtime.config.command_line import run_command
 
 DEFAULT_PROFILE = "gpt-5.5"
 """Codex' newest profile with plain tools: later ones require a model that calls tools in JavaScript."""
@@ -47,11 +46,6 @@ class Flags:
     """With --from: SLUG, the profile of all names, or NAME=SLUG; default: gpt-5.5. May be repeated."""
     output: Annotated[str | None, Parameter(alias="-o")] = None
     """Write to this file instead of stdout."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire catalog`."""
-    return run_command(catalog, "turnwire catalog", argv)
 
 
 def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +12,6 @@ from cyclopts import Parameter
 from services.cli.connect.client import Api, BadRequest, Plan, Target, client_names, load_client
 from services.cli.connect.served import DEFAULT_URL, ServerError, read_models
 from services.cli.connect.settings_file import Unreadable, text_of, write
-from services.runtime.config.command_line import run_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +36,6 @@ class Flags:
     """For Codex: use a WebSocket."""
     catalog_file: bool = False
     """For Codex: read the model catalogue from a file, not by URL."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire connect`."""
-    return run_command(connect, "turnwire connect", argv)
 
 
 def connect(

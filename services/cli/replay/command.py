@@ -20,7 +20,6 @@ from services.cli.replay.gateway import MODEL, ReplayGateway
 from services.cli.replay.player import OnEvent, Played, Session
 from services.cli.replay.script import Api, BadReplay, Fail, Gate, Output, Pause, Replay, Turn
 from services.cli.replay.server import serving
-from services.runtime.config.command_line import run_command
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.model_files import find_file
 
@@ -50,11 +49,6 @@ class Flags:
     """Show every event when it arrives."""
     quiet: bool = False
     """Show only failures."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire replay`."""
-    return run_command(replay, "turnwire replay", argv)
 
 
 def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:

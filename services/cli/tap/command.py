@@ -24,7 +24,6 @@ from services.cli.tap import bus_view
 from services.cli.tap.bus_view import Line
 from services.runtime.bus import Bus, Message
 from services.runtime.config import BusConfig, ServiceConfig
-from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import Sources, mask_passwords
 from services.runtime.telemetry import open_log
 
@@ -55,11 +54,6 @@ class Flags:
     """File to append each turn to when it has ended, for `turnwire replay`."""
     redact: bool = False
     """With --record: replace letters by x and digits by 0, and leave out ids."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire tap`."""
-    return run_command(tap, "turnwire tap", argv, BusConfig)
 
 
 def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:

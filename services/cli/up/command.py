@@ -14,11 +14,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from services.cli.files import replace_file
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
 from services.cli.up.plan import (
-    CONFIGS,
-    NOT_FOR_UP,
     Plan,
     make_plan,
     prepare_state,
@@ -28,7 +27,6 @@ from services.cli.up.plan import (
 )
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
-from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import Sources
 
 POLL_S = 0.1
@@ -39,11 +37,6 @@ STOP_ORDER = ("frontend", "preprocessor", "worker", "parser")
 
 class Interrupted(Exception):
     """A signal ended the command."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire up`."""
-    return run_command(up, "turnwire up", argv, *CONFIGS, without=NOT_FOR_UP)
 
 
 def up(sources: Sources, /) -> int:
@@ -123,7 +116,9 @@ class _Up:
         self._supervisor.ready = True
         if plan.up.ready_file:
             ready = {"url": urls[0], "urls": urls, "model": plan.model, "pid": os.getpid(), "nats_url": bus_url}
-            write_whole(Path(plan.up.ready_file), msgspec.json.encode(ready) + b"\n")
+            path = Path(plan.up.ready_file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, msgspec.json.encode(ready) + b"\n", mode=0o666)
         print(instructions(plan, urls, bus_url, window, time.monotonic() - started), flush=True)
         await asyncio.Event().wait()
 
@@ -210,11 +205,3 @@ def remove_ready_file(plan: Plan) -> None:
     """Removes the ready file, also one that an earlier run left behind."""
     if plan.up.ready_file:
         Path(plan.up.ready_file).unlink(missing_ok=True)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file in one step: no reader finds a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(path)

@@ -20,22 +20,12 @@ from msgspec import Struct
 from services.cli.demo.model import is_built
 from services.cli.health import reachable
 from services.cli.up.supervisor import Spec, python_module, quiet
-from services.runtime.config import (
-    STAGES,
-    Config,
-    FrontendConfig,
-    ParserConfig,
-    PreprocessorConfig,
-    UpConfig,
-    WorkerConfig,
-)
+from services.runtime.config import STAGES, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.tokenization.model_files import find_file
 
 DEMO_MODEL = "turnwire-demo"
-CONFIGS = (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
-NOT_FOR_UP = ("id", "metrics_host", "metrics_port", "log_format")
 _NEEDS = {"transformers": ("torch", "torch"), "trtllm": ("tensorrt_llm", "trtllm")}
 """By engine: the package that it requires, and the extra that installs it."""
 START_ORDER = ("worker", "parser", "preprocessor", "frontend")
