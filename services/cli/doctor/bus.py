@@ -69,9 +69,8 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
         return [Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
     found = []
     for stage in STAGES:
-        there = [beat for beat in beats.values() if beat.stage == stage and not beat.leaving]
-        text = "; ".join(described(beat) for beat in there)
-        found.append(Finding("ok", stage, text) if there else Finding("warn", stage, "none"))
+        there = [described(beat) for beat in beats.values() if beat.stage == stage and not beat.leaving]
+        found.append(Finding("ok" if there else "warn", stage, "; ".join(there) or "none"))
     versions = {beat.version for beat in beats.values()}
     if len(versions) > 1:
         found.append(Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}"))
@@ -80,8 +79,8 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
 
 def described(beat: Heartbeat) -> str:
     """Describes a process in a few words."""
-    models = " ".join(
-        f"{card.name} ({card.max_model_len})" if card.max_model_len else card.name for card in beat.models
+    models = "".join(
+        f" {card.name}" + (f" ({card.max_model_len})" if card.max_model_len else "") for card in beat.models
     )
     load = f"{beat.load.running} running" + (f" of {beat.load.slots}" if beat.load.slots else "")
-    return f"{beat.id}{f' {models}' if models else ''}, {load}{', draining' if beat.draining else ''}"
+    return f"{beat.id}{models}, {load}{', draining' if beat.draining else ''}"

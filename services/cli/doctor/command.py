@@ -26,11 +26,11 @@ def examine(sources: Sources, /, *, listen_s: float = 1.5) -> int:
         listen_s: How long to listen for heartbeats.
     """
     console = Console(highlight=False, soft_wrap=True)
-    worst = 0
+    status = 0
     for finding in findings(sources, listen_s):
-        worst = max(worst, finding.status == "fail")
+        status |= finding.status == "fail"
         console.print(Text(f"{finding.status:<5}", style=_STYLES[finding.status]).append(str(finding), style="default"))
-    return worst
+    return status
 
 
 def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:

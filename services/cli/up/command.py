@@ -6,10 +6,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -44,16 +43,12 @@ def up(sources: Sources, /) -> int:
     plan = make_plan(sources)
     try:
         remove_ready_file(plan)
-        return asyncio.run(_run(plan))
+        return asyncio.run(_Up(plan).run())
     except OSError as error:
         print(f"turnwire up: {error}", file=sys.stderr)
         return 1
     finally:
         remove_ready_file(plan)
-
-
-async def _run(plan: Plan) -> int:
-    return await _Up(plan).run()
 
 
 class _Up:
@@ -63,20 +58,22 @@ class _Up:
         self._supervisor = Supervisor(screen.child, screen.say)
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
-        self._nats: EmbeddedNats | None = None
+        self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(signum, self._on_signal)
+            asyncio.get_running_loop().add_signal_handler(signum, self._on_signal)
         status = 0
         with tempfile.TemporaryDirectory(prefix="turnwire-") as directory:
             try:
-                await self._until_stopped(self._serve(Path(directory)))
-            except Interrupted:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._serve(Path(directory)))
+                    tasks.create_task(self._supervisor.failed())
+                    tasks.create_task(self._interrupted())
+            except* Interrupted:
                 pass
-            except ChildFailed as error:
-                self._screen.say(str(error))
+            except* (ChildFailed, OSError) as errors:
+                self._screen.say(str(errors.exceptions[0]))
                 status = 1
             finally:
                 await self._end(drain=status == 0)
@@ -85,19 +82,9 @@ class _Up:
     def _on_signal(self) -> None:
         (self._kill if self._stop.is_set() else self._stop).set()
 
-    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`. Raises Interrupted on a signal, ChildFailed if a child cannot be kept running."""
-        working, failed = asyncio.ensure_future(work), asyncio.ensure_future(self._supervisor.failed())
-        stopped = asyncio.ensure_future(self._stop.wait())
-        done, pending = await asyncio.wait({working, failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        if stopped in done:
-            raise Interrupted
-        if failed in done:
-            raise failed.result()
-        working.result()
+    async def _interrupted(self) -> None:
+        await self._stop.wait()
+        raise Interrupted
 
     async def _serve(self, directory: Path) -> None:
         plan, started = self._plan, time.monotonic()
@@ -140,8 +127,9 @@ class _Up:
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             with self._screen.progress("starting") as progress:
                 for url in urls:
-                    async for reason in not_ready(session, url):
+                    while (reason := await not_ready(session, url)) is not None:
                         progress(reason)
+                        await asyncio.sleep(POLL_S)
             return await context_window(session, urls[0], self._plan.model)
 
     async def _end(self, drain: bool) -> None:
@@ -162,17 +150,13 @@ class _Up:
         await self._supervisor.stop([name for name in names if name == NATS])
 
 
-async def not_ready(session: aiohttp.ClientSession, url: str) -> AsyncIterator[str]:
-    """Polls a frontend until it is ready; yields the reason each time that it is not."""
-    while True:
-        try:
-            async with session.get(f"{url}/health") as response:
-                if response.status == 200:
-                    return
-                yield reason_of(await response.read())
-        except (aiohttp.ClientError, TimeoutError):
-            yield "the frontend is starting"
-        await asyncio.sleep(POLL_S)
+async def not_ready(session: aiohttp.ClientSession, url: str) -> str | None:
+    """Why a frontend is not ready; None if it is."""
+    try:
+        async with session.get(f"{url}/health") as response:
+            return None if response.status == 200 else reason_of(await response.read())
+    except (aiohttp.ClientError, TimeoutError):
+        return "the frontend is starting"
 
 
 def reason_of(body: bytes) -> str:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from services.cli.demo.model import is_built
 from services.cli.health import reachable
-from services.cli.up.supervisor import Spec, python_module, quiet
+from services.cli.up.supervisor import Spec, quiet
 from services.runtime.config import STAGES, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
@@ -147,7 +147,7 @@ def _make_demo_model(path: Path) -> None:
     """Makes the demo model in another process, since training a tokenizer leaves 110 MB allocated."""
     if is_built(path):
         return
-    command = python_module("services.cli.main", "demo-model", str(path))
+    command = [sys.executable, "-m", "services.cli.main", "demo-model", str(path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
         raise OSError(f"the demo model cannot be made: {ran.stderr.strip().rpartition(chr(10))[2]}")
@@ -162,7 +162,8 @@ def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[s
         for number in range(count):
             name = f"{stage}-{number + 1}"
             own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
-            found.append(Spec(name, python_module(f"services.{stage}", *plan.flags[stage], *bus, *own), calm))
+            command = [sys.executable, "-m", f"services.{stage}", *plan.flags[stage], *bus, *own]
+            found.append(Spec(name, command, calm))
     return found
 
 
