@@ -153,22 +153,20 @@ class Reader:
                 answer.after_end.append(json.dumps(choice))
             self._delta(choice["delta"])
             if choice["finish_reason"] is not None:
-                answer.end = _ENDS[choice["finish_reason"]]
-                self._complete_all()
-        self._count(data.get("usage"))
+                self._end(choice["finish_reason"])
+        if data.get("usage") is not None:
+            self._count(data["usage"])
 
     def document(self, data: Any) -> None:
         """See `client.Reader`. An answer in one piece has no order but reasoning, text, calls."""
         choice = data["choices"][0]
         message = choice["message"]
-        if isinstance(message.get("reasoning_content"), str):
+        if message.get("reasoning_content"):
             self.answer.add(Block("reasoning", message["reasoning_content"]))
         if message.get("content"):
             self.answer.add(Block("text", message["content"]))
-        legacy = [{"function": message["function_call"]}] if message.get("function_call") else []
-        self.answer.blocks += [_call_block(call) for call in [*(message.get("tool_calls") or []), *legacy]]
-        self._complete_all()
-        self.answer.end = _ENDS[choice["finish_reason"]]
+        self.answer.blocks += map(_call_block, _calls(message))
+        self._end(choice["finish_reason"])
         self._count(data["usage"])
 
     def _delta(self, delta: Any) -> None:
@@ -176,14 +174,12 @@ class Reader:
             self._text("reasoning", delta["reasoning_content"])
         if delta.get("content"):
             self._text("text", delta["content"])
-        for call in delta.get("tool_calls") or []:
+        for call in _calls(delta):
             if call["index"] in self._calls:
                 self._calls[call["index"]].text += _call_text(call)
             else:
                 self._complete_all()
                 self._calls[call["index"]] = self.answer.add(_call_block(call))
-        if delta.get("function_call") is not None:
-            self._legacy(delta["function_call"])
         for detail in delta.get("reasoning_details") or []:
             unsealed = (block for block in self.answer.blocks if block.kind == "reasoning" and block.seal is None)
             if (block := next(unsealed, None)) is not None:
@@ -196,16 +192,8 @@ class Reader:
             last = self.answer.add(Block(kind))
         last.text += text
 
-    def _legacy(self, function: Any) -> None:
-        last = self.answer.blocks[-1] if self.answer.blocks else None
-        if last is None or last.kind != "call":
-            self._complete_all()
-            self.answer.add(_call_block({"function": function}))
-        else:
-            last.text += function.get("arguments") or ""
-
     def _dispatch(self, call: Any) -> None:
-        block = self._calls.get(call["index"], self.answer.blocks[-1])
+        block = self._calls[call["index"]]
         whole = _call_block(call)
         assert whole.as_story() == block.as_story(), f"dispatched {whole.as_story()}, streamed {block.as_story()}"
         self.answer.dispatch(whole)
@@ -215,9 +203,18 @@ class Reader:
         for block in self.answer.blocks:
             block.complete = True
 
+    def _end(self, reason: str) -> None:
+        self.answer.end = _ENDS[reason]
+        self._complete_all()
+
     def _count(self, usage: Any) -> None:
-        if usage is not None:
-            self.answer.usage = (usage["prompt_tokens"], usage["completion_tokens"])
+        self.answer.usage = (usage["prompt_tokens"], usage["completion_tokens"])
+
+
+def _calls(message: Any) -> list[Any]:
+    """The calls in a message or delta, among them the one of the older `function_call`."""
+    function = message.get("function_call")
+    return [*(message.get("tool_calls") or []), *([{"index": 0, "function": function}] if function else [])]
 
 
 def _call_block(call: Any) -> Block:

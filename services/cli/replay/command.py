@@ -16,10 +16,9 @@ from rich.text import Text
 
 from services.cli.connect.served import ServerError, read_models
 from services.cli.replay import script
-from services.cli.replay.gateway import MODEL, ReplayGateway
+from services.cli.replay.gateway import MODEL, ReplayGateway, serving
 from services.cli.replay.player import OnEvent, Played, Session
 from services.cli.replay.script import Api, BadReplay, Fail, Gate, Output, Pause, Replay, Turn
-from services.cli.replay.server import serving
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.model_files import find_file
 
