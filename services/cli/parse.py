@@ -31,10 +31,10 @@ def parse(
 
     Args:
         family: Parser family, for example `qwen3_coder` or `hermes`.
-        tools: File with a JSON list of tools, in the form of any API.
+        tools: File with the tools that the model could call: a JSON list, in the form of any API.
         in_reasoning: Start inside a reasoning block: the prompt ended with the family's opening tag, such as `<think>`.
         chunk: Characters to pass to the parser at a time; default: all at once.
-        finish: Why the engine stopped. For example, after `length` an open tool call ends as incomplete.
+        finish: Why the engine stopped generating. After `length`, for example, an open tool call ends as incomplete.
         json: Print events as JSON.
     """
     try:

@@ -19,11 +19,11 @@ class Flags:
     """The flags of `turnwire connect`."""
 
     url: str = DEFAULT_URL
-    """The server."""
+    """Address of the server."""
     model: str | None = None
-    """A served name; default: the first one."""
+    """Name of a model that the server has; default: the first one."""
     key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
-    """A key of the server."""
+    """API key for the server."""
     write: bool = False
     """Merge the settings into the client's own, after making a copy of them."""
     dir: str | None = None
@@ -33,7 +33,7 @@ class Flags:
     api: Api | None = None
     """The API to use, for clients with a choice; default: the best for the client."""
     websockets: bool = False
-    """For Codex: use a WebSocket."""
+    """For Codex: connect to the server by WebSocket."""
     catalog_file: bool = False
     """For Codex: read the model catalogue from a file, not by URL."""
 

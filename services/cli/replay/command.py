@@ -32,17 +32,17 @@ class Flags:
     """The flags of `turnwire replay`."""
 
     api: Api | Literal["all"] = "all"
-    """The API to use; all: each that the file fits."""
+    """The API to use; `all`: every API over which the file can be played."""
     url: str | None = None
     """Play against this server instead of one in this process."""
     key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
-    """A key of the server."""
+    """API key for the server."""
     model: str | None = None
-    """With --url: a served name; default: the first one."""
+    """With --url: name of a model that the server has; default: the first one."""
     model_dir: str | None = None
     """Directory or hub id: parse a recording's tokens again, with this tokenizer."""
     speed: float | None = None
-    """How many times as fast as recorded; default: without pauses."""
+    """Speed, as a multiple of the recorded one; default: without pauses."""
     document: bool = False
     """Request answers in one piece, not as streams."""
     events: bool = False

@@ -47,13 +47,13 @@ class Flags:
     request: str | None = None
     """Show only messages of this turn: its id, or a part of it."""
     all: bool = False
-    """Show heartbeats and credit, too."""
+    """Show also heartbeats, flow control and KV cache updates."""
     json: bool = False
     """Print whole messages, one JSON object a line."""
     record: str | None = None
     """File to append each turn to when it has ended, for `turnwire replay`."""
     redact: bool = False
-    """With --record: replace letters by x and digits by 0, and leave out ids."""
+    """With --record: replace letters by x and digits by 0, and leave out token ids."""
 
 
 def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
@@ -93,9 +93,9 @@ async def watch(config: BusConfig, patterns: Sequence[str], flags: Flags, record
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, end, 0)
-    upkeep = flags.all or bool(patterns)
     wanted = patterns or [subjects.ALL]
-    tap = Tap(Console(highlight=False, soft_wrap=True), flags, upkeep, record, on_broken_pipe=lambda: end(0))
+    console = Console(highlight=False, soft_wrap=True)
+    tap = Tap(console, flags, flags.all or bool(patterns), record, on_broken_pipe=lambda: end(0))
     bus = Bus(
         config,
         name="turnwire/tap",
@@ -113,8 +113,8 @@ async def watch(config: BusConfig, patterns: Sequence[str], flags: Flags, record
         return await ended
     finally:
         await bus.close()
-        if tap.unfinished:
-            print(f"{tap.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+        if record is not None and tap.recorder.unfinished:
+            print(f"{tap.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
 
 
 class Tap:
@@ -129,12 +129,11 @@ class Tap:
         on_broken_pipe: Callable[[], None],
     ) -> None:
         self._console = console
-        self._request = flags.request
+        self._flags = flags
         self._upkeep = upkeep
-        self._json = flags.json
         self._record = record
-        self._recorder = Recorder(redact=flags.redact)
         self._on_broken_pipe = on_broken_pipe
+        self.recorder = Recorder(redact=flags.redact)
 
     def take(self, message: Message) -> None:
         """One message of the bus."""
@@ -146,8 +145,8 @@ class Tap:
             self._record_turns(decoded, now)
         except (msgspec.MsgspecError, ValueError) as error:
             lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
-        if self._request is not None:
-            lines = [line for line in lines if concerns(line.turn, self._request)]
+        if self._flags.request is not None:
+            lines = [line for line in lines if concerns(line.turn, self._flags.request)]
         elif kind in bus_view.UPKEEP and not self._upkeep:
             return
         if not lines:
@@ -157,23 +156,18 @@ class Tap:
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second
             self._on_broken_pipe()
 
-    @property
-    def unfinished(self) -> int:
-        """The number of turns whose end is missing in the record."""
-        return self._recorder.unfinished if self._record is not None else 0
-
     def _record_turns(self, decoded: Any, now: datetime) -> None:
         if self._record is None:
             return
-        turn = getattr(decoded, "turn", None)
-        if isinstance(decoded, TurnRequest) and self._request is not None and not concerns(turn or "", self._request):
+        wanted = self._flags.request
+        if isinstance(decoded, TurnRequest) and wanted is not None and not concerns(decoded.turn, wanted):
             return
-        for text in self._recorder.take(decoded, now.timestamp()):
+        for text in self.recorder.take(decoded, now.timestamp()):
             self._record.write(text)
             self._record.flush()
 
     def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
-        if self._json:
+        if self._flags.json:
             encoded = msgspec.json.encode(recorded(now.timestamp(), message.subject, message.data))
             self._console.file.write(encoded.decode() + "\n")
             self._console.file.flush()
