@@ -72,14 +72,13 @@ class ClientProgress:
         return sum(gate.matches(block.kind, block.full_name) for block in received) >= needed
 
 
-class ReplayTurn:
+class ReplayTurn(msgspec.Struct):
     """An `OpenTurn` of a replay."""
 
-    def __init__(self, turn_id: str, card: ModelCard, prepared: Prepared) -> None:
-        self.id = turn_id
-        self.card = card
-        self.prepared = prepared
-        self.task: asyncio.Task[None] | None = None
+    id: str
+    card: ModelCard
+    prepared: Prepared
+    task: asyncio.Task[None] | None = None
 
     def cancel(self, reason: CancelReason) -> None:
         """See `OpenTurn.cancel`."""

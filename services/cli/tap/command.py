@@ -95,7 +95,7 @@ async def watch(config: BusConfig, patterns: Sequence[str], flags: Flags, record
         asyncio.get_running_loop().add_signal_handler(signum, end, 0)
     wanted = patterns or [subjects.ALL]
     console = Console(highlight=False, soft_wrap=True)
-    tap = Tap(console, flags, flags.all or bool(patterns), record, on_broken_pipe=lambda: end(0))
+    tap = Tap(console, flags, flags.all or bool(patterns), record, lambda: end(0))
     bus = Bus(
         config,
         name="turnwire/tap",
@@ -117,23 +117,19 @@ async def watch(config: BusConfig, patterns: Sequence[str], flags: Flags, record
             print(f"{tap.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
 
 
+@dataclass
 class Tap:
     """Shows and records the messages that the flags choose."""
 
-    def __init__(
-        self,
-        console: Console,
-        flags: Flags,
-        upkeep: bool,
-        record: IO[bytes] | None,
-        on_broken_pipe: Callable[[], None],
-    ) -> None:
-        self._console = console
-        self._flags = flags
-        self._upkeep = upkeep
-        self._record = record
-        self._on_broken_pipe = on_broken_pipe
-        self.recorder = Recorder(redact=flags.redact)
+    console: Console
+    flags: Flags
+    upkeep: bool
+    record: IO[bytes] | None
+    on_broken_pipe: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        """Follows the turns, for the record."""
+        self.recorder = Recorder(redact=self.flags.redact)
 
     def take(self, message: Message) -> None:
         """One message of the bus."""
@@ -145,35 +141,35 @@ class Tap:
             self._record_turns(decoded, now)
         except (msgspec.MsgspecError, ValueError) as error:
             lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
-        if self._flags.request is not None:
-            lines = [line for line in lines if concerns(line.turn, self._flags.request)]
-        elif kind in bus_view.UPKEEP and not self._upkeep:
+        if self.flags.request is not None:
+            lines = [line for line in lines if concerns(line.turn, self.flags.request)]
+        elif kind in bus_view.UPKEEP and not self.upkeep:
             return
         if not lines:
             return
         try:
             self._show(now, message, lines)
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second
-            self._on_broken_pipe()
+            self.on_broken_pipe()
 
     def _record_turns(self, decoded: Any, now: datetime) -> None:
-        if self._record is None:
+        if self.record is None:
             return
-        wanted = self._flags.request
+        wanted = self.flags.request
         if isinstance(decoded, TurnRequest) and wanted is not None and not concerns(decoded.turn, wanted):
             return
         for text in self.recorder.take(decoded, now.timestamp()):
-            self._record.write(text)
-            self._record.flush()
+            self.record.write(text)
+            self.record.flush()
 
     def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
-        if self._flags.json:
+        if self.flags.json:
             encoded = msgspec.json.encode(recorded(now.timestamp(), message.subject, message.data))
-            self._console.file.write(encoded.decode() + "\n")
-            self._console.file.flush()
+            self.console.file.write(encoded.decode() + "\n")
+            self.console.file.flush()
             return
         for line in lines:
-            self._console.print(rendered(now.astimezone(), line))
+            self.console.print(rendered(now.astimezone(), line))
 
 
 def concerns(turn: str, wanted: str) -> bool:

@@ -53,36 +53,32 @@ class Plan(Struct, frozen=True):
         scheme = "https" if self.frontend.tls_cert_file else "http"
         return f"{scheme}://{reachable(self.frontend.host)}:{port}"
 
-    def counts(self) -> dict[str, int]:
-        """The number of processes of each stage, in the order of their start."""
-        return {stage: getattr(self.up, stage + "s") for stage in START_ORDER}
-
 
 def make_plan(sources: Sources) -> Plan:
     """Checks every stage's configuration and decides what to start. Raises ConfigError with all problems."""
     tables: dict[str, type[Config]] = {**STAGES, "up": UpConfig}
-    up: LoadedConfig[UpConfig] = sources.load_all(tables, {"model": None})["up"]
-    state_dir = Path(up.config.state_dir).expanduser() if up.config.state_dir else default_state_dir(sources.env)
+    given = sources.load_all(tables, {"model": None})
+    up: UpConfig = given["up"].config
+    demo = given["worker"].origins["model"] == "default"
+    state_dir = Path(up.state_dir).expanduser() if up.state_dir else default_state_dir(sources.env)
     ours: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
-    if up.config.frontends > 1:
+    if up.frontends > 1:
         ours["response_store"] = "shared"
-    stages = sources.load_all(STAGES, ours)
-    worker: LoadedConfig[WorkerConfig] = stages["worker"]
-    demo = worker.origins["model"] == "default"
-    if demo and worker.config.engine != "script":
-        raise ConfigError([f"--engine {worker.config.engine} needs a --model: the demo model has no weights"])
-    if not demo and (problem := model_problem(worker.config.model)):
-        raise ConfigError([f"model: {problem}"])
-    if problem := engine_problem(worker.config.engine):
-        raise ConfigError([f"engine: {problem}"])
     if demo:
         ours["served_model_name"] = DEMO_MODEL
-        stages = sources.load_all(STAGES, ours)
+    stages = sources.load_all(STAGES, ours)
+    worker: WorkerConfig = stages["worker"].config
+    if demo and worker.engine != "script":
+        raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
+    if not demo and (problem := model_problem(worker.model)):
+        raise ConfigError([f"model: {problem}"])
+    if problem := engine_problem(worker.engine):
+        raise ConfigError([f"engine: {problem}"])
     return Plan(
-        up=up.config,
+        up=up,
         frontend=stages["frontend"].config,
-        worker=stages["worker"].config,
-        model=stages["worker"].config.model_name,
+        worker=worker,
+        model=worker.model_name,
         demo=demo,
         embedded_nats=stages["frontend"].origins["nats_url"] == "default",
         state_dir=state_dir,
@@ -158,8 +154,8 @@ def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[s
     bus = [f"--nats-url={nats_url}"] if nats_url else []
     calm = {} if plan.worker.engine == "trtllm" else quiet(env)
     found = []
-    for stage, count in plan.counts().items():
-        for number in range(count):
+    for stage in START_ORDER:
+        for number in range(getattr(plan.up, stage + "s")):
             name = f"{stage}-{number + 1}"
             own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
             command = [sys.executable, "-m", f"services.{stage}", *plan.flags[stage], *bus, *own]

@@ -148,8 +148,8 @@ class FrontendConfig(ServiceConfig):
     attempts: Count = 3
     """How often a turn is tried, the first attempt included; the next one follows when a process refuses it or dies."""
     seal_key_file: str | None = None
-    """File with the key that seals reasoning and compacted conversations, the same for preprocessor and parser; default:
-    a key derived from the model's name."""
+    """File with the key that seals compacted conversations, the same for preprocessor and parser; default: a key
+    derived from the model's name."""
     response_store: Literal["memory", "shared"] = "memory"
     """Where Responses are stored. `memory`: in this process; `shared`: also in JetStream, for several frontends and
     across restarts."""
@@ -322,8 +322,6 @@ class UpConfig(Config):
     ready_file: str | None = None
     """File to write when requests can be served: a JSON object with `url` and more."""
 
-
-AnyConfig: TypeAlias = FrontendConfig | PreprocessorConfig | WorkerConfig | ParserConfig
 
 STAGES: Mapping[str, type[ServiceConfig]] = {
     "frontend": FrontendConfig,
