@@ -62,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"turnwire: no command {name}{nearest(name, COMMANDS)}\n\n{usage()}", file=sys.stderr)
         return 2
-    function = pkgutil.resolve_name(COMMANDS[name][0])
-    without = NOT_FOR_UP if name == "up" else ()
     try:
         if name == "serve":
             return serve(arguments)
+        function = pkgutil.resolve_name(COMMANDS[name][0])
+        without = NOT_FOR_UP if name == "up" else ()
         return run_command(function, f"turnwire {name}", arguments, *SETTINGS.get(name, ()), without=without)
     except KeyboardInterrupt:
         return 1

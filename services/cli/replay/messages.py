@@ -138,7 +138,7 @@ class Reader:
         if delta["type"] == "signature_delta":
             block.seal = delta["signature"]
         else:
-            block.text += next(delta[key] for key in ("thinking", "text", "partial_json") if key in delta)
+            block.text += next((delta[key] for key in ("thinking", "text", "partial_json") if key in delta), "")
 
     def _end(self, reason: str, usage: Any) -> None:
         cached = usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
@@ -151,7 +151,7 @@ def _read_block(content: Any) -> Block:
         case "text":
             return Block("text", content["text"])
         case "thinking":
-            return Block("reasoning", content["thinking"], seal=content["signature"] or None)
+            return Block("reasoning", content["thinking"], seal=content.get("signature") or None)
         case "redacted_thinking":
             return Block("reasoning", seal=content["data"])
     return Block("call", msgspec.json.encode(content["input"]).decode(), content["name"], content.get("id", ""))
