@@ -8,6 +8,7 @@ import msgspec
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
 from services.cli.replay.answer import Answer, Block, BlockKind
 from services.cli.replay.client import media_url, present
+from services.cli.replay.messages import write_block
 from services.cli.replay.script import End
 from services.templates.tools import tool_name
 
@@ -81,16 +82,10 @@ def _assistant(parts: list[Part]) -> dict[str, Any]:
         "role": "assistant",
         "content": [_content(part) for part in parts if isinstance(part, Text | Media)] or None,
         **present(
-            thinking_blocks=[_thinking_block(part) for part in parts if isinstance(part, Reasoning)] or None,
+            thinking_blocks=[write_block(part) for part in parts if isinstance(part, Reasoning)] or None,
             tool_calls=[_call(part) for part in parts if isinstance(part, Call)] or None,
         ),
     }
-
-
-def _thinking_block(part: Reasoning) -> dict[str, Any]:
-    if part.text is None:
-        return {"type": "redacted_thinking", "data": part.seal or ""}
-    return {"type": "thinking", "thinking": part.text, "signature": part.seal or ""}
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
         "stream": stream,
         "max_tokens": DEFAULT_LIMIT if sampling.max_tokens is None else sampling.max_tokens,
         "messages": [
-            {"role": _ROLES.get(turn.role, turn.role), "content": [_block(part) for part in turn.parts]}
+            {"role": _ROLES.get(turn.role, turn.role), "content": [write_block(part) for part in turn.parts]}
             for turn in conversation.turns
         ],
         **present(
@@ -55,7 +55,8 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _block(part: Part | ToolReference) -> dict[str, Any]:
+def write_block(part: Part | ToolReference) -> dict[str, Any]:
+    """A part of a message as a content block."""
     match part:
         case Text(text):
             return {"type": "text", "text": text}
@@ -67,7 +68,7 @@ def _block(part: Part | ToolReference) -> dict[str, Any]:
             name = tool_name(part.name, part.namespace)
             return {"type": "tool_use", "id": part.call_id, "name": name, "input": _input(part.arguments)}
         case Result():
-            content = [_block(inner) for inner in part.parts]
+            content = [write_block(inner) for inner in part.parts]
             error = present(is_error=part.is_error)
             return {"type": "tool_result", "tool_use_id": part.call_id, "content": content, **error}
         case ToolReference(name):
