@@ -19,13 +19,13 @@ from rich.text import Text
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
+from services.cli.observer import observing
 from services.cli.replay.recorder import Recorder
 from services.cli.tap import bus_view
 from services.cli.tap.bus_view import Line
-from services.runtime.bus import Bus, Message
-from services.runtime.config import BusConfig, ServiceConfig
+from services.runtime.bus import Message
+from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources, mask_passwords
-from services.runtime.telemetry import open_log
 
 COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "cancel": "red", "replay": "red"}
 
@@ -96,25 +96,15 @@ async def watch(config: BusConfig, patterns: Sequence[str], flags: Flags, record
     wanted = patterns or [subjects.ALL]
     console = Console(highlight=False, soft_wrap=True)
     tap = Tap(console, flags, flags.all or bool(patterns), record, lambda: end(0))
-    bus = Bus(
-        config,
-        name="turnwire/tap",
-        inbox_prefix="_INBOX_tap",
-        log=open_log(ServiceConfig(log_level="warning")),
-        on_fatal=lambda _reason: end(1),
-        on_reconnect=lambda: None,
-    )
-    await bus.connect()
-    try:
+    async with observing(config, "tap", on_fatal=lambda _reason: end(1)) as bus:
         for subject in wanted:
             await bus.subscribe(subject, tap.take)
         await bus.flush()  # from now on every message arrives
         print(f"listening on {', '.join(wanted)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
-        return await ended
-    finally:
-        await bus.close()
-        if record is not None and tap.recorder.unfinished:
-            print(f"{tap.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+        status = await ended
+    if record is not None and tap.recorder.unfinished:
+        print(f"{tap.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+    return status
 
 
 @dataclass
