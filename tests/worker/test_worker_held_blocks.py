@@ -71,7 +71,7 @@ def test_memory_does_not_grow_with_uses() -> None:
 
 def test_an_empty_chain_is_no_use() -> None:
     blocks = HeldBlocks(3)
-    assert blocks.use([]) == ((), [])
+    assert blocks.use([]) == ([], [])
     assert blocks.match([]) == 0
 
 
