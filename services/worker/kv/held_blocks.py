@@ -44,9 +44,6 @@ class HeldBlocks:
         """The least recently used first, and each before the one that it follows."""
         self._size = 0
 
-    def __len__(self) -> int:
-        return self._size
-
     def match(self, keys: Sequence[int]) -> int:
         """How many blocks of a chain are held, from its start."""
         return self._walk(keys)[1]
