@@ -82,20 +82,6 @@ class _Run(NamedTuple):
 class Trace:
     """The tokens of one turn that were not matched with an event yet."""
 
-    __slots__ = (
-        "_base",
-        "_flowing",
-        "_inside",
-        "_passed",
-        "_raw",
-        "_starts",
-        "_tokens",
-        "_top",
-        "_vocabulary",
-        "blocks",
-        "scanner",
-    )
-
     def __init__(self, vocabulary: Vocabulary, top: int) -> None:
         """`top`: how many alternatives each token gets."""
         self._vocabulary = vocabulary

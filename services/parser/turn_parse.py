@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
-from schemas.events import BlockEvent, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
+from schemas.events import BlockEvent, Delta, Failed, Finish, FinishReason, Interrupted, Usage
 from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.families import TurnParser, family, open_parser
 from services.families.grammar.scanner import escaped
@@ -108,10 +108,6 @@ class TurnParse:
             trace=self.trace,
         )
         self._may_skip = not self._builder.searches and self.trace is None
-
-    def prepared(self, parser: str) -> Prepared:
-        """The turn's first event, which each shard that parses the turn sends."""
-        return Prepared(self.context.prompt_tokens, self.context.max_tokens, self.worker, parser)
 
     def rewind(self, position: StreamPosition) -> None:
         """Moves back to the frontend's position, never forward."""
