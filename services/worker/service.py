@@ -346,10 +346,9 @@ class _PrefillSink:
         self._log = log
 
     def put(self, delta: Delta) -> None:
-        """See `Sink.put`."""
+        pass
 
     def fail(self, error: TurnwireError) -> None:
-        """See `Sink.fail`."""
         self._log.info("worker.prefill_failed", turn=self._turn, error=str(error))
 
 

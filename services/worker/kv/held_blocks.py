@@ -8,6 +8,7 @@ copy, held or not, instead of 3,000 dictionary entries.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from services.tokenization.block_keys import block_keys
 
@@ -21,16 +22,14 @@ def extended(keys: Sequence[int], tail: bytes, block_tokens: int, salt: str | No
     return [*keys, *more] if more else keys
 
 
+@dataclass(slots=True, eq=False)
 class _Run:
     """Blocks that follow each other and had the same last use."""
 
-    __slots__ = ("branches", "keys", "parent")
-
-    def __init__(self, keys: list[int], parent: "_Run | None") -> None:
-        self.keys = keys
-        self.parent = parent
-        self.branches = 0
-        """Runs that follow it."""
+    keys: list[int]
+    parent: "_Run | None"
+    branches: int = 0
+    """Runs that follow it."""
 
 
 class HeldBlocks:

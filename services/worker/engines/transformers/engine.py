@@ -223,13 +223,7 @@ class TransformersEngine:
     def _load(self) -> Loaded:
         """On a thread of its own: up to the running generation thread."""
         loaded = load_model(self._config, self._args)
-        self._observe(loaded.manager.batch_processor.cache)
-        loaded.manager.current_batch = 0
-        loaded.manager.start()
-        return loaded
-
-    def _observe(self, cache: Any) -> None:
-        """Records how much of a prompt the library found in its cache: only its own search reports it."""
+        manager, cache = loaded.manager, loaded.manager.batch_processor.cache
         search = cache.search_prefix_match
 
         def observed(request_id: str, prompt_ids: list[int]) -> int:
@@ -237,4 +231,7 @@ class TransformersEngine:
             self._cached[request_id] = found
             return found
 
-        cache.search_prefix_match = observed
+        cache.search_prefix_match = observed  # only the search reports how much of a prompt is in the cache
+        manager.current_batch = 0
+        manager.start()
+        return loaded
