@@ -6,6 +6,7 @@ part only at the ends of runs, and a use is recorded once for each run. A prompt
 copy, held or not, instead of 3,000 dictionary entries.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,18 +123,7 @@ class HeldBlocks:
 def _common(run: list[int], keys: Sequence[int], at: int) -> int:
     """How many blocks of a run a chain has from `at` on; the first is known to be equal. Equal keys mean equal chains,
     so that one comparison covers all blocks before."""
-    most = min(len(run), len(keys) - at)
-    low, high = 1, _STRETCH  # the first `low` are common
+    most, high = min(len(run), len(keys) - at), _STRETCH
     while high < most and run[high - 1] == keys[at + high - 1]:
-        low, high = high, 2 * high
-    if high >= most:
-        if run[most - 1] == keys[at + most - 1]:
-            return most
-        high = most
-    while low + 1 < high:
-        middle = (low + high) // 2
-        if run[middle - 1] == keys[at + middle - 1]:
-            low = middle
-        else:
-            high = middle
-    return low
+        high *= 2
+    return bisect_left(range(min(high, most)), True, lo=1, key=lambda block: run[block] != keys[at + block])
