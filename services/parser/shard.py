@@ -95,7 +95,10 @@ class Shard:
             parse.cached = entry.cached
         fresh = entry.ids if entry.at == have else entry.ids[have - entry.at :]
         if fresh:
-            parse.feed(fresh, entry.logprobs[have - entry.at :] if entry.logprobs else ())
+            if parse.trace is None:
+                parse.feed(fresh)
+            else:
+                parse.feed_traced(parse.trace, fresh, (entry.logprobs or [])[have - entry.at :])
         if entry.finish is not None and not parse.ended:
             parse.finish(entry.finish)
         return parse if opened or parse.log.size != before else None

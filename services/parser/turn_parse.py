@@ -8,6 +8,7 @@ the turn leaves the fast path: with the first token that is not plain, and befor
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
@@ -168,15 +169,13 @@ class TurnParse:
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
-    def feed(self, ids: Sequence[int], logprobs: Sequence[Logprobs] = ()) -> None:
-        """Takes further tokens, and the log probabilities of the first of them. Tokens behind a cut are not counted."""
+    def feed(self, ids: Sequence[int]) -> None:
+        """Takes further tokens. Those behind a cut are not counted."""
         self.leave_fast_path()
-        detokenizer, scanner, may_skip, trace = self._detokenizer, self._parser.scanner, self._may_skip, self.trace
-        for at, token in enumerate(ids):
+        detokenizer, scanner, may_skip = self._detokenizer, self._parser.scanner, self._may_skip
+        for token in ids:
             self.ids.append(token)
             text = detokenizer.step(token)
-            if trace is not None:
-                trace.token(token, text, detokenizer.pending, logprobs[at] if at < len(logprobs) else ())
             if not text:
                 continue
             trigger = scanner.trigger
@@ -189,6 +188,19 @@ class TurnParse:
             self._take(self._parsed(text))
             if self.cut is not None:
                 return
+
+    def feed_traced(self, trace: Trace, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
+        """As `feed`, with the tokens' log probabilities, if there are any."""
+        detokenizer = self._detokenizer
+        for token, logprob in zip_longest(ids, logprobs[: len(ids)], fillvalue=()):
+            assert isinstance(token, int)
+            self.ids.append(token)
+            text = detokenizer.step(token)
+            trace.token(token, text, detokenizer.pending, logprob)
+            if text:
+                self._take(self._parsed(text))
+                if self.cut is not None:
+                    return
 
     def finish(self, finish: TokenFinish) -> None:
         """The engine ended the stream."""
