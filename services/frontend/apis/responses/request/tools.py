@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Grammar, ToolChoice, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.common.known_parts import KnownParts, Spelled
+from services.frontend.apis.common.known_parts import KnownParts
 from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
@@ -108,8 +108,7 @@ class RequestTools(Struct):
         def read(_: bytes) -> RequestTools:
             tools = cls({}, {}, [], set())
             tools.add(raws, "tools", unique=True)
-            shown = tools.settled()
-            tools.shown = Spelled(shown) if shown else shown
+            tools.shown = tools.settled()
             return tools
 
         own = known.get(b",".join(raws), read)
