@@ -1,4 +1,4 @@
-"""A Chat Completions request as a `Conversation`.
+"""A Chat Completions request as a `Conversation`, and the API as a `Dialect`.
 
 `docs/chat.md` lists what each field does. Refused are fields that would silently change the meaning of the answer
 (audio output, unsupported output formats, files); unknown fields are ignored.
@@ -6,7 +6,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -15,11 +15,18 @@ from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
-from services.frontend.apis.chat.shape import ReasoningField, ReasoningPlace, Settings, Shape, answered_tier
-from services.frontend.apis.chat.stream import ChatCollector, ChatStream
+from services.frontend.apis.chat.stream import (
+    ChatCollector,
+    ChatStream,
+    ReasoningField,
+    ReasoningPlace,
+    Settings,
+    Shape,
+)
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts
+from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
+from services.frontend.apis.common.openai_chunks import PING
 from services.frontend.apis.common.openai_wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
 
@@ -27,6 +34,7 @@ REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_TIERS = ("default", "flex", "scale", "priority")
 _UNSPECIFIED = ("auto", "default")
 _bodies = BodyDecoder(wire.Body, tools.read_tools)
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
@@ -169,7 +177,7 @@ def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, 
         logprobs=bool(request.logprobs),
         include_usage=bool(options and options.include_usage),
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
-        service_tier=answered_tier(request.service_tier),
+        service_tier=_tier(request.service_tier),
         fingerprint=settings.fingerprint,
     )
 
@@ -227,3 +235,31 @@ def _effort(given: str | None, place: str) -> str | None:
     if given not in EFFORTS:
         raise invalid_value(given, place, EFFORTS)
     return given
+
+
+def _tier(requested: object) -> str | None:
+    """`service_tier` of the answer, if the request names one."""
+    if not isinstance(requested, str):
+        return None
+    return requested if requested in _TIERS else "default"
+
+
+class Chat:
+    """Pure, except for its cache of tools and instructions. One instance serves every request."""
+
+    name = "chat"
+    keepalive = PING
+
+    def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
+        self._settings = settings
+        self._known: KnownParts[Any] = KnownParts()
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
+        """Parses POST /v1/chat/completions. Raises Invalid."""
+        ask = parse(body, headers, self._settings, known=self._known)
+        share_texts(ask.conversation, self._known)
+        return ask
+
+    def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
+        """Parses a request for its prompt only. Raises Invalid."""
+        return parse(body, headers, self._settings, counting=True, known=self._known)

@@ -12,22 +12,55 @@ Ids, names and roles are sent once: the Python SDK concatenates repeated strings
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.events import BlockStart, BlockStop, Dispatch, Finish, Prepared, TokenLogprob, TopLogprob
 from services.frontend.apis.base import Reply
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
-from services.frontend.apis.chat.shape import Shape
 from services.frontend.apis.common.openai_chunks import ChunkCollector, ChunkStream, answer_head, first_usage, reason_of
+
+ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
+ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]
 
 _THINK = ("<think>\n", "\n</think>\n\n")
 """Around reasoning that is part of the content."""
 _CONTENT = b'{"content":'
 _encode = msgspec.json.Encoder().encode
+
+
+class Settings(Struct, frozen=True):
+    """The operator's settings."""
+
+    reasoning_field: ReasoningField = "reasoning_content"
+    """The field that holds reasoning."""
+    reasoning_details: bool = False
+    """Also send the seal of each reasoning block, in OpenRouter's `reasoning_details`."""
+    fingerprint: str | None = None
+    """`system_fingerprint` of every answer."""
+
+
+class Shape(Struct, frozen=True):
+    """The form of one answer."""
+
+    reasoning: ReasoningPlace = "reasoning_content"
+    """`inline`: in the content, in <think> tags (SGLang's `separate_reasoning: false`)."""
+    details: bool = False
+    legacy: bool = False
+    """The call is in `function_call`."""
+    freeform: frozenset[str] = frozenset()
+    """Names of the freeform tools."""
+    logprobs: bool = False
+    include_usage: bool = False
+    """The stream ends with the token counts."""
+    continuous_usage: bool = False
+    """Other chunks carry the token counts, too, once they are known."""
+    service_tier: str | None = None
+    fingerprint: str | None = None
 
 
 class ChatStream(ChunkStream["_Choice"]):

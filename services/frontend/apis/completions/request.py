@@ -1,4 +1,4 @@
-"""A Completions request as `Conversation`s: one for each choice, `n` for each prompt."""
+"""A Completions request as `Conversation`s: one for each choice, `n` for each prompt; the API as a `Dialect`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +12,7 @@ from schemas.frames import pack_ids
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.hints import hints
+from services.frontend.apis.common.openai_chunks import PING
 from services.frontend.apis.common.openai_wording import explainer
 from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
 from services.frontend.apis.completions import wire
@@ -133,3 +134,17 @@ def _tokens(ids: list[int]) -> RawPrompt:
     if not ids:
         raise Invalid("Invalid 'prompt': empty array. Expected at least one token.", param="prompt")
     return RawPrompt(token_ids=pack_ids(ids))
+
+
+class Completions:
+    """Pure; one instance serves every request."""
+
+    name = "completions"
+    keepalive = PING
+
+    def __init__(self, fingerprint: str | None = None) -> None:
+        self._fingerprint = fingerprint
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsAsk:
+        """Parses POST /v1/completions. Raises Invalid."""
+        return parse(body, headers, self._fingerprint)

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from schemas.errors import Invalid, raised
 from schemas.frames import TextReply, unpack_ids
 from services.frontend.apis.base import Operation
-from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.shared_errors import SHARED
-from services.frontend.apis.messages.dialect import Messages
 from services.frontend.apis.messages.errors import explain
+from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.tokens.sniff import looks_like_chat
 from services.frontend.http.bodies import read_body
 from services.frontend.http.mount import Api, Mount
