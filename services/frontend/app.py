@@ -14,7 +14,7 @@ from services.frontend.apis.health.api import API as HEALTH
 from services.frontend.apis.messages.api import API as MESSAGES
 from services.frontend.apis.models.api import API as MODELS
 from services.frontend.apis.responses.api import API as RESPONSES
-from services.frontend.apis.responses.server import Sharing
+from services.frontend.apis.responses.store.shared import Sharing
 from services.frontend.apis.tokens.api import API as TOKENS
 from services.frontend.http.auth import Callers
 from services.frontend.http.cors import Cors

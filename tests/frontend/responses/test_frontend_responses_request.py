@@ -8,8 +8,8 @@ import pytest
 
 from schemas.conversation import Grammar, Hints, OutputFormat, Sampling, Text, Thinking, ToolChoice, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.responses.compaction import compact_threshold
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk, understand
+from services.frontend.apis.responses.intake import compact_threshold
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.tools import ToolName, tool_name
 from services.frontend.apis.responses.store.input_items import stored_items

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
-from services.frontend.apis.responses.live.runner import RunSink
+from services.frontend.apis.responses.live.runner import Emitter
 from services.frontend.pipeline.metrics import FrontendMetrics, TurnRecord
-from services.frontend.pipeline.sinks import Flusher
+from services.frontend.pipeline.sinks import Flusher, StreamSink
 from tests.frontend.frontend_fakes import finish
 
 
@@ -41,17 +41,11 @@ class Lane:
         self.record.opened("m")
         self.renderer = Renderer()
         self.emitted: list[bytes] = []
-        self.sink = RunSink(
-            self.renderer,
-            self.record,
-            log,
-            Flusher(log),
-            emit=self.emitted.append,
-            on_end=lambda: self.emitted.append(b"<end>"),
-        )
+        self.emitter = Emitter(self.emitted.append, lambda: self.emitted.append(b"<end>"))
+        self.sink = StreamSink(self.record, log, Flusher(log), lambda: (self.renderer, self.emitter))
 
     def begin(self) -> None:
-        self.sink.begin(Prepared(1, 1))
+        self.sink.begin([Prepared(1, 1)])
 
 
 @pytest.fixture
@@ -67,10 +61,10 @@ async def test_what_comes_in_one_tick_is_emitted_once(lane: Lane) -> None:
     await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"ab"]
     lane.sink.push([Delta(0, 2, "c"), finish(1)])
-    assert not lane.sink.done.is_set()
+    assert not lane.emitter.done.is_set()
     await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"ab", b"<end>", b"c."]
-    assert lane.sink.done.is_set()
+    assert lane.emitter.done.is_set()
 
 
 async def test_what_came_before_goes_when_the_stream_begins(lane: Lane) -> None:
@@ -79,24 +73,16 @@ async def test_what_came_before_goes_when_the_stream_begins(lane: Lane) -> None:
     await asyncio.sleep(0)
     assert lane.emitted == []
     lane.begin()
-    assert lane.emitted == [b"start", b"<end>", b"ab."]
+    assert lane.emitted == [b"startab.", b"<end>"]
     lane.sink.push([Delta(0, 2, "late")])
     await asyncio.sleep(0)
-    assert lane.emitted == [b"start", b"<end>", b"ab."]
-
-
-async def test_what_ended_in_this_tick_is_emitted_at_once_when_the_time_is_over(lane: Lane) -> None:
-    lane.begin()
-    lane.sink.push([Delta(0, 0, "a"), finish(1)])
-    lane.sink.flush()
-    await asyncio.sleep(0)
-    assert lane.emitted == [b"start", b"<end>", b"a."]
+    assert lane.emitted == [b"startab.", b"<end>"]
 
 
 async def test_nothing_is_emitted_when_nobody_wants_it_any_more(lane: Lane) -> None:
     lane.begin()
     lane.sink.push([Delta(0, 0, "a")])
-    lane.sink.done.set()
+    lane.emitter.closed = True
     lane.sink.push([Delta(0, 1, "b")])
     await asyncio.sleep(0)
     assert lane.emitted == [b"start"]
@@ -110,7 +96,7 @@ async def test_what_cannot_be_rendered_ends_with_an_error(lane: Lane) -> None:
         await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"<end>", b"error"]
     assert lane.record.outcome == "internal"
-    assert lane.sink.done.is_set()
+    assert lane.emitter.done.is_set()
     assert not lane.sink.ended, "the turn goes on, and is to be cancelled"
     assert [line["event"] for line in lines] == ["turn.render_failed"]
 
