@@ -23,8 +23,6 @@ NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conv
 class CompactionStream(ResponsesStream):
     """Renders one compaction."""
 
-    __slots__ = ("_sealer", "_summary")
-
     def __init__(self, reply: Reply, shape: Shape, sealer: TextSealer, *, recorded: bool = False) -> None:
         super().__init__(reply, shape, recorded=recorded)
         self._sealer = sealer

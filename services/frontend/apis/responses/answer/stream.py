@@ -51,8 +51,6 @@ _END = b"}\n\n"
 class ResponsesStream:
     """Renders one turn."""
 
-    __slots__ = ("_append", "_block", "_head", "_item", "_packer", "_pending_stop", "_sequence", "_tail", "state")
-
     def __init__(self, reply: Reply, shape: Shape, *, recorded: bool = False) -> None:
         """`recorded`: keep a compressed copy of the stream."""
         self.state = ResponseState(reply, shape)
