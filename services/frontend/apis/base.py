@@ -4,9 +4,11 @@ A request becomes an `Ask` (`Dialect.parse`). The ask makes the renderer of its 
 (display of thinking, `include`, …) never pass through code of another API.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from schemas.conversation import Conversation
@@ -38,6 +40,14 @@ class ErrorReply(Struct, frozen=True):
     status: int
     headers: dict[str, str]
     body: bytes
+
+
+def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
+    """An error as a JSON document, with the time to wait in a header."""
+    headers = {"content-type": "application/json"}
+    if info.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
+    return ErrorReply(status, headers, msgspec.json.encode(document))
 
 
 class ErrorFormat(Struct, frozen=True):

@@ -40,7 +40,7 @@ def test_the_least_request() -> None:
     assert not (ask.stream)
     assert not (ask.truncate)
     assert ask.sealer is None
-    assert not (ask.request.background)
+    assert not (ask.request.body.background)
     assert ask.request.store
 
 

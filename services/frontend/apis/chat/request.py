@@ -97,39 +97,32 @@ def parse(
     request, given_tools = decode_body(partial(_bodies.decode, known=parts), body, _explain)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
-    _refuse(request)
+    if "audio" in (request.modalities or ()):
+        raise unsupported("modalities", "'audio' is not supported by this server")
+    if request.chat_template is not None:
+        raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
     history = History(pairing=not counting)
     history.read(request.messages)
+    last = request.messages[-1]
+    limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
         history.turns,
         tools=specs,
         tool_choice=tools.choice(request, specs),
         thinking=thinking(request),
-        sampling=openai_sampling(request, max_tokens=_limit(request), logprobs=_logprobs(request)),
+        sampling=openai_sampling(request, max_tokens=limit, logprobs=_logprobs(request)),
         format=_format(request) or guided_format(request),
         template_kwargs={**(request.chat_template_args or {}), **(request.chat_template_kwargs or {})},
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
         verbosity=request.verbosity,
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
-        prefill=_continues(request),
+        prefill=bool(request.continue_final_message or last.prefix or last.partial),
     )
     notes = ["web_search_options"] if bytes(request.web_search_options) != b"null" else []
     shape = _shape(request, specs, headers, settings)
     return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape)
-
-
-def _refuse(request: wire.Body) -> None:
-    if "audio" in (request.modalities or ()):
-        raise unsupported("modalities", "'audio' is not supported by this server")
-    if request.chat_template is not None:
-        raise unsupported("chat_template")
-
-
-def _limit(request: wire.Body) -> int | None:
-    given = request.max_completion_tokens
-    return request.max_tokens if given is None else given
 
 
 def _logprobs(request: wire.Body) -> int | None:
@@ -153,11 +146,6 @@ def _format(request: wire.Body) -> OutputFormat | None:
     if schema.schema is None:
         return OutputFormat("json_object", name=schema.name, strict=schema.strict)
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
-
-
-def _continues(request: wire.Body) -> bool:
-    last = request.messages[-1]
-    return bool(request.continue_final_message or last.prefix or last.partial)
 
 
 def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:

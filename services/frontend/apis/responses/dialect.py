@@ -50,7 +50,7 @@ class ResponsesAsk(Struct, frozen=True):
     @property
     def stream(self) -> bool:
         """See `Ask.stream`."""
-        return self.request.stream and self.user_messages is None
+        return bool(self.request.body.stream) and self.user_messages is None
 
     def renderer(self, reply: Reply) -> ResponsesStream:
         """See `Ask.renderer`."""
@@ -135,8 +135,8 @@ class Responses:
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
         """Converts a request where nothing is stored. Raises Invalid."""
         request = self.decode(body)
-        if request.previous_response_id is not None:
-            raise previous_not_found(request.previous_response_id)
+        if request.body.previous_response_id is not None:
+            raise previous_not_found(request.body.previous_response_id)
         return self.understand(request, headers)
 
     def count_body(self, tokens: int) -> bytes:

@@ -68,11 +68,11 @@ class AcceptedRequest(Struct, frozen=True):
             response=Raw(msgspec.json.encode(document)),
             status=document["status"],
             tenant=self.tenant,
-            previous=request.previous_response_id,
+            previous=request.body.previous_response_id,
             input=self.items(),
             output=output,
             events=b"" if owner else stream.recording(),
-            background=request.background,
+            background=bool(request.body.background),
             context=None if self.context is None else [*self.context, *output[len(self.ask.before) :]],
             owner=owner,
         )
@@ -103,7 +103,7 @@ class Intake:
         """Converts a request. Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
         where a store does not answer. `histories`: where to look instead of the deployment's store."""
         tenant = exchange.tenant
-        previous = request.previous_response_id
+        previous = request.body.previous_response_id
         histories = histories or self.histories
         history = items_of(await histories.chain(previous, tenant)) if previous is not None else []
         references = await histories.items(request.references, tenant) if request.references else {}

@@ -105,7 +105,7 @@ class ResponsesServer:
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Creates a response: whole, as a stream, or in the background."""
         body = await self._decoded(request)
-        if body.background:
+        if body.body.background:
             return await self._start(request, body)
         accepted: AcceptedRequest | None = None
 
@@ -230,7 +230,7 @@ class ResponsesServer:
         reply = self._runner.reply(exchange, body.model)
         job = self.background.start(accepted, reply, exchange)
         exchange.note(accepted.ask.notes)
-        if body.stream:
+        if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)
         return _json(msgspec.json.encode(job.document()))
 

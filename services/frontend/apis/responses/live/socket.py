@@ -143,7 +143,7 @@ class Socket:
 
     def _enqueue(self, lane: str | None, data: bytes) -> None:
         request = self._services.dialect.decode(data)
-        if request.background:
+        if request.body.background:
             raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
         waiting = self._lanes.get(lane)
         if waiting is not None:
