@@ -21,6 +21,7 @@ from schemas.conversation import Conversation
 from schemas.errors import ErrorKind, Invalid, NotFound, TimedOut, TurnwireError, raised
 from schemas.events import Prepared
 from services.frontend.apis.base import Ask, Collector, Dialect, Renderer, Reply
+from services.frontend.apis.common.hints import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.pipeline.interfaces import CancelReason, OpenTurn, TurnGateway
@@ -175,8 +176,10 @@ class TurnServer:
             request_id=context.request_id,
             model=model,
             created=int(time.time()),
-            dispatch=_flag(request, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
-            dispatch_reasoning=_flag(request, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch),
+            dispatch=header_flag(request.headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
+            dispatch_reasoning=header_flag(
+                request.headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch
+            ),
             now=time.time,
         )
 
@@ -245,8 +248,3 @@ class _Answer:
 
 def _late() -> TimedOut:
     return TimedOut("The request took longer than this server allows.")
-
-
-def _flag(request: web.Request, header: str, default: bool) -> bool:
-    given = request.headers.get(header)
-    return default if given is None else given.lower() in ("1", "true")

@@ -258,7 +258,7 @@ def test_fields_of_the_answer_change_what_is_done(field: str) -> None:
     assert told(ask) == told(plain)
     readers: dict[str, Callable[[ResponsesAsk], object]] = {
         "background": lambda ask: ask.request.body.background,
-        "include": lambda ask: ask.request.includes("reasoning.encrypted_content"),
+        "include": lambda ask: ask.shape.sealed,
         "previous_response_id": lambda ask: ask.request.body.previous_response_id,
         "store": lambda ask: ask.request.store,
         "stream": lambda ask: ask.stream,

@@ -156,13 +156,13 @@ def test_tools_of_every_kind() -> None:
     ]
     assert [tool.name for tool in shown[4:]] == ["tool_search", "shell"]
     assert all(tool.schema["required"] for tool in shown[4:])
-    called = tool_name(ask.names, "ns__g")
+    called = tool_name(ask.shape.names, "ns__g")
     assert (called.kind, called.name, called.namespace) == (
         "custom",
         "g",
         "ns",
     )
-    assert tool_name(ask.names, "nobody") == ToolName("function", "nobody")
+    assert tool_name(ask.shape.names, "nobody") == ToolName("function", "nobody")
 
 
 def test_hosted_tools_are_dropped_with_a_trace() -> None:

@@ -24,7 +24,7 @@ from services.frontend.apis.chat.stream import (
     Shape,
 )
 from services.frontend.apis.common.decode import decode_body
-from services.frontend.apis.common.hints import first_header, hints
+from services.frontend.apis.common.hints import first_header, header_flag, hints
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.openai_chunks import PING
 from services.frontend.apis.common.openai_wording import explainer, invalid_value, missing_parameter, unsupported
@@ -104,7 +104,9 @@ def parse(
     specs = tools.specs(request, given_tools)
     history = History(pairing=not counting)
     history.read(request.messages)
-    last = request.messages[-1]
+    last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
+    if session is None and isinstance(request.prompt_cache_key, str):
+        session = request.prompt_cache_key or None
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
@@ -115,7 +117,7 @@ def parse(
         sampling=openai_sampling(request, max_tokens=limit, logprobs=_logprobs(request)),
         format=_format(request) or guided_format(request),
         template_kwargs={**(request.chat_template_args or {}), **(request.chat_template_kwargs or {})},
-        client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+        client=Client(session=session, user_agent=headers.get("user-agent")),
         verbosity=request.verbosity,
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
         prefill=bool(request.continue_final_message or last.prefix or last.partial),
@@ -148,18 +150,11 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
 
 
-def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
-    if session := first_header(headers, _SESSION_HEADERS):
-        return session
-    key = request.prompt_cache_key
-    return key if isinstance(key, str) and key else None
-
-
 def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> Shape:
     options = request.stream_options
     return Shape(
         reasoning=_reasoning(request, headers, settings),
-        details=_flag(headers.get(REASONING_DETAILS_HEADER), settings.reasoning_details),
+        details=header_flag(headers, REASONING_DETAILS_HEADER, settings.reasoning_details),
         legacy=tools.legacy(request),
         freeform=frozenset(tool.name for tool in specs if tool.kind == "custom"),
         logprobs=bool(request.logprobs),
@@ -177,10 +172,6 @@ def _reasoning(request: wire.Body, headers: Mapping[str, str], settings: Setting
         return "inline"
     given = headers.get(REASONING_FIELD_HEADER)
     return next((field for field in get_args(ReasoningField) if field == given), settings.reasoning_field)
-
-
-def _flag(given: str | None, default: bool) -> bool:
-    return default if given is None else given.lower() in ("1", "true")
 
 
 def thinking(body: wire.Body) -> Thinking:

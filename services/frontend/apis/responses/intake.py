@@ -73,7 +73,7 @@ class AcceptedRequest(Struct, frozen=True):
             output=output,
             events=b"" if owner else stream.recording(),
             background=bool(request.body.background),
-            context=None if self.context is None else [*self.context, *output[len(self.ask.before) :]],
+            context=None if self.context is None else [*self.context, *output[len(self.ask.shape.before) :]],
             owner=owner,
         )
 
@@ -137,7 +137,8 @@ class Intake:
         context = [*instructions(items), item, *user_messages(items)[-1:]]
         sealer = self._sealer_of(request.model)
         ask = self._dialect.understand(request.with_items(context), headers, sealer=sealer)
-        ask = msgspec.structs.replace(ask, request=request, notes=accepted.ask.notes, before=[item], spent=spent)
+        shape = msgspec.structs.replace(ask.shape, before=[item], spent=spent)
+        ask = msgspec.structs.replace(ask, request=request, notes=accepted.ask.notes, shape=shape)
         return msgspec.structs.replace(accepted, ask=ask, context=context)
 
     async def _summary(

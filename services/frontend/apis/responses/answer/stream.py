@@ -263,20 +263,15 @@ class ResponsesStream:
             self._event("response.function_call_arguments.done", done, out)
         elif item.kind == "custom":
             self._event("response.custom_tool_call_input.done", {**place, "input": item.text}, out)
-        elif item.kind == "text":
+        elif item.kind in ("text", "reasoning"):
             part = item.part()
-            done = {**content, "text": part["text"], "logprobs": part["logprobs"]}
-            self._event("response.output_text.done", done, out)
+            done = {name: value for name, value in part.items() if name in ("text", "logprobs")}
+            self._event(f"response.{part['type']}.done", {**content, **done}, out)
             self._event("response.content_part.done", {**content, "part": part}, out)
-        elif item.kind == "reasoning":
-            text = Raw(_encode(item.text))
-            part = {"type": "reasoning_text", "text": text}
-            self._event("response.reasoning_text.done", {**content, "text": text}, out)
-            self._event("response.content_part.done", {**content, "part": part}, out)
-            if self.state.shape.summary:
+            if item.kind == "reasoning" and self.state.shape.summary:
                 summary = {**place, "summary_index": 0}
-                part = {"type": "summary_text", "text": text}
-                self._event("response.reasoning_summary_text.done", {**summary, "text": text}, out)
+                part = {**part, "type": "summary_text"}
+                self._event("response.reasoning_summary_text.done", {**summary, "text": part["text"]}, out)
                 self._event("response.reasoning_summary_part.done", {**summary, "part": part}, out)
 
     def _dispatch(self, item: OutputItem, closed: ClosedItem, out: list[bytes]) -> None:

@@ -73,14 +73,8 @@ class ResponsesRequest(Struct, frozen=True):
 
     def without_input(self) -> "ResponsesRequest":
         """What rendering the answer needs. The items would keep the bytes of the whole request alive."""
-        body = wire.Body(
-            model=self.body.model, stream=self.body.stream, store=self.body.store, include=self.body.include
-        )
+        body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
         return msgspec.structs.replace(self, body=body, items=[], kinds=[])
-
-    def includes(self, what: str) -> bool:
-        """Whether `include` names this."""
-        return what in (self.body.include or ())
 
 
 def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:

@@ -134,7 +134,7 @@ def _sampling(request: ResponsesRequest) -> Sampling:
     return sampling_of(
         body,
         max_tokens=0 if request.prefill else body.max_output_tokens,
-        logprobs=(body.top_logprobs or 0) if request.includes(LOGPROBS) else None,
+        logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None,
         stop=[body.stop] if isinstance(body.stop, str) else body.stop,
         stop_token_ids=body.stop_token_ids,
         include_stop=body.include_stop_str_in_output,
