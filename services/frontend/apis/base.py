@@ -50,6 +50,10 @@ def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
     return ErrorReply(status, headers, msgspec.json.encode(document))
 
 
+ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
+"""Makes the response of an error. Arguments: the error, the request id, a status that overrides the error's own."""
+
+
 class ErrorFormat(Struct, frozen=True):
     """How the clients of an API read errors."""
 
@@ -57,8 +61,7 @@ class ErrorFormat(Struct, frozen=True):
     schema: type
     """Type of the body."""
     statuses: frozenset[int]
-    reply: Callable[[ErrorInfo, str, int | None], ErrorReply]
-    """Called with the error, the request's id and a status that overrides the one of the error's kind."""
+    reply: ErrorShape
 
 
 class Renderer(Protocol):
@@ -138,9 +141,6 @@ class Dialect(Protocol):
         ...
 
 
-Method: TypeAlias = Literal["get", "post", "delete"]
-
-
 class Query(Struct, frozen=True):
     """A parameter of the query string."""
 
@@ -152,7 +152,7 @@ class Query(Struct, frozen=True):
 class Operation(Struct, frozen=True, kw_only=True):
     """One method of one path, for the OpenAPI document."""
 
-    method: Method = "post"
+    method: Literal["get", "post", "delete"] = "post"
     path: str
     summary: str
     answer: object = None

@@ -4,7 +4,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound, TooLarge, TurnwireError, Unauthorized
-from services.frontend.apis.base import ErrorFormat, ErrorReply
+from services.frontend.apis.base import ErrorFormat, ErrorReply, ErrorShape
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
 from services.frontend.http.cors import Cors
 from services.frontend.http.rate_limits import rate_headers
@@ -22,8 +22,6 @@ from services.frontend.pipeline.checked_gateway import CALLER
 from services.frontend.pipeline.metrics import TurnRecord
 
 Api: TypeAlias = Literal["anthropic", "openai", "shared"]
-ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
-"""Makes the response of an error. Arguments: the error, the request id, a status that overrides the error's own."""
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",

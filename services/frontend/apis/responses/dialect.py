@@ -10,7 +10,7 @@ from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from services.frontend.apis.base import Reply
 from services.frontend.apis.common.known_parts import KnownParts
-from services.frontend.apis.responses.answer.compaction import CompactionCollector, CompactionStream
+from services.frontend.apis.responses.answer.compaction import CompactionStream
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.answer.stream import KEEPALIVE, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.errors import error_reply, previous_not_found
@@ -52,10 +52,7 @@ class ResponsesAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> ResponsesCollector:
         """See `Ask.collector`."""
-        stream = self._stream(reply, recorded=False)
-        if self.user_messages is not None:
-            return CompactionCollector(stream, self.user_messages)
-        return ResponsesCollector(stream)
+        return ResponsesCollector(self._stream(reply, recorded=False), self.user_messages)
 
     def _stream(self, reply: Reply, *, recorded: bool) -> ResponsesStream:
         if self.sealer is not None:

@@ -295,10 +295,12 @@ class ResponsesStream:
 
 
 class ResponsesCollector:
-    """Collects one turn into a Response document: it keeps the final state of the stream, so that both agree."""
+    """Collects one turn into a document: it keeps the final state of the stream, so that both agree."""
 
-    def __init__(self, stream: ResponsesStream) -> None:
+    def __init__(self, stream: ResponsesStream, user_messages: Sequence[Raw] | None = None) -> None:
+        """`user_messages`: set for POST /v1/responses/compact, whose document repeats those of the conversation."""
         self.stream = stream
+        self._user_messages = user_messages
 
     def start(self, prepared: Sequence[Prepared]) -> None:
         """See `Collector.start`."""
@@ -310,13 +312,18 @@ class ResponsesCollector:
 
     def body(self) -> bytes:
         """See `Collector.body`. Raises TurnwireError where a compaction has no summary."""
-        return msgspec.json.encode(self.document())
-
-    def document(self) -> dict[str, Any]:
-        """The Response object. Raises as `body`."""
         if self.stream.state.failure is not None:
             raise raised(self.stream.state.failure)
-        return self.stream.state.document()
+        document = self.stream.state.document()
+        if self._user_messages is not None:
+            document = {
+                "id": document["id"],
+                "object": "response.compaction",
+                "created_at": document["created_at"],
+                "output": [*self._user_messages, *document["output"]],
+                "usage": document["usage"],
+            }
+        return msgspec.json.encode(document)
 
 
 def payloads(rendered: bytes) -> list[bytes]:
