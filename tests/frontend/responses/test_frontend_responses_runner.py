@@ -1,7 +1,9 @@
 """What a turn without an HTTP response around it emits: once a tick, its end once, nothing when nobody wants it."""
 
 import asyncio
+import time
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 import structlog
@@ -9,10 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
-from services.frontend.apis.responses.live.runner import Emitter
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.live.runner import Emitter, Runner
+from services.frontend.http.middleware import RequestContext
 from services.frontend.pipeline.metrics import FrontendMetrics, TurnRecord
 from services.frontend.pipeline.sinks import Flusher, StreamSink
-from tests.frontend.frontend_fakes import finish
+from services.frontend.pipeline.turn_server import TurnServer
+from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, finish, text
 
 
 class Renderer:
@@ -106,3 +112,25 @@ async def test_a_turn_that_fails_at_once_is_refused(lane: Lane) -> None:
     error = ErrorInfo(ErrorKind.UNAVAILABLE, "no worker")
     lane.sink.push([Failed(error)])
     assert lane.sink.refusal() == error
+
+
+class Stall(asyncio.Event):
+    """Holds up the loop until the turn's time is over."""
+
+    async def wait(self) -> Literal[True]:
+        time.sleep(0.1)  # noqa: ASYNC251 - the loop is to stand still
+        return True
+
+
+async def test_a_turn_that_ends_in_the_tick_in_which_its_time_is_over_is_whole() -> None:
+    gateway = FakeGateway(lambda: [text(0, "Hello"), Stall(), [finish(1)]])
+    log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
+    runner = Runner(TurnServer(gateway, FrontendConfig(request_timeout_s=0.05), metrics, log))
+    exchange = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
+    ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
+    emitted: list[bytes] = []
+    renderer, record = ask.renderer(runner.reply(exchange, MODEL)), runner.record()
+    await runner.run(ask, renderer, exchange, record, Emitter(emitted.append))
+    assert b"response.completed" in emitted[-1]
+    assert record.outcome == "stop"
+    assert gateway.turns[0].cancelled == []
