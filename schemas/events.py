@@ -126,6 +126,14 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     reasoning: int = 0
     """The part of `output` that was decoded inside reasoning."""
 
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.output + other.output,
+            self.reasoning + other.reasoning,
+        )
+
 
 class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_field="type"):
     """The prompt is ready and a worker has it: the turn will stream. The first event of every attempt, and of every

@@ -15,7 +15,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import Stage
-from services.cli.up.nats_binary import find_nats_server
+from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.process import Process
 

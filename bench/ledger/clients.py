@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.conversation import Conversation
-from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
 

@@ -7,19 +7,12 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 
 from schemas.control import Stage
 from services.runtime.config import STAGES, FrontendConfig, StageConfig
-from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import Sources
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire health`."""
-    return run_command(check, "turnwire health", argv, *STAGES.values())
 
 
 def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False, timeout_s: float = 3.0) -> int:

@@ -1,54 +1,95 @@
 """The program `turnwire`: finds the command and runs it.
 
-Each command is a module with `main(argv) -> status`, imported when it is called, so that `turnwire health` starts
-quickly. Status: 0 success, 1 failure, 2 wrong usage or configuration.
+Each command is a function whose parameters are its flags. It is imported when it is called, so that `turnwire health`
+starts quickly. Status: 0 success, 1 failure, 2 wrong usage or configuration.
 """
 
 import importlib
+import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 
 from services import __version__
+from services.runtime.config import (
+    STAGES,
+    BusConfig,
+    Config,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    UpConfig,
+    WorkerConfig,
+)
+from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import nearest
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "up": ("services.cli.up.command", "start everything on this machine and print how to use it"),
-    "serve": ("services.cli.serve", "run one stage: frontend, preprocessor, worker or parser"),
-    "connect": ("services.cli.connect.command", "set up an agent client for a running server"),
-    "catalog": ("services.cli.connect.catalog", "write the model catalogue for Codex"),
-    "tap": ("services.cli.tap.command", "watch the bus: a turn, a subject or everything, decoded"),
-    "trajectories": ("services.cli.trajectories.command", "write sessions as training samples of token ids"),
-    "replay": ("services.cli.replay.command", "play recorded or written turns as a client of the HTTP APIs"),
-    "doctor": ("services.cli.doctor.command", "check this machine, the bus and the model"),
-    "config": ("services.cli.show_config", "show every setting, its value and its origin"),
-    "health": ("services.cli.health", "check whether a process is live or ready"),
-    "parse": ("services.cli.parse", "turn model output on stdin into events"),
-    "key": ("services.cli.make_key", "make an API key, and put its hash into the key file"),
-    "secrets": ("services.cli.make_secrets", "make the passwords and keys of a deployment"),
-    "demo-model": ("services.cli.demo.command", "make the demo model's directory"),
+    "up": ("services.cli.up.command:up", "start everything on this machine and print how to use it"),
+    "serve": ("services.cli.main:serve", "run one stage: frontend, preprocessor, worker or parser"),
+    "connect": ("services.cli.connect.command:connect", "set up an agent client for a running server"),
+    "catalog": ("services.cli.connect.catalog:catalog", "write the model catalogue for Codex"),
+    "tap": ("services.cli.tap.command:tap", "watch the bus: a turn, a subject or everything, decoded"),
+    "trajectories": (
+        "services.cli.trajectories.command:trajectories",
+        "write sessions as training samples of token ids",
+    ),
+    "replay": ("services.cli.replay.command:replay", "play recorded or written turns as a client of the HTTP APIs"),
+    "doctor": ("services.cli.doctor.command:examine", "check this machine, the bus and the model"),
+    "config": ("services.cli.show_config:show", "show every setting, its value and its origin"),
+    "health": ("services.cli.health:check", "check whether a process is live or ready"),
+    "parse": ("services.cli.parse:parse", "turn model output on stdin into events"),
+    "key": ("services.cli.make_key:make", "make an API key, and put its hash into the key file"),
+    "secrets": ("services.cli.make_secrets:make", "make the passwords and keys of a deployment"),
+    "demo-model": ("services.cli.demo.model:make", "make the demo model's directory"),
 }
+_SERVICES = (FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
+SETTINGS: Mapping[str, Sequence[type[Config]]] = {
+    "up": (UpConfig, *_SERVICES),
+    "tap": (BusConfig,),
+    "trajectories": (BusConfig,),
+    "doctor": (BusConfig, *_SERVICES),
+    "config": (*STAGES.values(), UpConfig),
+    "health": tuple(STAGES.values()),
+}
+"""The settings that a command reads: each is a flag."""
+NOT_FOR_UP = ("id", "metrics_host", "metrics_port", "log_format")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage(), file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 2
-    if arguments[0] in ("--version", "version"):
+    name, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
+    if name in ("", "-h", "--help", "help"):
+        print(usage(), file=sys.stdout if name else sys.stderr)
+        return 0 if name else 2
+    if name in ("--version", "version"):
         print(__version__)
         return 0
-    if arguments[0] not in COMMANDS:
-        print(f"turnwire: no command {arguments[0]}{nearest(arguments[0], COMMANDS)}\n\n{usage()}", file=sys.stderr)
+    if name not in COMMANDS:
+        print(f"turnwire: no command {name}{nearest(name, COMMANDS)}\n\n{usage()}", file=sys.stderr)
         return 2
-    command = importlib.import_module(COMMANDS[arguments[0]][0])
     try:
-        return int(command.main(arguments[1:]))
+        if name == "serve":
+            return serve(arguments)
+        function = pkgutil.resolve_name(COMMANDS[name][0])
+        without = NOT_FOR_UP if name == "up" else ()
+        return run_command(function, f"turnwire {name}", arguments, *SETTINGS.get(name, ()), without=without)
     except KeyboardInterrupt:
         return 1
     except BrokenPipeError:  # `turnwire tap | head`
         sys.stderr.close()
         return 0
+
+
+def serve(argv: Sequence[str]) -> int:
+    """Runs the stage in the first argument with the other arguments as its flags."""
+    stage = argv[0] if argv else ""
+    if stage in ("-h", "--help"):
+        print(f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]")
+        return 0
+    if stage not in STAGES:
+        print(f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}", file=sys.stderr)
+        return 2
+    return int(importlib.import_module(f"services.{stage}.__main__").main(argv[1:]))
 
 
 def usage() -> str:

@@ -4,19 +4,12 @@ import hashlib
 import os
 import secrets
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from services.frontend.http.keys import Limits, parse_keys
-from services.runtime.config.command_line import run_command
 
 PREFIX = "tw-"
 """Identifies a key for people and for scanners of leaked secrets."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire key`."""
-    return run_command(make, "turnwire key", argv)
 
 
 def make(name: str, /, *option: str, file: Path | None = None) -> int:

@@ -1,19 +1,12 @@
 """`turnwire secrets DIR`: makes the secrets of a deployment, in a directory for each service."""
 
-import os
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 
+from services.cli.files import replace_file
 from services.runtime.config import STAGES
-from services.runtime.config.command_line import run_command
 
 USERS = (*STAGES, "tap")
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire secrets`."""
-    return run_command(make, "turnwire secrets", argv)
 
 
 def make(directory: Path, /) -> int:
@@ -42,21 +35,13 @@ def make_secrets(directory: Path) -> None:
     passwords = {user: keep(directory / user / "nats.password", secrets.token_hex(24)) for user in USERS}
     seal = keep(directory / "preprocessor" / "seal.key", secrets.token_hex(32))
     for user in ("parser", "frontend"):
-        write(directory / user / "seal.key", seal)
+        replace_file(directory / user / "seal.key", seal.encode())
     lines = [f'{user.upper()}_PASSWORD: "{password.strip()}"\n' for user, password in passwords.items()]
-    write(directory / "nats" / "passwords.conf", "".join(lines))
+    replace_file(directory / "nats" / "passwords.conf", "".join(lines).encode())
 
 
 def keep(path: Path, fresh: str) -> str:
     """The text of the file, which is made with `fresh` if it does not exist."""
     if not path.exists():
-        write(path, fresh + "\n")
+        replace_file(path, fresh.encode() + b"\n")
     return path.read_text()
-
-
-def write(path: Path, text: str) -> None:
-    """Writes a file for its owner only, in one step."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    partial.replace(path)

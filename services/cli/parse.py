@@ -4,7 +4,7 @@ Use it to inspect output that a client did not accept, and to turn output into a
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +15,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.cli.tap import bus_view
 from services.families import open_parser
-from services.runtime.config.command_line import run_command
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire parse`."""
-    return run_command(parse, "turnwire parse", argv)
 
 
 def parse(
@@ -37,10 +31,10 @@ def parse(
 
     Args:
         family: Parser family, for example `qwen3_coder` or `hermes`.
-        tools: File with a JSON list of tools, in the form of any API.
+        tools: File with the tools that the model could call: a JSON list, in the form of any API.
         in_reasoning: Start inside a reasoning block: the prompt ended with the family's opening tag, such as `<think>`.
         chunk: Characters to pass to the parser at a time; default: all at once.
-        finish: Why the engine stopped. For example, after `length` an open tool call ends as incomplete.
+        finish: Why the engine stopped generating. After `length`, for example, an open tool call ends as incomplete.
         json: Print events as JSON.
     """
     try:

@@ -1,23 +1,17 @@
 """`turnwire config`: every setting with its value and its origin."""
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from services.runtime.config import STAGES, Config, UpConfig
-from services.runtime.config.command_line import run_command
-from services.runtime.config.loader import LoadedConfig, Sources, as_text
+from services.runtime.config.loader import Sources, as_text
 
 _TABLES: Mapping[str, type[Config]] = {**STAGES, "up": UpConfig}
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire config`."""
-    return run_command(show, "turnwire config", argv, *_TABLES.values())
 
 
 def show(
@@ -37,18 +31,9 @@ def show(
     # Without a model, the table still shows everything else.
     loaded = sources.load_all(tables, defaults={"model": None})
     if json:
-        _print_json(loaded)
-    else:
-        _print(loaded)
-    return 0
-
-
-def _print_json(loaded: Mapping[str, LoadedConfig[Any]]) -> None:
-    rows = {name: {row: {"value": v, "origin": o} for row, v, o in one.rows()} for name, one in loaded.items()}
-    print(json.dumps(rows, indent=2))
-
-
-def _print(loaded: Mapping[str, LoadedConfig[Any]]) -> None:
+        rows = {name: {row: {"value": v, "origin": o} for row, v, o in one.rows()} for name, one in loaded.items()}
+        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        return 0
     console = Console(markup=False)
     if not console.is_terminal:
         console.width = 1000  # never wraps
@@ -57,3 +42,4 @@ def _print(loaded: Mapping[str, LoadedConfig[Any]]) -> None:
         for setting, value, origin in one.rows():
             table.add_row(setting, as_text(value), origin, style="dim" if origin == "default" else "")
         console.print(table)
+    return 0

@@ -14,7 +14,7 @@ from services.frontend.apis.health.api import API as HEALTH
 from services.frontend.apis.messages.api import API as MESSAGES
 from services.frontend.apis.models.api import API as MODELS
 from services.frontend.apis.responses.api import API as RESPONSES
-from services.frontend.apis.responses.server import Sharing
+from services.frontend.apis.responses.store.shared import Sharing
 from services.frontend.apis.tokens.api import API as TOKENS
 from services.frontend.http.auth import Callers
 from services.frontend.http.cors import Cors
@@ -26,6 +26,8 @@ from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.pipeline.checked_gateway import CheckedGateway
 from services.frontend.pipeline.conversation_limits import ConversationLimits
 from services.frontend.pipeline.interfaces import TurnGateway
+from services.frontend.pipeline.metrics import FrontendMetrics
+from services.frontend.pipeline.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
 
 APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS, HEALTH)
@@ -52,8 +54,8 @@ def make_app(
     limits = Limits(config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute)
     callers = Callers(config.api_keys_file, limits, time.monotonic)
     edge = MiddlewareSettings(
-        apis={path: api.errors.name for api in apis for path in api.paths},
-        shapes={format.name: format.reply for format in (SHARED, *(api.errors for api in apis))},
+        formats={path: api.errors for api in apis for path in api.paths},
+        shared=SHARED,
         callers=callers,
         cors=Cors(config.cors_origins, guarded=not callers.open_to_all),
         needs_certificate=config.tls_client_ca_file is not None,
@@ -68,7 +70,8 @@ def make_app(
         gateway, ConversationLimits(config.max_messages, config.max_tools, config.max_media, config.max_nesting)
     )
     enabled = tuple(api for api in apis if api.enabled(config))
-    mount = Mount(app, config, gateway, registry, log, apis=enabled, sharing=sharing)
+    server = TurnServer(gateway, config, FrontendMetrics(registry), log)
+    mount = Mount(app, config, gateway, server, registry, log, enabled, sharing)
     for api in enabled:
         api.mount(mount)
     return app

@@ -8,8 +8,8 @@ from aiohttp import web
 from schemas import subjects
 from schemas.control import Load, ResponseNotice
 from schemas.errors import Invalid
-from services.frontend.apis.responses.server import RESPONSES, Sharing
-from services.frontend.apis.responses.store.shared import Peers, bucket_config
+from services.frontend.apis.responses.server import RESPONSES
+from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.frontend.app import make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
@@ -78,13 +78,13 @@ async def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
     bucket = await open_bucket(process.bus, bucket_config(config), process.log)
     if bucket is None:
         return None
-    peers = Peers(
+    return Sharing(
+        bucket=bucket,
         id=process.id,
         alive=lambda id: process.registry.get("frontend", id) is not None,
         publish_notice=lambda notice: process.publish(subjects.responses(), notice),
         spawn=process.spawn,
     )
-    return Sharing(bucket, peers)
 
 
 _notice = msgspec.json.Decoder(ResponseNotice)

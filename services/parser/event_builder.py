@@ -31,22 +31,6 @@ def call_id(turn: str, block: int) -> str:
 class EventBuilder:
     """Writes one turn's blocks into its log. Once `cut` is set, it must get no more events."""
 
-    __slots__ = (
-        "_allowed",
-        "_context",
-        "_held",
-        "_held_logprobs",
-        "_held_text",
-        "_log",
-        "_sealer",
-        "_shown",
-        "_stop",
-        "_suffix",
-        "_turn",
-        "cut",
-        "stop_string",
-    )
-
     def __init__(self, turn: str, context: ParseContext, log: TurnLog, sealer: Sealer) -> None:
         self._turn = turn
         self._context = context

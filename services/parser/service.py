@@ -9,7 +9,6 @@ from collections import deque
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from cachetools import LRUCache, TTLCache
@@ -122,9 +121,8 @@ class Parser:
             if taken.ended and self._ledger is not None:
                 self._ledger.write(taken)
             if taken.cut is not None:  # the turn has ended for the client, and the engine still decodes
-                reason: Literal["stop_string", "calls"]
-                reason = "stop_string" if taken.cut is FinishReason.STOP_STRING else "calls"
-                self._publish_cancel(Cancel(taken.turn, taken.attempt, reason))
+                stopped = taken.cut is FinishReason.STOP_STRING
+                self._publish_cancel(Cancel(taken.turn, taken.attempt, "stop_string" if stopped else "calls"))
 
     def _mark(self, parse: TurnParse) -> None:
         frontend = parse.frontend
@@ -169,7 +167,8 @@ class Parser:
         now, registry = asyncio.get_running_loop().time(), self._process.registry
         registry.expect("frontend", parse.frontend, now)
         registry.expect("worker", parse.worker, now)
-        return parse.prepared(self._process.id)
+        context, own = parse.context, self._process.id
+        return Prepared(context.prompt_tokens, context.max_tokens, parse.worker, own, context.prompt_ids)
 
     def _credited(self, frontend: str, seq: int) -> None:
         ends = self._ends.get(frontend)
@@ -206,8 +205,8 @@ class Parser:
     def _cancel_again(self, turn: str) -> None:
         """Tokens of a finished turn have come: the cancel did not reach the worker."""
         if turn not in self._cancelled:
-            reason: Literal["unreadable", "superseded"] = "unreadable" if turn in self._unreadable else "superseded"
-            self._publish_cancel(Cancel(turn, self._done[turn], reason))
+            unreadable = turn in self._unreadable
+            self._publish_cancel(Cancel(turn, self._done[turn], "unreadable" if unreadable else "superseded"))
 
     def _publish_cancel(self, cancel: Cancel) -> None:
         self._process.publish(subjects.cancel(self._model), cancel)
@@ -218,8 +217,8 @@ class Parser:
         parse = self._shard.turns.get(entry.turn)
         if parse is None or parse.attempt != entry.attempt:
             parse = self._shard.unreadable(entry, worker)
-        reason: Literal["unreadable", "failed"] = "unreadable" if parse is None else "failed"
-        self._process.publish(subjects.cancel(self._model), Cancel(entry.turn, entry.attempt, reason))
+        cancel = Cancel(entry.turn, entry.attempt, "unreadable" if parse is None else "failed")
+        self._process.publish(subjects.cancel(self._model), cancel)
         if parse is None:  # not even the frontend can be read: the worker has it, and reports the failure
             self._remember(entry.turn, entry.attempt)
             self._unreadable[entry.turn] = None

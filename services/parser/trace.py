@@ -82,20 +82,6 @@ class _Run(NamedTuple):
 class Trace:
     """The tokens of one turn that were not matched with an event yet."""
 
-    __slots__ = (
-        "_base",
-        "_flowing",
-        "_inside",
-        "_passed",
-        "_raw",
-        "_starts",
-        "_tokens",
-        "_top",
-        "_vocabulary",
-        "blocks",
-        "scanner",
-    )
-
     def __init__(self, vocabulary: Vocabulary, top: int) -> None:
         """`top`: how many alternatives each token gets."""
         self._vocabulary = vocabulary
@@ -148,7 +134,9 @@ class Trace:
         blocks.behind.clear()
         written, blocks.written = deque(blocks.written), []
         found = [self._of(event, written, end) if isinstance(event, Delta) else [] for event in events]
-        self._trim()
+        if self._passed > self._base:
+            raw = "".join(self._raw)[self._passed - self._base :]
+            self._base, self._raw = self._passed, [raw]
         return found
 
     def _of(self, delta: Delta, written: deque[_Written], end: int) -> list[TokenLogprob]:
@@ -190,23 +178,15 @@ class Trace:
         self._passed = max(self._passed, stop)
         return found
 
-    def _trim(self) -> None:
-        if self._passed > self._base:
-            raw = "".join(self._raw)[self._passed - self._base :]
-            self._base, self._raw = self._passed, [raw] if raw else []
-
 
 def token_logprob(vocabulary: Vocabulary, logprobs: Logprobs, top: int, at: int = 0) -> TokenLogprob:
     """A token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`: its place."""
     token, logprob = logprobs[0]
     ranked = sorted(logprobs, key=lambda pair: -pair[1])[:top]
     data = vocabulary.bytes_of(token)
-    return TokenLogprob(_text(data), logprob, at, data, [_alternative(vocabulary, *pair) for pair in ranked])
-
-
-def _alternative(vocabulary: Vocabulary, token: int, logprob: float) -> TopLogprob:
-    data = vocabulary.bytes_of(token)
-    return TopLogprob(_text(data), logprob, data)
+    others = [(vocabulary.bytes_of(other), value) for other, value in ranked]
+    alternatives = [TopLogprob(_text(other), value, other) for other, value in others]
+    return TokenLogprob(_text(data), logprob, at, data, alternatives)
 
 
 def _spellings(text: str) -> list[tuple[str, int, bool]]:

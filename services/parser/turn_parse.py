@@ -7,11 +7,12 @@ the turn leaves the fast path: with the first token that is not plain, and befor
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
-from schemas.events import BlockEvent, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
+from schemas.events import BlockEvent, Delta, Failed, Finish, FinishReason, Interrupted, Usage
 from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.families import TurnParser, family, open_parser
 from services.families.grammar.scanner import escaped
@@ -19,76 +20,55 @@ from services.parser.event_builder import EventBuilder
 from services.parser.trace import Logprobs, Trace, token_logprob
 from services.runtime.seal import Sealer
 from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog
-from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.detokenizer import Detokenizer, Vocabulary
 from services.tokenization.plain_tokens import PlainTexts
 
 UNREAD = 4096
 """A turn leaves the fast path when about so many characters wait to be read: the log joins them at less cost."""
 
 
+@dataclass(slots=True, eq=False)
 class TurnParse:
-    """One attempt at one turn: its tokens so far, and the events that they made."""
+    """One attempt at one turn: its tokens so far, and the events that they made. `start` must follow."""
 
-    __slots__ = (
-        "_builder",
-        "_counted",
-        "_detokenizer",
-        "_may_skip",
-        "_parser",
-        "_vocabulary",
-        "announced",
-        "attempt",
-        "block",
-        "cached",
-        "context",
-        "cut",
-        "end_seq",
-        "fresh",
-        "frontend",
-        "ids",
-        "log",
-        "offset",
-        "plain",
-        "reasoning_tokens",
-        "sent",
-        "trace",
-        "turn",
-        "worker",
-    )
+    turn: str
+    attempt: int
+    context: ParseContext
+    worker: str
+    frontend: str = field(init=False)
+    ids: "array[int]" = field(default_factory=lambda: array("I"))
+    cached: int | None = None
+    reasoning_tokens: int = 0
+    """Of the first `_counted` tokens."""
+    log: TurnLog = field(default_factory=TurnLog)
+    """All events; on the fast path, those up to where it began."""
+    sent: Cursor = field(default_factory=Cursor)
+    """Up to where they were read."""
+    announced: bool = False
+    """The frontend was sent `Prepared`."""
+    end_seq: int | None = None
+    """The frame that carried the last event."""
+    cut: FinishReason | None = None
+    """Why the parser ended the turn although the engine would continue."""
+    trace: Trace | None = None
+    """Matches tokens with events, if the request asked for log probabilities."""
+    plain: PlainTexts | None = None
+    """The texts of tokens here, on the fast path."""
+    fresh: str = ""
+    """Text of the fast path that was not read …"""
+    block: int = 0
+    offset: int = 0
+    """… and its place."""
+    _may_skip: bool = False
+    """Plain text need not pass parser and builder: there are no stop strings, no log probabilities and no ids."""
+    _counted: int = 0
+    _vocabulary: Vocabulary = field(init=False)
+    _builder: EventBuilder = field(init=False)
+    _detokenizer: Detokenizer = field(init=False)
+    _parser: TurnParser = field(init=False)
 
-    def __init__(self, turn: str, attempt: int, context: ParseContext, worker: str) -> None:
-        """`start` must follow."""
-        self.turn = turn
-        self.attempt = attempt
-        self.worker = worker
-        self.context = context
-        self.frontend = context.frontend
-        self.ids = array("I")
-        self.cached: int | None = None
-        self.reasoning_tokens = 0
-        """Of the first `_counted` tokens."""
-        self.log = TurnLog()
-        """All events; on the fast path, those up to where it began."""
-        self.sent = Cursor()
-        """Up to where they were read."""
-        self.announced = False
-        """The frontend was sent `Prepared`."""
-        self.end_seq: int | None = None
-        """The frame that carried the last event."""
-        self.cut: FinishReason | None = None
-        """Why the parser ended the turn although the engine would continue."""
-        self.trace: Trace | None = None
-        """Matches tokens with events, if the request asked for log probabilities."""
-        self.plain: PlainTexts | None = None
-        """The texts of tokens here, on the fast path."""
-        self.fresh = ""
-        """Text of the fast path that was not read …"""
-        self.block = 0
-        self.offset = 0
-        """… and its place."""
-        self._may_skip = False
-        """Plain text need not pass parser and builder: there are no stop strings, no log probabilities and no ids."""
-        self._counted = 0
+    def __post_init__(self) -> None:
+        self.frontend = self.context.frontend
 
     def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
         """Opens the family's parser; propagates its errors."""
@@ -99,7 +79,7 @@ class TurnParse:
             self.trace = Trace(vocabulary, context.logprobs)
         kind = family(context.family)
         self._detokenizer = vocabulary.open(vocabulary.hidden(kind.markers))
-        self._parser: TurnParser = open_parser(
+        self._parser = open_parser(
             context.family,
             tools=context.tools,
             in_reasoning=context.in_reasoning,
@@ -108,11 +88,6 @@ class TurnParse:
             trace=self.trace,
         )
         self._may_skip = not (self._builder.searches or self.trace or context.prompt_ids)
-
-    def prepared(self, parser: str) -> Prepared:
-        """The turn's first event, which each shard that parses the turn sends."""
-        context = self.context
-        return Prepared(context.prompt_tokens, context.max_tokens, self.worker, parser, context.prompt_ids)
 
     def rewind(self, position: StreamPosition) -> None:
         """Moves back to the frontend's position, never forward."""

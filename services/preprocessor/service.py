@@ -190,7 +190,7 @@ class Preprocessor:
                 parser=shard,
                 salt=self._placement.salt(request.conversation),
             )
-            self._placement.assigned(worker, shard)
+            self._placement.router.assigned(worker, shard)
             try:
                 data = await self._process.bus.request(
                     subjects.generate(self._model, worker), _encode(generate), TAKE_TIMEOUT_S
@@ -203,7 +203,7 @@ class Preprocessor:
                     self._placement.taken(worker, packed, request.conversation)
                     self._expect(request, prompt, worker)
                     return
-            self._placement.returned(worker, shard)
+            self._placement.router.returned(worker, shard)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
                 break  # because of the request itself: no other worker would take it either
         assert refusal is not None  # `workers` returns at least one

@@ -10,13 +10,10 @@ buffers and with passwords and credentials that were just read.
 
 import asyncio
 import random
-import re
-import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Any, TypeVar, cast
+from urllib.parse import SplitResult
 
 import nats.errors
 import nats.js.errors
@@ -27,8 +24,10 @@ from nats.js import JetStreamContext
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
-from services.runtime.config import BusConfig, read_secret
+from services.runtime.config import BusConfig
 from services.runtime.config.loader import mask_passwords
+from services.runtime.nats_login import parse_servers, read_login
+from services.runtime.requests import Requester
 
 ATTEMPT_S = 2.0
 """How long one server may take to accept a connection."""
@@ -46,10 +45,7 @@ NO_RESPONDERS = "503"
 PERMISSION = "permissions violation"
 """In the one -ERR after which a connection stays open."""
 
-_CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+\s+\S", re.DOTALL)
-
 Handler = Callable[["Message"], None]
-OnAnswer = Callable[[bytes | TurnwireError], object]
 T = TypeVar("T")
 
 
@@ -95,12 +91,6 @@ class Subscription:
                 await _within(STOP_S, self._live.drain())  # type: ignore[no-untyped-call]
 
 
-class _Request(NamedTuple):
-    subject: str
-    on_answer: OnAnswer
-    timer: asyncio.TimerHandle
-
-
 class _Client(Client):
     """nats-py's client, which sends secrets without TLS only where the URL allows that."""
 
@@ -136,7 +126,7 @@ class _Client(Client):
             self.fault = error
 
 
-class Bus:
+class Bus(Requester):
     """One process's connection to NATS."""
 
     def __init__(
@@ -156,22 +146,17 @@ class Bus:
             on_fatal: called once if the server closes the connection because of an error of this client.
             on_reconnect: called after each reconnect.
         """
+        super().__init__(inbox_prefix)
         self._config = config
         self._name = name
         self._log = log
         self._on_fatal = on_fatal
         self._on_reconnect = on_reconnect
         self._inbox_prefix = inbox_prefix
-        self._inbox = f"{inbox_prefix}.{secrets.token_hex(8)}."
-        self._last_request = 0
         self._client = _Client()
         self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
         self._subscriptions: list[Subscription] = []
-        self.waiting: dict[str, _Request] = {}
-        """The requests that have no answer yet, by the last token of their reply subject."""
-        self.before_close: list[Callable[[], None]] = []
-        """Called while everything can still be published."""
         self.published = 0
         self.received = 0
 
@@ -191,10 +176,9 @@ class Bus:
         Raises:
             Unavailable: no server within `connect_timeout_s`, or one that refuses this client.
         """
-        # One subscription for the answers to all requests: one for each would cost two messages and a round trip.
-        self._listen(self._inbox + "*", self._take_answer)
+        self._listen(self.inbox + "*", self._take_answer)
         try:
-            servers = {url.netloc.rpartition("@")[2]: url for url in map(_split, self._config.nats_url.split(","))}
+            servers = parse_servers(self._config.nats_url)
             async with asyncio.timeout(self._config.connect_timeout_s):
                 self._client = await self._find_server(servers)
         except TimeoutError:
@@ -229,57 +213,12 @@ class Bus:
         self.published += 1
         return True
 
-    async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
-        """Sends a request and waits for one answer.
-
-        Raises:
-            Unavailable: the subject has no subscriber, or the connection is down.
-            TimedOut: no answer within `timeout_s`.
-            TooLarge: as `publish`.
-        """
-        outcome: asyncio.Future[bytes | TurnwireError] = asyncio.get_running_loop().create_future()
-        cancel = self.ask(subject, data, timeout_s, outcome.set_result)
-        try:
-            answer = await outcome
-        finally:
-            cancel()
-        if isinstance(answer, TurnwireError):
-            raise answer
-        return answer
-
-    def ask(self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer) -> Callable[[], object]:
-        """As `request`, without a task: the request is sent in this tick, `on_answer` gets the answer or the error.
-
-        Returns a function that cancels the call of `on_answer`. Raises as `request` for what is known at once.
-        """
-        self._last_request += 1
-        token = str(self._last_request)
-        if not self.publish(subject, data, reply_to=self._inbox + token):
-            raise Unavailable("the connection to the bus is down")
-
-        def expire() -> None:
-            self._answer(token, TimedOut(f"no answer on {subject} within {timeout_s:g} s"))
-
-        timer = asyncio.get_running_loop().call_later(timeout_s, expire)
-        self.waiting[token] = _Request(subject, on_answer, timer)
-        return partial(self._forget, token)
-
-    def _forget(self, token: str) -> _Request | None:
-        request = self.waiting.pop(token, None)
-        if request is not None:
-            request.timer.cancel()
-        return request
-
-    def _answer(self, token: str, answer: bytes | TurnwireError) -> None:
-        if (request := self._forget(token)) is not None:
-            request.on_answer(answer)
-
     def _take_answer(self, message: Msg) -> None:
         token = message.subject.rpartition(".")[2]
         answer: bytes | TurnwireError = message.data
         if message.headers and message.headers.get("Status") == NO_RESPONDERS and token in self.waiting:
             answer = Unavailable(f"nobody serves {self.waiting[token].subject}")
-        self._answer(token, answer)
+        self.answer(token, answer)
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         """Calls `handler` for each message, one after the other, on the loop. The handler must not block."""
@@ -332,14 +271,12 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is pending and closes. Requests without an answer end with Unavailable."""
-        for last in self.before_close:
-            last()
         await self.flush()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
             await asyncio.gather(self._reconnecting, return_exceptions=True)
         for token in list(self.waiting):
-            self._answer(token, Unavailable("the connection to the bus was closed"))
+            self.answer(token, Unavailable("the connection to the bus was closed"))
         await _within(STOP_S, self._client.close())
 
     async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
@@ -409,7 +346,7 @@ class Bus:
                     inbox_prefix=self._inbox_prefix,
                     pending_size=0,  # no limit, like the next one: `publish` and `subscribe` never wait
                     flusher_queue_size=0,
-                    **await self._identity(client),
+                    **await self._login(client),
                 )
             client.check_tls()
             if not client.is_connected:  # nats-py ignores the end of the connection during the handshake
@@ -421,20 +358,14 @@ class Bus:
             raise
         return client
 
-    async def _identity(self, client: _Client) -> dict[str, Any]:
+    async def _login(self, client: _Client) -> dict[str, Any]:
         """The options of `Client.connect` with secrets, which may have changed since the last attempt."""
-        config, url = self._config, client.url
-        user, password = config.nats_user or unquote(url.username or ""), unquote(url.password or "")
-        if config.nats_creds_file:
-            text = await asyncio.to_thread(read_secret, config.nats_creds_file)
-            if not _CREDENTIALS.search(text):  # nats-py would look for the JWT for ever
-                raise ValueError(f"{config.nats_creds_file}: not a NATS credentials file")
-            return {"user_credentials": RawCredentials(text), "token": client.secret("")}  # for its check of TLS
-        if config.nats_password_file:
-            password = await asyncio.to_thread(read_secret, config.nats_password_file)
-        elif not config.nats_user and url.password is None:
-            return {"token": client.secret(user)} if user else {}
-        return {"user": user, "password": client.secret(password)}
+        login = await read_login(self._config, client.url)
+        if login.credentials:  # the token is for the check of TLS
+            return {"user_credentials": RawCredentials(login.credentials), "token": client.secret("")}
+        if login.token:
+            return {"token": client.secret(login.token)}
+        return {"user": login.user, "password": client.secret(login.password)} if login.user or login.password else {}
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
@@ -460,18 +391,5 @@ async def _within(timeout_s: float, work: Awaitable[object]) -> None:
     await asyncio.wait({task}, timeout=timeout_s)
 
 
-def _split(url: str) -> SplitResult:
-    """`nats://[USER[:PASSWORD]@]HOST[:PORT]` or `tls://`; a user without a password is a token."""
-    parts = urlsplit(url.strip() if "://" in url else f"nats://{url.strip()}")
-    if parts.scheme not in ("nats", "tls"):
-        raise ValueError(f"{parts.scheme}:// is not supported; a NATS server's URL begins with nats:// or tls://")
-    if not parts.hostname or parts.port == 0:  # `port` raises ValueError where it is no number
-        raise ValueError("a NATS server's URL needs a host")
-    return parts
-
-
 def _reason(error: Exception | None) -> str:
     return str(error).removeprefix("nats: ").strip("'") or repr(error)
-
-
-__all__ = ["Bus", "Handler", "Message", "Subscription"]

@@ -5,10 +5,8 @@ A bucket is a cache: values expire, and where it is full the oldest go first. Wh
 new values when it is full. A watcher subscribes to the writes themselves instead of a consumer on the server.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -20,9 +18,6 @@ from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unav
 from services.runtime.bus import Bus, Message, Subscription
 
 TIMEOUT_S = 2.0
-OFFER_DELAY_S = 0.1
-"""Values that are offered go out together: one alone costs the server 50 us more than a plain message, five or more
-together less than a plain message each."""
 _DUPLICATE_WINDOW_S = 120.0
 _PURGE = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 
@@ -56,9 +51,6 @@ class Bucket:
         self._bus = bus
         self._config = config
         self._stream = subjects.stream_of(config.name)
-        self._offered: list[tuple[str, bytes]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        bus.before_close.append(self._send_offered)
 
     async def get(self, key: str) -> bytes | None:
         """The value; None where there is none (any more)."""
@@ -80,27 +72,12 @@ class Bucket:
         await self._write(key, value, None)
 
     def offer(self, key: str, value: bytes) -> bool:
-        """Sends a value to keep, within `OFFER_DELAY_S` and before any other write, without an acknowledgement. False:
-        the connection is down. If it breaks within that time the value is lost.
+        """Sends a value to keep in this tick, without an acknowledgement. False: the connection is down.
 
         Raises as `put`.
         """
         self._check(value)
-        if not self._bus.connected:
-            return False
-        self._offered.append((subjects.bucket_key(self._config.name, key), value))
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(OFFER_DELAY_S, self._send_offered)
-        return True
-
-    def _send_offered(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        offered, self._offered = self._offered, []
-        for subject, value in offered:
-            with suppress(TooLarge):  # of a server that came back with another limit
-                self._bus.publish(subject, value)
+        return self._bus.publish(subjects.bucket_key(self._config.name, key), value)
 
     async def delete(self, key: str) -> None:
         """The key has no value any more. Deleting what is not there is fine."""
@@ -126,7 +103,6 @@ class Bucket:
             raise TooLarge(f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {name}")
 
     async def _write(self, key: str, value: bytes, headers: dict[str, str] | None) -> None:
-        self._send_offered()
         subject = subjects.bucket_key(self._config.name, key)
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 

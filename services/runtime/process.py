@@ -51,7 +51,7 @@ class Process:
             name=f"turnwire/{stage}/{self.id}",
             inbox_prefix=f"_INBOX_{stage}",
             log=self.log,
-            on_fatal=self._fatal,
+            on_fatal=self.stop,
             on_reconnect=self._reconnected,
         )
         self.models: list[ModelCard] = []
@@ -253,9 +253,6 @@ class Process:
         if self.draining:
             return "draining"
         return None if self.bus.connected else "the connection to the bus is down"
-
-    def _fatal(self, reason: str) -> None:
-        self.stop(failure=reason)
 
     def _reconnected(self) -> None:
         self.registry.discount(math.inf, asyncio.get_running_loop().time())

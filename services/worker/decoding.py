@@ -1,6 +1,7 @@
 """Puts one turn's engine steps into its token stream."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -11,31 +12,19 @@ from services.worker.engine import Delta, EngineDied, Handle
 from services.worker.outbox import TokenStream
 
 
+@dataclass(slots=True, eq=False)
 class Decoding:
     """The sink of one turn. It ends once: when the engine ends it, or because it was cancelled."""
 
-    __slots__ = ("_mark", "_on_end", "_on_step", "ended", "handle", "stream")
-
-    def __init__(
-        self,
-        stream: TokenStream,
-        *,
-        mark: Callable[[TokenStream], bool],
-        on_step: Callable[[TokenStream], None],
-        on_end: "Callable[[Decoding], None]",
-    ) -> None:
-        """
-        Args:
-            mark: notes that the stream has something to send; True where it is the first of its shard.
-            on_step: called for the first stream of a shard with something to send, and for a stream's first tokens.
-            on_end: called once; nothing more will come, and the end is to be sent.
-        """
-        self.stream = stream
-        self.ended = False
-        self.handle: Handle | None = None
-        self._mark = mark
-        self._on_step = on_step
-        self._on_end = on_end
+    stream: TokenStream
+    mark: Callable[[TokenStream], bool]
+    """Notes that the stream has something to send. True where it is the first of its shard."""
+    on_step: Callable[[TokenStream], None]
+    """Called for the first stream of a shard with something to send, and for a stream's first tokens."""
+    on_end: "Callable[[Decoding], None]"
+    """Called once: nothing more will come, and the end is to be sent."""
+    ended: bool = False
+    handle: Handle | None = None
 
     def put(self, delta: Delta) -> None:
         """See `Sink.put`."""
@@ -49,8 +38,8 @@ class Decoding:
             if delta.finish is not None:
                 self._end()
                 return
-        if self._mark(stream) or stream.sent <= 0:
-            self._on_step(stream)
+        if self.mark(stream) or stream.sent <= 0:
+            self.on_step(stream)
 
     def fail(self, error: TurnwireError) -> None:
         """See `Sink.fail`."""
@@ -81,4 +70,4 @@ class Decoding:
     def _end(self) -> None:
         self.ended = True
         self.handle = None
-        self._on_end(self)
+        self.on_end(self)

@@ -83,9 +83,6 @@ class Worker:
         self._turns: dict[str, Decoding] = {}
         """The newest attempt at each turn, while it decodes."""
         self._deadlines: dict[Decoding, asyncio.TimerHandle] = {}
-        self._idle = asyncio.Event()
-        """No turn decodes."""
-        self._idle.set()
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything."""
         self._settled.set()
@@ -129,10 +126,9 @@ class Worker:
 
     async def watch(self) -> None:
         """Ends the process when the engine has died, whether or not a turn was open to report it."""
-        while self._engine.healthy():  # noqa: ASYNC110 - an engine that dies sends no event
+        # An engine that dies sends no event. Turns first: their errors must have left before the process goes.
+        while self._engine.healthy() or self._turns:  # noqa: ASYNC110
             await asyncio.sleep(HEALTH_INTERVAL_S)
-        # Turns first: their errors must be in the outbox before the process goes.
-        await self._idle.wait()
         await asyncio.sleep(0)
         self._process.stop(failure="the engine died")
 
@@ -217,7 +213,6 @@ class Worker:
         if request.deadline is not None:
             left = request.deadline - self._clock()
             self._deadlines[decoding] = self._loop.call_later(left, self._deadline_passed, decoding)
-        self._idle.clear()
         self._settled.clear()
         self._outbox.open(stream)
         self._send(stream)  # the parse context: should this worker die in prefill, the shard has the turn's frontend
@@ -253,8 +248,6 @@ class Worker:
             timer.cancel()
         if self._turns.get(stream.turn) is decoding:
             del self._turns[stream.turn]
-            if not self._turns:
-                self._idle.set()
         if self._kv is not None and blocks is not None:
             self._kv.ended(blocks, stream.ids[stream.resumed :])
         self._settle()
@@ -325,7 +318,7 @@ class Worker:
                     decoding.cancel()
 
     def _peer_joined(self, heartbeat: Heartbeat) -> None:
-        if heartbeat.stage == "parser" and self._orphans:
+        if heartbeat.stage == "parser":
             self._reassign_orphans()
 
     def _least_busy_shard(self) -> str | None:
@@ -353,10 +346,9 @@ class _PrefillSink:
         self._log = log
 
     def put(self, delta: Delta) -> None:
-        """See `Sink.put`."""
+        pass
 
     def fail(self, error: TurnwireError) -> None:
-        """See `Sink.fail`."""
         self._log.info("worker.prefill_failed", turn=self._turn, error=str(error))
 
 

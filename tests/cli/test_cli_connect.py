@@ -15,12 +15,11 @@ import pytest_asyncio
 from aiohttp import web
 
 from schemas.control import ModelCard
-from services.cli.connect import catalog
-from services.cli.connect import command as connect
 from services.cli.connect.client import BadRequest, Client, Target, client_names, load_client
 from services.cli.connect.clients import claude, codex, openclaw, opencode
 from services.cli.connect.served import ServedModel, ServerError, base_url, read_models
 from services.cli.demo.model import build_demo_model
+from services.cli.main import main
 from services.frontend.apis.models.documents import listing, names
 
 CARDS = [
@@ -59,9 +58,8 @@ async def server() -> AsyncIterator[Server]:
     await runner.cleanup()
 
 
-async def run(command: Any, *argv: str) -> int:
-    status: int = await asyncio.to_thread(command.main, list(argv))
-    return status
+async def run(*argv: str) -> int:
+    return await asyncio.to_thread(main, argv)
 
 
 @pytest.mark.parametrize(
@@ -237,36 +235,36 @@ async def test_the_models_of_a_server(server: Server) -> None:
 
 
 async def test_connect_prints(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert await run(connect, "codex", "--url", server.url, "--model", "gpt-5.5") == 0
+    assert await run("connect", "codex", "--url", server.url, "--model", "gpt-5.5") == 0
     printed = capsys.readouterr().out
     assert tomllib.loads(printed)["model"] == "gpt-5.5"
-    assert await run(connect, "claude", "--url", server.url) == 0
+    assert await run("connect", "claude", "--url", server.url) == 0
     assert f"export ANTHROPIC_BASE_URL={server.url}\n" in capsys.readouterr().out
 
 
 async def test_connect_writes(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "opencode.json").write_text('{"model": "mine/x", "theme": "t"}')
-    assert await run(connect, "opencode", "--url", server.url, "--write", "--dir", str(tmp_path)) == 0
+    assert await run("connect", "opencode", "--url", server.url, "--write", "--dir", str(tmp_path)) == 0
     written = json.loads((tmp_path / "opencode.json").read_text())
     assert (written["model"], written["theme"]) == ("mine/x", "t")
     assert list(written["provider"]["turnwire"]["models"]) == ["acme/coder", "gpt-5.5", "small"]
     assert "opencode -m turnwire/acme/coder" in capsys.readouterr().out
-    assert await run(connect, "codex", "--url", server.url, "--write", "--catalog-file", "--dir", str(tmp_path)) == 0
+    assert await run("connect", "codex", "--url", server.url, "--write", "--catalog-file", "--dir", str(tmp_path)) == 0
     settings = tomllib.loads((tmp_path / "turnwire.config.toml").read_text())
     assert settings["model_catalog_json"] == str(tmp_path / "turnwire-models.json")
     models = json.loads((tmp_path / "turnwire-models.json").read_text())["models"]
     assert [model["slug"] for model in models] == ["acme/coder", "gpt-5.5", "small"]
-    assert await run(connect, "codex", "--url", server.url, "--write", "--dir", str(tmp_path)) == 0
+    assert await run("connect", "codex", "--url", server.url, "--write", "--dir", str(tmp_path)) == 0
     assert "model_catalog_json" not in tomllib.loads((tmp_path / "turnwire.config.toml").read_text())
 
 
 async def test_connect_fails_in_one_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert await run(connect, "claude", "--url", "127.0.0.1:1") == 1
+    assert await run("connect", "claude", "--url", "127.0.0.1:1") == 1
     assert "no Turnwire server answers at http://127.0.0.1:1" in capsys.readouterr().err
-    assert await run(connect, "claude", "--url", server.url, "--api", "chat") == 2
-    assert await run(connect, "claude", "--url", server.url, "--model", "x") == 1
+    assert await run("connect", "claude", "--url", server.url, "--api", "chat") == 2
+    assert await run("connect", "claude", "--url", server.url, "--model", "x") == 1
     server.cards = []
-    assert await run(connect, "claude", "--url", server.url) == 1
+    assert await run("connect", "claude", "--url", server.url) == 1
     assert "serves no model" in capsys.readouterr().err
 
 
@@ -276,14 +274,14 @@ BUNDLED = {
 
 
 async def test_the_catalogue_of_a_server(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert await run(catalog, "codex", "--url", server.url, "--model", "small", "--model", "gpt-5.5") == 0
+    assert await run("catalog", "codex", "--url", server.url, "--model", "small", "--model", "gpt-5.5") == 0
     made = json.loads(capsys.readouterr().out)["models"]
     assert [(model["slug"], model["context_window"]) for model in made] == [("gpt-5.5", 131_072), ("small", 32_768)]
     file = tmp_path / "models.json"
-    assert await run(catalog, "codex", "--url", server.url, "-o", str(file)) == 0
+    assert await run("catalog", "codex", "--url", server.url, "-o", str(file)) == 0
     assert len(json.loads(file.read_text())["models"]) == 3
     assert f'model_catalog_json = "{file}"' in capsys.readouterr().err
-    assert await run(catalog, "codex", "--url", server.url, "--model", "x") == 1
+    assert await run("catalog", "codex", "--url", server.url, "--model", "x") == 1
 
 
 async def test_the_catalogue_with_codex_own_profiles(
@@ -292,18 +290,18 @@ async def test_the_catalogue_with_codex_own_profiles(
     file = tmp_path / "bundled.json"
     file.write_text(json.dumps(BUNDLED))
     arguments = ("codex", "--url", server.url, "--from", str(file))
-    assert await run(catalog, *arguments) == 0
+    assert await run("catalog", *arguments) == 0
     made = {model["slug"]: model for model in json.loads(capsys.readouterr().out)["models"]}
     assert {model["base_instructions"] for model in made.values()} == {"theirs"}
     assert made["small"]["context_window"] == 32_768
-    assert await run(catalog, *arguments, "--profile", "small=o") == 0
+    assert await run("catalog", *arguments, "--profile", "small=o") == 0
     made = {model["slug"]: model for model in json.loads(capsys.readouterr().out)["models"]}
     assert (made["small"]["tool_mode"], made["acme/coder"]["base_instructions"]) == ("x", "theirs")
-    assert await run(catalog, *arguments, "--profile", "nobody") == 2
+    assert await run("catalog", *arguments, "--profile", "nobody") == 2
     assert "no profile nobody" in capsys.readouterr().err
-    assert await run(catalog, *arguments, "--profile", "smal=o") == 2
+    assert await run("catalog", *arguments, "--profile", "smal=o") == 2
     assert "there is no model smal, only acme/coder, gpt-5.5, small" in capsys.readouterr().err
-    assert await run(catalog, "codex", "--url", server.url, "--profile", "o") == 2
+    assert await run("catalog", "codex", "--url", server.url, "--profile", "o") == 2
 
 
 async def test_the_profiles_of_a_codex_program(
@@ -312,17 +310,17 @@ async def test_the_profiles_of_a_codex_program(
     program = tmp_path / "codex"
     program.write_text(f"#!/bin/sh\n[ \"$*\" = 'debug models --bundled' ] && echo '{json.dumps(BUNDLED)}'\n")
     program.chmod(0o755)
-    assert await run(catalog, "codex", "--url", server.url, "--from", str(program)) == 0
+    assert await run("catalog", "codex", "--url", server.url, "--from", str(program)) == 0
     assert json.loads(capsys.readouterr().out)["models"][0]["base_instructions"] == "theirs"
     program.write_text("#!/bin/sh\nexit 3\n")
-    assert await run(catalog, "codex", "--url", server.url, "--from", str(program)) == 1
-    assert await run(catalog, "codex", "--url", server.url, "--from", str(tmp_path / "absent")) == 1
+    assert await run("catalog", "codex", "--url", server.url, "--from", str(program)) == 1
+    assert await run("catalog", "codex", "--url", server.url, "--from", str(tmp_path / "absent")) == 1
 
 
 async def test_the_catalogue_of_a_model_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build_demo_model(tmp_path)
     arguments = ("codex", "--model-dir", str(tmp_path), "--model", "acme/m", "--model", "gpt-5.5")
-    assert await run(catalog, *arguments, "--max-model-len", "65536") == 0
+    assert await run("catalog", *arguments, "--max-model-len", "65536") == 0
     made = json.loads(capsys.readouterr().out)["models"]
     assert [(model["slug"], model["context_window"]) for model in made] == [("acme/m", 65_536), ("gpt-5.5", 65_536)]
     assert made[0]["supported_reasoning_levels"][0]["effort"] == "medium"

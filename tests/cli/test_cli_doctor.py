@@ -93,19 +93,6 @@ def test_no_model_at_all(tmp_path: Path) -> None:
     assert "\n" not in found.text
 
 
-@pytest.mark.parametrize(
-    ("settings", "window"),
-    [
-        ({"max_position_embeddings": 8}, 8),
-        ({"text_config": {"max_position_embeddings": 9}}, 9),
-        ({"max_position_embeddings": None}, None),
-        ([], None),
-    ],
-)
-def test_context_window_of_a_configuration(settings: object, window: int | None) -> None:
-    assert doctor_model.window_of(settings) == window
-
-
 def test_few_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 1024))
     assert doctor_machine.check_files().status == "warn"

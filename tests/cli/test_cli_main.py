@@ -1,8 +1,8 @@
 """The list of commands, wrong usage, and the small commands."""
 
 import asyncio
-import importlib
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ from services.runtime.health import HealthServer
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert callable(importlib.import_module(COMMANDS[command][0]).main)
+    assert callable(pkgutil.resolve_name(COMMANDS[command][0]))
     try:
         status = main([command, "--help"])
     except SystemExit as end:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.make_key import main
+from services.cli.main import main
 from services.frontend.http.keys import Limits, parse_keys
 
 
 def made(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    status = main(argv)
+    status = main(["key", *argv])
     out, err = capsys.readouterr()
     return status, out.strip(), err
 

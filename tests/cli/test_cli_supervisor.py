@@ -98,16 +98,16 @@ async def test_a_child_that_dies_is_started_again(watched: Watched) -> None:
 async def test_a_child_that_does_not_start_is_given_up(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
     await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
-    failure = await watched.supervisor.failed()
-    assert isinstance(failure, ChildFailed)
-    assert str(failure) == "a does not run: status 1"
+    with pytest.raises(ChildFailed, match="a does not run: status 1"):
+        await watched.supervisor.failed()
     assert len(watched.reports) == 2
 
 
 async def test_a_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
     watched.supervisor.ready = True
     await watched.supervisor.start(Spec("a", python("raise SystemExit(2)")))
-    assert str(await watched.supervisor.failed()) == "a does not run: status 2"
+    with pytest.raises(ChildFailed, match="a does not run: status 2"):
+        await watched.supervisor.failed()
     assert watched.reports == []
 
 

@@ -90,7 +90,7 @@ def lines_of(subject: str, message: Struct) -> list[Line]:
         (
             subjects.credit("worker", "w1"),
             Credit("p1", 7, 1024),
-            Line("credit", "worker w1", "", "p1 has handled 7, window 1024"),
+            Line("credit", "worker w1", "", "p1 has handled #7, window 1024"),
         ),
         (
             subjects.replay("worker", "w1"),
@@ -192,3 +192,8 @@ def test_every_subject_word_is_known() -> None:
         bus_view.kind_of(line.split()[0]) for line in (subjects.__doc__ or "").splitlines() if line.startswith("tw.")
     }
     assert words - set(bus_view.TYPES) == {"kvall", "resp"}, "those two are shown as they are"
+
+
+def test_the_number_of_a_frame_is_that_of_its_link() -> None:
+    assert bus_view.frame_number(23) == "#23"
+    assert bus_view.frame_number((1 << 32) + 23) == "#23 of generation 1"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.main import SETTINGS
 from services.cli.up import plan as up_plan
-from services.cli.up.command import reason_of, write_whole
+from services.cli.up.command import reason_of
 from services.cli.up.plan import (
-    CONFIGS,
     DEMO_MODEL,
     Plan,
     default_state_dir,
@@ -39,7 +39,7 @@ def sources_of(argv: Sequence[str], *configs: type[Config], env: dict[str, str] 
 
 
 def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/state")) -> Plan:
-    return make_plan(sources_of([f"--state-dir={state}", *argv], *CONFIGS, env=env))
+    return make_plan(sources_of([f"--state-dir={state}", *argv], *SETTINGS["up"], env=env))
 
 
 def child(made: Plan, stage: str, config: type[Config], env: dict[str, str] | None = None, number: int = 0) -> Config:
@@ -234,12 +234,6 @@ def test_instructions() -> None:
 )
 def test_what_is_still_missing(body: bytes, reason: str) -> None:
     assert reason_of(body) == reason
-
-
-def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
-    write_whole(tmp_path / "new" / "ready.json", b"{}\n")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["ready.json"]
-    assert (tmp_path / "new" / "ready.json").read_bytes() == b"{}\n"
 
 
 JSON_LINE = '{"time":"2026-01-01T00:00:00Z","level":"warning","event":"bus.error","stage":"worker","process":"w","n":1,"x":null}'

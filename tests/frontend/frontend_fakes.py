@@ -14,7 +14,8 @@ from schemas.conversation import Conversation
 from schemas.errors import NotFound, TurnwireError
 from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
 from schemas.frames import TextReply, pack_ids, unpack_ids
-from services.frontend.apis.responses.server import RESPONSES, ResponsesServer, Sharing
+from services.frontend.apis.responses.server import RESPONSES, ResponsesServer
+from services.frontend.apis.responses.store.shared import Sharing
 from services.frontend.app import CALLERS, make_app, make_runner
 from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls

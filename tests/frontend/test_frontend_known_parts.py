@@ -8,12 +8,12 @@ import pytest
 
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.request import parse as parse_chat
-from services.frontend.apis.chat.shape import Settings
+from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.common import known_parts
 from services.frontend.apis.common.known_parts import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
-from services.frontend.apis.messages.dialect import Messages
+from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.pipeline.conversation_limits import ConversationCheck, ConversationLimits

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from schemas.conversation import Sampling
-from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.common import sampling_fields
 from services.frontend.apis.common.sampling_fields import SamplingFields, sampling_of
-from services.frontend.apis.completions.dialect import Completions
-from services.frontend.apis.messages.dialect import Messages
+from services.frontend.apis.completions.request import Completions
+from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 
 HI = [{"role": "user", "content": "hi"}]

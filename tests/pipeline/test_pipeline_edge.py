@@ -10,7 +10,7 @@ import anthropic
 import httpx2
 import pytest
 
-from services.cli.make_key import main as make_key
+from services.cli.main import main
 from tests.certificates import Authority, pem
 from tests.conftest import LIMIT_S
 from tests.pipeline.client import say
@@ -44,7 +44,7 @@ class Guarded:
         self.url = ""
 
     def make(self, capsys: pytest.CaptureFixture[str], name: str, *options: str) -> str:
-        assert make_key([name, *options, "--file", str(self.keys)]) == 0
+        assert main(["key", name, *options, "--file", str(self.keys)]) == 0
         return capsys.readouterr().out.strip()
 
     def client(self, key: str, authority: Authority | None = None) -> anthropic.Anthropic:

@@ -12,10 +12,9 @@ import aiohttp
 import pytest
 
 from services.cli.replay.command import directives, not_for_a_server
-from services.cli.replay.gateway import ReplayGateway
+from services.cli.replay.gateway import ReplayGateway, serving
 from services.cli.replay.player import Session
 from services.cli.replay.script import APIS, Api, Gate, Replay, Turn, read
-from services.cli.replay.server import serving
 from tests.conftest import NatsServer, eventually
 from tests.pipeline.stack import MODEL, Stack
 
@@ -23,7 +22,7 @@ FILES = sorted((Path(__file__).parents[1] / "replays" / "files").glob("*.jsonl")
 REPLAYS = [
     replay
     for replay in (read(path.name, path.read_text()) for path in FILES)
-    if replay.family == "qwen3_coder" and not_for_a_server(replay) is None
+    if replay.header.family == "qwen3_coder" and not_for_a_server(replay) is None
 ]
 
 

@@ -160,7 +160,7 @@ async def test_nothing_is_told_before_somebody_asks(pair: Pair) -> None:
     await other.subscribe(subjects.every_kv(pair.model), heard.append)
     await other.bus.flush()
     taken(publisher, PROMPT)
-    await eventually(lambda: len(pair.blocks) == 10)
+    await eventually(lambda: len(pair.blocks.keys()) == 10)
     await pair.process.bus.flush()
     await other.bus.flush()
     assert not heard

@@ -17,7 +17,7 @@ from schemas.errors import Invalid
 from services.cli.replay import chat, messages, responses
 from services.cli.replay.script import APIS, Api
 from services.frontend.apis.chat.request import parse as parse_chat
-from services.frontend.apis.chat.shape import Settings
+from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import understand
 from services.frontend.apis.responses.request.body import decode

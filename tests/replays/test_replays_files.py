@@ -8,10 +8,9 @@ import aiohttp
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
-from services.cli.replay.gateway import ReplayGateway
+from services.cli.replay.gateway import ReplayGateway, serving
 from services.cli.replay.player import Played, Session
 from services.cli.replay.script import Api, Replay, Story, read
-from services.cli.replay.server import serving
 from services.templates.tools import tool_name
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.jsonl"))

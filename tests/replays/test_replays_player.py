@@ -10,10 +10,9 @@ import pytest
 from schemas.conversation import Conversation
 from schemas.events import BlockStop, Delta, Finish, Prepared, TurnEvent
 from services.cli.replay.client import SseParser
-from services.cli.replay.gateway import ClientProgress, ReplayGateway, ReplayTurn
+from services.cli.replay.gateway import ClientProgress, ReplayGateway, ReplayTurn, serving
 from services.cli.replay.player import Played, Session, differences
 from services.cli.replay.script import APIS, Api, BadReplay, Gate, Output, RecordedEvents, read
-from services.cli.replay.server import serving
 from services.frontend.pipeline.interfaces import TurnSink
 
 GATED = """
@@ -159,7 +158,7 @@ def test_lines_of_a_file() -> None:
         ('{"user": "a", "api": "soap"}', "x:1: Invalid enum value 'soap'"),
         ('{"replay": 2}', "x:1: version 2 is unknown"),
         ('{"replay": 1, "colour": 2}', "x:1: Object contains unknown field `colour`"),
-        ('{"user": "a"}\n{"at": 1}', "x:2: at belongs to"),
+        ('{"user": "a"}\n{"at": 1}', "x:2: Object contains unknown field `at`"),
         ('{"user": "a"}\n[1]', "x:2: Expected `str`, got `int`"),
         ('{"user": "a"}\n{"events": [{"type": "nonsense"}]}', "x:2: Invalid value 'nonsense'"),
     ],

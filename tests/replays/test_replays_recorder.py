@@ -30,12 +30,11 @@ from schemas.frames import (
     TokenFrame,
     TurnRequest,
 )
-from services.cli.replay.gateway import ReplayGateway
+from services.cli.replay.gateway import ReplayGateway, serving
 from services.cli.replay.player import Session
 from services.cli.replay.recorder import Recorder
 from services.cli.replay.redaction import mask, mask_json
 from services.cli.replay.script import APIS, Api, RecordedEvents, RecordedTokens, Replay, read
-from services.cli.replay.server import serving
 
 ARGUMENTS = '{"command": "cat \\u00e9\\n\\"x9\\"", "count": 42, "deep": {"a": ["b1", true], "c": null}}'
 ASKED = Conversation(
@@ -116,7 +115,7 @@ def test_the_contents_of_a_recording() -> None:
     assert turn.context is not None
     assert (turn.context.family, turn.context.tools, turn.context.frontend) == ("hermes", ASKED.tools, "")
     assert (turn.usage.prompt, turn.usage.cached) == (50, 16)
-    assert [step.ids for step in turn.steps if isinstance(step, RecordedTokens)] == [[1, 2], [3]]
+    assert [step.tokens for step in turn.steps if isinstance(step, RecordedTokens)] == [[1, 2], [3]]
     [step] = [step for step in turn.steps if isinstance(step, RecordedEvents)]
     assert (step.events, step.at) == (KEPT, 4.0)
 

@@ -103,7 +103,6 @@ async def test_what_was_offered_is_sent_before_the_connection_closes(
     reading = await opened(other, "offered", quiet_log)
     assert bucket.offer("a", b"1")
     assert bucket.offer("b", b"2")
-    assert one.published == 1, "the bucket was made; both values are still to go"
     await one.close()
     assert (await reading.get("a"), await reading.get("b")) == (b"1", b"2")
 

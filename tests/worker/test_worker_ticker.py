@@ -36,18 +36,18 @@ async def test_what_is_due_together_is_stepped_together(monkeypatch: pytest.Monk
     monkeypatch.setattr(ticker, "now_us", lambda: now)
     ticks: list[list[str]] = [[]]
     clock: Ticker[str] = Ticker(lambda item, now: ticks[-1].append(item))
-    timers: list[Callable[[], None]] = []
+    timers: list[tuple[float, Callable[[int], None], int]] = []
 
-    def call_later(delay: float, call: Callable[[], None]) -> asyncio.Handle:
-        timers.append(call)
-        return asyncio.Handle(call, (), asyncio.get_running_loop())
+    def call_later(delay: float, call: Callable[[int], None], at: int) -> asyncio.Handle:
+        timers.append((delay, call, at))
+        return asyncio.Handle(call, (at,), asyncio.get_running_loop())
 
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
     for item, at in (("late", now + 9_000), ("one", now + 2_000), ("two", now + 2_000), ("soon", now + 1_000)):
         clock.add(item, at)
-    for moment, expected in ((1_500, ["soon"]), (2_500, ["one", "two"]), (9_500, ["late"])):
-        now = 1_000_000 + moment
-        timers[-1]()
+    for (delay, tick, at), expected in zip(sorted(timers), (["soon"], ["one", "two"], ["late"]), strict=True):
+        now = 1_000_000 + round(delay * 1e6)
+        tick(at)
         assert ticks[-1] == expected
         ticks.append([])
     clock.stop()

@@ -20,7 +20,6 @@ from schemas.control import ModelCard
 from services.cli.connect.served import DEFAULT_URL, ServerError, read_models
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
 from services.runtime.config import PreprocessorConfig
-from services.runtime.config.command_line import run_command
 
 DEFAULT_PROFILE = "gpt-5.5"
 """Codex' newest profile with plain tools: later ones require a model that calls tools in JavaScript."""
@@ -32,33 +31,28 @@ class Flags:
     """The flags of `turnwire catalog`."""
 
     url: str = DEFAULT_URL
-    """The server."""
+    """Address of the server."""
     key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
-    """A key of the server."""
+    """API key for the server."""
     model: list[str] | None = None
-    """Only this served name; may be repeated."""
+    """Only this model of the server; may be repeated."""
     model_dir: str | None = None
     """Directory or hub id: make the catalogue from a model's files, without a server."""
     max_model_len: int | None = None
     """With --model-dir: the context window in tokens."""
     bundled: Annotated[str | None, Parameter(name="--from")] = None
-    """Codex, the program or a saved catalogue: use its own profiles."""
+    """Use the profiles of Codex itself: path of the program, or of a file with its catalogue."""
     profile: list[str] | None = None
-    """With --from: SLUG, the profile of all names, or NAME=SLUG; default: gpt-5.5. May be repeated."""
+    """With --from: use this profile: SLUG for all models or NAME=SLUG for one; may be repeated. Default: gpt-5.5."""
     output: Annotated[str | None, Parameter(alias="-o")] = None
     """Write to this file instead of stdout."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire catalog`."""
-    return run_command(catalog, "turnwire catalog", argv)
 
 
 def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
     """Writes the model catalogue that Codex needs for models that it does not know.
 
     Args:
-        client: The client.
+        client: The client to write for.
     """
     try:
         document = make(flags)

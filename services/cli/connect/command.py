@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +12,6 @@ from cyclopts import Parameter
 from services.cli.connect.client import Api, BadRequest, Plan, Target, client_names, load_client
 from services.cli.connect.served import DEFAULT_URL, ServerError, read_models
 from services.cli.connect.settings_file import Unreadable, text_of, write
-from services.runtime.config.command_line import run_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +19,11 @@ class Flags:
     """The flags of `turnwire connect`."""
 
     url: str = DEFAULT_URL
-    """The server."""
+    """Address of the server."""
     model: str | None = None
-    """A served name; default: the first one."""
+    """Name of a model that the server has; default: the first one."""
     key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
-    """A key of the server."""
+    """API key for the server."""
     write: bool = False
     """Merge the settings into the client's own, after making a copy of them."""
     dir: str | None = None
@@ -34,14 +33,9 @@ class Flags:
     api: Api | None = None
     """The API to use, for clients with a choice; default: the best for the client."""
     websockets: bool = False
-    """For Codex: use a WebSocket."""
+    """For Codex: connect to the server by WebSocket."""
     catalog_file: bool = False
     """For Codex: read the model catalogue from a file, not by URL."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire connect`."""
-    return run_command(connect, "turnwire connect", argv)
 
 
 def connect(

@@ -1,8 +1,8 @@
 """Merges settings into a client's JSON or TOML file, after copying it. A file that cannot be parsed is unchanged."""
 
 import contextlib
+import itertools
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import Any
 import tomlkit
 from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import Table
 
 from services.cli.connect.client import Settings
+from services.cli.files import create_file, replace_file
 
 
 class Unreadable(Exception):
@@ -34,8 +34,7 @@ class Written(Struct, frozen=True):
 
 def text_of(settings: Settings) -> str:
     """The settings as the text of a new file."""
-    values = merged(merged({}, settings.if_absent), settings.values)
-    return tomlkit.dumps(values) if settings.kind == "toml" else json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    return _render(settings, _parse(settings, "", Path()))
 
 
 def write(settings: Settings) -> Written:
@@ -44,30 +43,21 @@ def write(settings: Settings) -> Written:
     if path.is_symlink():  # perhaps into a repository of dotfiles: keep the link
         path = path.resolve()
     before = path.read_text(encoding="utf-8") if path.exists() else None
-    document = _read(settings, before, path)
+    document = _parse(settings, before or "", path)
     changed = sorted(_changes(document, settings.values))
     after = _render(settings, document)
     if after == before:
         return Written(path, [], None, untouched=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    backup = None if before is None else _back_up(path)
-    _replace(path, after)
+    # A new file may contain a key, so that only its owner can read it.
+    mode = 0o600 if before is None else path.stat().st_mode & 0o777
+    backup = None if before is None else _back_up(path, mode)
+    replace_file(path, after.encode(), mode)
     return Written(path, changed, backup)
 
 
-def merged(into: Any, values: Mapping[str, Any], *, keep: bool = False) -> Any:
-    """Merges `values` into `into`, table by table, and returns it; `keep`: existing values stay."""
-    for key, value in values.items():
-        old = into.get(key)
-        if isinstance(old, dict) and isinstance(value, Mapping):
-            merged(old, value, keep=keep)
-        elif not keep or key not in into:
-            into[key] = value
-    return into
-
-
-def _read(settings: Settings, text: str | None, path: Path) -> Any:
-    if text is None or settings.whole or not text.strip():
+def _parse(settings: Settings, text: str, path: Path) -> Any:
+    if settings.whole or not text.strip():
         return tomlkit.document() if settings.kind == "toml" else {}
     try:
         document: Any = tomlkit.parse(text) if settings.kind == "toml" else json.loads(text)
@@ -85,11 +75,20 @@ def _read(settings: Settings, text: str | None, path: Path) -> Any:
 
 def _render(settings: Settings, document: Any) -> str:
     _remove(document, settings.remove)
-    merged(document, settings.if_absent, keep=True)
-    merged(document, settings.values)
+    _merge(document, settings.if_absent, keep=True)
+    _merge(document, settings.values)
     if settings.kind == "toml":
         return tomlkit.dumps(document)
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _merge(into: Any, values: Mapping[str, Any], *, keep: bool = False) -> None:
+    """Merges `values` into `into`, table by table; `keep`: existing values stay."""
+    for key, value in values.items():
+        if isinstance(into.get(key), dict) and isinstance(value, Mapping):
+            _merge(into[key], value, keep=keep)
+        elif not keep or key not in into:
+            into[key] = value
 
 
 def _remove(document: Any, values: Mapping[str, Any]) -> None:
@@ -103,41 +102,22 @@ def _remove(document: Any, values: Mapping[str, Any]) -> None:
 
 def _changes(document: Mapping[str, Any], values: Mapping[str, Any], above: str = "") -> list[str]:
     changes = []
-    for key, value in values.items():
-        if key not in document:
-            continue
-        old = document[key]
-        if isinstance(old, dict | Table) and isinstance(value, Mapping):
+    for key in values.keys() & document.keys():
+        old, value = document[key], values[key]
+        if isinstance(old, dict) and isinstance(value, Mapping):
             changes += _changes(old, value, f"{above}{key}.")
         elif old != value:
-            changes.append(f"{above}{key}" + ("" if _secret(key) else f": was {json.dumps(old, default=str)[:80]}"))
+            secret = any(word in key.lower() for word in ("token", "key", "secret")) and not key.endswith("_TOKENS")
+            changes.append(f"{above}{key}" + ("" if secret else f": was {json.dumps(old, default=str)[:80]}"))
     return changes
 
 
-def _secret(key: str) -> bool:
-    return any(word in key.lower() for word in ("token", "key", "secret")) and not key.endswith("_TOKENS")
-
-
-def _back_up(path: Path) -> Path:
+def _back_up(path: Path, mode: int) -> Path:
     """Makes a copy under a name that does not exist yet."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for number in range(1000):
+    for number in itertools.count():
         backup = path.with_name(f"{path.name}.{stamp}{f'-{number}' if number else ''}.bak")
         with contextlib.suppress(FileExistsError):
-            _create(backup, path.read_bytes(), path.stat().st_mode & 0o777)
-            return backup
-    raise FileExistsError(f"there are a thousand backups of {path}")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replaces the file in one step. A new file may contain a key, so that only its owner can read it."""
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.unlink(missing_ok=True)
-    _create(partial, text.encode(), mode)
-    partial.replace(path)
-
-
-def _create(path: Path, data: bytes, mode: int) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
+            create_file(backup, path.read_bytes(), mode)
+            break
+    return backup

@@ -1,4 +1,4 @@
-"""Builds the demo model: a model's directory without weights, made in seconds without a download.
+"""`turnwire demo-model DIR`: builds the demo model, a directory without weights, in seconds and without a download.
 
 It is for the `script` engine and the tests; transformers can make a tiny random model from it. The tokenizer is a
 byte-level BPE trained on the standard library of the running interpreter, which every machine has.
@@ -29,6 +29,16 @@ _TEMPLATE = Path(__file__).parent / "chat_template.jinja"
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+
+def make(directory: Path, /) -> int:
+    """Makes the demo model's directory, unless it exists, and prints its name.
+
+    Args:
+        directory: The directory.
+    """
+    print(build_demo_model(directory))
+    return 0
 
 
 def build_demo_model(path: Path) -> Path:

@@ -10,10 +10,10 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from services.cli.doctor.finding import Finding
+from services.cli.observer import observing
 from services.runtime.bus import Bus, Message
-from services.runtime.config import STAGES, BusConfig, ServiceConfig
+from services.runtime.config import STAGES, BusConfig
 from services.runtime.config.loader import mask_passwords
-from services.runtime.telemetry import open_log
 
 NEEDED_PAYLOAD = 8_000_000
 """A token id takes 5.3 bytes as base64: nats-server's default of 1 MiB is enough for 196,000 of them."""
@@ -22,26 +22,14 @@ CONNECT_S = 2.0
 
 async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Finding]:
     """Checks the bus. `explicit`: the user named this server, so that its absence is a failure."""
-    errors: list[str] = []
-    bus = Bus(
-        dataclasses.replace(config, connect_timeout_s=min(CONNECT_S, config.connect_timeout_s)),
-        name="turnwire/doctor",
-        inbox_prefix="_INBOX_tap",
-        log=open_log(ServiceConfig(log_level="warning")),
-        on_fatal=errors.append,
-        on_reconnect=lambda: None,
-    )
+    config = dataclasses.replace(config, connect_timeout_s=min(CONNECT_S, config.connect_timeout_s))
     try:
-        await bus.connect()
+        async with observing(config, "doctor", on_fatal=lambda _reason: None) as bus:
+            return [await _server(config, bus), *await _peers(bus, listen_s)]
     except (TurnwireError, OSError, ValueError) as error:
-        await bus.close()
         if explicit:
             return [Finding("fail", "bus", mask_passwords(error))]
         return [Finding("note", "bus", f"{mask_passwords(error)}; turnwire up starts one of its own")]
-    try:
-        return [await _server(config, bus), *await _peers(bus, listen_s)]
-    finally:
-        await bus.close()
 
 
 async def _server(config: BusConfig, bus: Bus) -> Finding:
@@ -69,9 +57,8 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
         return [Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
     found = []
     for stage in STAGES:
-        there = [beat for beat in beats.values() if beat.stage == stage and not beat.leaving]
-        text = "; ".join(described(beat) for beat in there)
-        found.append(Finding("ok", stage, text) if there else Finding("warn", stage, "none"))
+        there = [described(beat) for beat in beats.values() if beat.stage == stage and not beat.leaving]
+        found.append(Finding("ok" if there else "warn", stage, "; ".join(there) or "none"))
     versions = {beat.version for beat in beats.values()}
     if len(versions) > 1:
         found.append(Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}"))
@@ -80,8 +67,8 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
 
 def described(beat: Heartbeat) -> str:
     """Describes a process in a few words."""
-    models = " ".join(
-        f"{card.name} ({card.max_model_len})" if card.max_model_len else card.name for card in beat.models
+    models = "".join(
+        f" {card.name}" + (f" ({card.max_model_len})" if card.max_model_len else "") for card in beat.models
     )
     load = f"{beat.load.running} running" + (f" of {beat.load.slots}" if beat.load.slots else "")
-    return f"{beat.id}{f' {models}' if models else ''}, {load}{', draining' if beat.draining else ''}"
+    return f"{beat.id}{models}, {load}{', draining' if beat.draining else ''}"

@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
@@ -11,25 +10,10 @@ from rich.text import Text
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.finding import Finding, Status
-from services.runtime.config import (
-    STAGES,
-    BusConfig,
-    FrontendConfig,
-    ParserConfig,
-    PreprocessorConfig,
-    UpConfig,
-    WorkerConfig,
-)
-from services.runtime.config.command_line import run_command
+from services.runtime.config import STAGES, UpConfig
 from services.runtime.config.loader import ConfigError, Sources, as_text
 
 _STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
-_CONFIGS = (BusConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire doctor`."""
-    return run_command(examine, "turnwire doctor", argv, *_CONFIGS)
 
 
 def examine(sources: Sources, /, *, listen_s: float = 1.5) -> int:
@@ -42,11 +26,11 @@ def examine(sources: Sources, /, *, listen_s: float = 1.5) -> int:
         listen_s: How long to listen for heartbeats.
     """
     console = Console(highlight=False, soft_wrap=True)
-    worst = 0
+    status = 0
     for finding in findings(sources, listen_s):
-        worst = max(worst, finding.status == "fail")
+        status |= finding.status == "fail"
         console.print(Text(f"{finding.status:<5}", style=_STYLES[finding.status]).append(str(finding), style="default"))
-    return worst
+    return status
 
 
 def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
@@ -75,7 +59,3 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
         from services.cli.doctor import model as doctor_model
 
         yield from doctor_model.check(worker, preprocessor)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

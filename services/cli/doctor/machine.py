@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from services.cli.doctor.finding import Finding
-from services.cli.up.nats_binary import find_nats_server
+from services.cli.up.embedded_nats import find_nats_server
 from services.cli.up.plan import reserve_ports
 from services.runtime.config import FrontendConfig
 

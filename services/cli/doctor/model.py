@@ -1,13 +1,11 @@
 """Checks the model: tokenizer, chat template, parser, history, context window, weights."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import Any, TypeAlias
 
 from schemas.errors import TurnwireError
-from services.cli.doctor.finding import Finding
+from services.cli.doctor.finding import Finding, Status
 from services.preprocessor.ledger_probe import keeps_turns
 from services.preprocessor.model import ModelSetup, choose_family
 from services.preprocessor.prompt.locality import open_history
@@ -15,8 +13,11 @@ from services.runtime.config import PreprocessorConfig, WorkerConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import probe
 from services.templates.traits import TemplateTraits
+from services.tokenization.model_files import read_facts
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 
+_ERRORS = (TurnwireError, ValueError, OSError)
+Result: TypeAlias = tuple[Status, str]
 _TOOL = {
     "type": "function",
     "function": {
@@ -31,9 +32,8 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     """All checks that do not load the weights."""
     from transformers import AutoTokenizer
 
-    model = worker.model
-    if preprocessor.model != model:
-        yield Finding("warn", "model", f"the worker has {model}, the preprocessor {preprocessor.model}")
+    if preprocessor.model != worker.model:
+        yield Finding("warn", "model", f"the worker has {worker.model}, the preprocessor {preprocessor.model}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(preprocessor.model, trust_remote_code=preprocessor.trust_remote_code)
     except (OSError, ValueError) as error:
@@ -42,68 +42,63 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     yield Finding(
         "ok", "tokenizer", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens, ends with {tokenizer.eos_token}"
     )
-    yield check_template(tokenizer, preprocessor)
-    yield check_family(tokenizer, preprocessor)
-    yield check_encoder(tokenizer, preprocessor)
-    yield check_rendering(tokenizer, preprocessor)
+    yield _checked("template", check_template, tokenizer, preprocessor)
+    yield _checked("parser", check_family, tokenizer, preprocessor)
+    yield _checked("encoding", check_encoder, tokenizer, preprocessor)
+    yield _checked("rendering", check_rendering, tokenizer, preprocessor)
     try:
         setup = ModelSetup.load(preprocessor)
-    except (TurnwireError, ValueError, OSError) as error:
+    except _ERRORS as error:
         yield Finding("fail", "history", first_line(error))
     else:
-        yield check_history(setup.traits)
-        yield check_turns(setup)
+        yield _checked("history", check_history, setup.traits)
+        yield _checked("turns", check_turns, setup)
     yield from check_directory(worker)
 
 
-def check_template(tokenizer: Any, config: PreprocessorConfig) -> Finding:
+def _checked(about: str, check: Callable[..., Result], *arguments: Any) -> Finding:
+    try:
+        status, text = check(*arguments)
+    except _ERRORS as error:
+        status, text = "fail", first_line(error)
+    return Finding(status, about, text)
+
+
+def check_template(tokenizer: Any, config: PreprocessorConfig) -> Result:
     """Whether the chat template renders tools into the prompt, which agents require."""
-    try:
-        template = ChatTemplate.of(tokenizer, override=config.chat_template)
-        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
-        prompt = template.render(messages, tools=[_TOOL], variables=config.template_kwargs)
-    except (TurnwireError, ValueError, OSError) as error:
-        return Finding("fail", "template", first_line(error))
+    template = ChatTemplate.of(tokenizer, override=config.chat_template)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    prompt = template.render(messages, tools=[_TOOL], variables=config.template_kwargs)
     if "doctor_probe" not in prompt:
-        return Finding("warn", "template", "renders no tools: name another with --chat-template")
-    return Finding("ok", "template", f"renders tools; the prompt ends with {prompt[-40:]!r}")
+        return "warn", "renders no tools: name another with --chat-template"
+    return "ok", f"renders tools; the prompt ends with {prompt[-40:]!r}"
 
 
-def check_family(tokenizer: Any, config: PreprocessorConfig) -> Finding:
+def check_family(tokenizer: Any, config: PreprocessorConfig) -> Result:
     """The parser for the model's output, and the evidence for it."""
-    try:
-        template = ChatTemplate.of(tokenizer, override=config.chat_template)
-        found = choose_family(config, template, probe(template), tokenizer.get_added_vocab())
-    except (TurnwireError, ValueError, OSError) as error:
-        return Finding("fail", "parser", first_line(error))
+    template = ChatTemplate.of(tokenizer, override=config.chat_template)
+    found = choose_family(config, template, probe(template), tokenizer.get_added_vocab())
     also = f"; {', '.join(other.name for other in found.also)} would fit too" if found.also else ""
-    return Finding("ok", "parser", f"{found.family.name}: {'; '.join(found.evidence)}{also}")
+    return "ok", f"{found.family.name}: {'; '.join(found.evidence)}{also}"
 
 
-def check_encoder(tokenizer: Any, config: PreprocessorConfig) -> Finding:
+def check_encoder(tokenizer: Any, config: PreprocessorConfig) -> Result:
     """The encoder of prompts, and whether it encodes them in parts."""
-    try:
-        encoder = PromptTokenizer(tokenizer).encoder(config.tokenizer)
-    except ValueError as error:
-        return Finding("fail", "encoding", first_line(error))
+    encoder = PromptTokenizer(tokenizer).encoder(config.tokenizer)
     parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
-    return Finding("ok", "encoding", f"{encoder.name} ({encoder.reason}); {parts}")
+    return "ok", f"{encoder.name} ({encoder.reason}); {parts}"
 
 
-def check_rendering(tokenizer: Any, config: PreprocessorConfig) -> Finding:
+def check_rendering(tokenizer: Any, config: PreprocessorConfig) -> Result:
     """Whether a prompt can be rendered from the end of the previous one."""
-    try:
-        template = ChatTemplate.of(tokenizer, override=config.chat_template)
-    except (ValueError, OSError) as error:
-        return Finding("fail", "rendering", first_line(error))
-    off = open_history(template, probe(template), 1 << 20).off
-    return Finding("ok", "rendering", off or "only the new part of a conversation")
+    template = ChatTemplate.of(tokenizer, override=config.chat_template)
+    return "ok", open_history(template, probe(template), 1 << 20).off or "only the new part of a conversation"
 
 
-def check_history(traits: TemplateTraits) -> Finding:
+def check_history(traits: TemplateTraits) -> Result:
     """The form in which the template renders a conversation, found by probing it."""
     if traits.ordered:
-        return Finding("ok", "history", "in order, as parts of one message")
+        return "ok", "in order, as parts of one message"
     if traits.reasoning is not None:
         reasoning = f"read as {traits.reasoning}"
     elif traits.own_tags is not None:
@@ -127,25 +122,22 @@ def check_history(traits: TemplateTraits) -> Finding:
         f"reasoning between calls {several[traits.interleaved]}",
         f"call ids {'as they came' if traits.call_ids == 'given' else 'by position'}",
     )
-    return Finding("ok", "history", "; ".join(facts))
+    return "ok", "; ".join(facts)
 
 
-def check_turns(setup: ModelSetup) -> Finding:
+def check_turns(setup: ModelSetup) -> Result:
     """Whether the tokens of a turn come back as the prefix of the next prompt (docs/ledger.md)."""
-    try:
-        keeps = keeps_turns(setup)
-    except (TurnwireError, ValueError, OSError) as error:
-        return Finding("fail", "turns", first_line(error))
+    keeps = keeps_turns(setup)
     if keeps is None:
-        return Finding("warn", "turns", "encoded again with every prompt: the tokenizer is Python code")
+        return "warn", "encoded again with every prompt: the tokenizer is Python code"
     if "refused" in (keeps.loop, keeps.user):
-        return Finding("warn", "turns", "the template refuses a small session with a call")
+        return "warn", "the template refuses a small session with a call"
     if keeps.loop == "changed":
-        return Finding("warn", "turns", "the template renders a call differently: it is prefilled again")
+        return "warn", "the template renders a call differently: it is prefilled again"
     if keeps.user == "changed":
         text = "kept in a tool loop; with the next user message, the template renders them differently: prefilled again"
-        return Finding("ok", "turns", text)
-    return Finding("ok", "turns", "kept, token for token")
+        return "ok", text
+    return "ok", "kept, token for token"
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:
@@ -155,11 +147,10 @@ def check_directory(config: WorkerConfig) -> Iterable[Finding]:
         yield Finding("note", "weights", f"{config.model} is a hub id: they are downloaded when the engine starts")
         return
     try:
-        settings = msgspec.json.decode((directory / "config.json").read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+        trained = read_facts(config.model).window
+    except (ValueError, OSError) as error:
         yield Finding("warn", "model", f"no readable config.json in {directory}: {first_line(error)}")
         return
-    trained = window_of(settings)
     limit = config.max_model_len
     if limit and trained and limit > trained:
         yield Finding("warn", "context", f"{limit} tokens are configured, the model was trained for {trained}")
@@ -171,16 +162,6 @@ def check_directory(config: WorkerConfig) -> Iterable[Finding]:
     else:
         required = config.engine != "script"
         yield Finding("fail" if required else "note", "weights", f"none in {directory}; the script engine needs none")
-
-
-def window_of(settings: object) -> int | None:
-    """The context window in a config.json, at the top or in the part of the text model."""
-    if not isinstance(settings, dict):
-        return None
-    for part in (settings, settings.get("text_config")):
-        if isinstance(part, dict) and isinstance(part.get("max_position_embeddings"), int):
-            return int(part["max_position_embeddings"])
-    return None
 
 
 def first_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
 from services.cli.replay.answer import Answer, Block, BlockKind
 from services.cli.replay.client import media_url, present
+from services.cli.replay.messages import write_block
 from services.cli.replay.script import End
 from services.templates.tools import tool_name
 
@@ -81,16 +82,10 @@ def _assistant(parts: list[Part]) -> dict[str, Any]:
         "role": "assistant",
         "content": [_content(part) for part in parts if isinstance(part, Text | Media)] or None,
         **present(
-            thinking_blocks=[_thinking_block(part) for part in parts if isinstance(part, Reasoning)] or None,
+            thinking_blocks=[write_block(part) for part in parts if isinstance(part, Reasoning)] or None,
             tool_calls=[_call(part) for part in parts if isinstance(part, Call)] or None,
         ),
     }
-
-
-def _thinking_block(part: Reasoning) -> dict[str, Any]:
-    if part.text is None:
-        return {"type": "redacted_thinking", "data": part.seal or ""}
-    return {"type": "thinking", "thinking": part.text, "signature": part.seal or ""}
 
 
 def _call(call: Call) -> dict[str, Any]:
@@ -153,22 +148,20 @@ class Reader:
                 answer.after_end.append(json.dumps(choice))
             self._delta(choice["delta"])
             if choice["finish_reason"] is not None:
-                answer.end = _ENDS[choice["finish_reason"]]
-                self._complete_all()
-        self._count(data.get("usage"))
+                self._end(choice["finish_reason"])
+        if data.get("usage") is not None:
+            self._count(data["usage"])
 
     def document(self, data: Any) -> None:
         """See `client.Reader`. An answer in one piece has no order but reasoning, text, calls."""
         choice = data["choices"][0]
         message = choice["message"]
-        if isinstance(message.get("reasoning_content"), str):
+        if message.get("reasoning_content"):
             self.answer.add(Block("reasoning", message["reasoning_content"]))
         if message.get("content"):
             self.answer.add(Block("text", message["content"]))
-        legacy = [{"function": message["function_call"]}] if message.get("function_call") else []
-        self.answer.blocks += [_call_block(call) for call in [*(message.get("tool_calls") or []), *legacy]]
-        self._complete_all()
-        self.answer.end = _ENDS[choice["finish_reason"]]
+        self.answer.blocks += map(_call_block, _calls(message))
+        self._end(choice["finish_reason"])
         self._count(data["usage"])
 
     def _delta(self, delta: Any) -> None:
@@ -176,14 +169,12 @@ class Reader:
             self._text("reasoning", delta["reasoning_content"])
         if delta.get("content"):
             self._text("text", delta["content"])
-        for call in delta.get("tool_calls") or []:
+        for call in _calls(delta):
             if call["index"] in self._calls:
                 self._calls[call["index"]].text += _call_text(call)
             else:
                 self._complete_all()
                 self._calls[call["index"]] = self.answer.add(_call_block(call))
-        if delta.get("function_call") is not None:
-            self._legacy(delta["function_call"])
         for detail in delta.get("reasoning_details") or []:
             unsealed = (block for block in self.answer.blocks if block.kind == "reasoning" and block.seal is None)
             if (block := next(unsealed, None)) is not None:
@@ -196,16 +187,8 @@ class Reader:
             last = self.answer.add(Block(kind))
         last.text += text
 
-    def _legacy(self, function: Any) -> None:
-        last = self.answer.blocks[-1] if self.answer.blocks else None
-        if last is None or last.kind != "call":
-            self._complete_all()
-            self.answer.add(_call_block({"function": function}))
-        else:
-            last.text += function.get("arguments") or ""
-
     def _dispatch(self, call: Any) -> None:
-        block = self._calls.get(call["index"], self.answer.blocks[-1])
+        block = self._calls[call["index"]]
         whole = _call_block(call)
         assert whole.as_story() == block.as_story(), f"dispatched {whole.as_story()}, streamed {block.as_story()}"
         self.answer.dispatch(whole)
@@ -215,9 +198,18 @@ class Reader:
         for block in self.answer.blocks:
             block.complete = True
 
+    def _end(self, reason: str) -> None:
+        self.answer.end = _ENDS[reason]
+        self._complete_all()
+
     def _count(self, usage: Any) -> None:
-        if usage is not None:
-            self.answer.usage = (usage["prompt_tokens"], usage["completion_tokens"])
+        self.answer.usage = (usage["prompt_tokens"], usage["completion_tokens"])
+
+
+def _calls(message: Any) -> list[Any]:
+    """The calls in a message or delta, among them the one of the older `function_call`."""
+    function = message.get("function_call")
+    return [*(message.get("tool_calls") or []), *([{"index": 0, "function": function}] if function else [])]
 
 
 def _call_block(call: Any) -> Block:

@@ -16,11 +16,10 @@ from rich.text import Text
 
 from services.cli.connect.served import ServerError, read_models
 from services.cli.replay import script
-from services.cli.replay.gateway import MODEL, ReplayGateway
-from services.cli.replay.player import OnEvent, Played, Session
+from services.cli.replay.answer import Answer
+from services.cli.replay.gateway import MODEL, ReplayGateway, serving
+from services.cli.replay.player import OnEvent, Session
 from services.cli.replay.script import Api, BadReplay, Fail, Gate, Output, Pause, Replay, Turn
-from services.cli.replay.server import serving
-from services.runtime.config.command_line import run_command
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.model_files import find_file
 
@@ -33,28 +32,23 @@ class Flags:
     """The flags of `turnwire replay`."""
 
     api: Api | Literal["all"] = "all"
-    """The API to use; all: each that the file fits."""
+    """The API to use; `all`: every API over which the file can be played."""
     url: str | None = None
     """Play against this server instead of one in this process."""
     key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
-    """A key of the server."""
+    """API key for the server."""
     model: str | None = None
-    """With --url: a served name; default: the first one."""
+    """With --url: name of a model that the server has; default: the first one."""
     model_dir: str | None = None
     """Directory or hub id: parse a recording's tokens again, with this tokenizer."""
     speed: float | None = None
-    """How many times as fast as recorded; default: without pauses."""
+    """Speed, as a multiple of the recorded one; default: without pauses."""
     document: bool = False
     """Request answers in one piece, not as streams."""
     events: bool = False
     """Show every event when it arrives."""
     quiet: bool = False
     """Show only failures."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire replay`."""
-    return run_command(replay, "turnwire replay", argv)
 
 
 def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
@@ -80,22 +74,45 @@ def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*
 
 
 async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:
-    screen = _Screen(Console(highlight=False, soft_wrap=True), flags)
+    console = Console(highlight=False, soft_wrap=True)
+
+    def show_event(name: str, data: Any) -> None:
+        text = "[DONE]" if data is None else msgspec.json.encode(data).decode()
+        console.print(Text(f"    {name} {text}", style="dim"))
+
+    on_event = show_event if flags.events else lambda _name, _data: None
     failed = False
     for replay in replays:
         for api in replay.apis if flags.api == "all" else [flags.api]:
-            if api not in replay.apis:
-                screen.skipped(replay, api, f"it is made for {', '.join(replay.apis)}")
-            elif flags.url and (why := not_for_a_server(replay)):
-                screen.skipped(replay, api, why)
-            else:
-                async with _session(replay, api, flags, screen.event) as session:
-                    screen.begin(replay, api)
-                    for turn in replay.turns:
-                        played = await session.turn(turn)
-                        screen.turn(played)
-                        failed = failed or bool(played.problems)
+            title = f"{replay.name}  {api}"
+            if why := _left_out(replay, api, flags):
+                console.print(Text(f"{title}  left out: {why}", style="dim"))
+                continue
+            async with _session(replay, api, flags, on_event) as session:
+                if not flags.quiet:
+                    console.print(Text(title, style="bold"))
+                for turn in replay.turns:
+                    played = await session.turn(turn)
+                    failed = failed or bool(played.problems)
+                    if not flags.quiet:
+                        _show(played.answer, console)
+                    for problem in played.problems:
+                        console.print(Text(f"{title}  line {played.line}: {problem}", style="red"))
     return int(failed)
+
+
+def _left_out(replay: Replay, api: Api, flags: Flags) -> str | None:
+    if api not in replay.apis:
+        return f"it is made for {', '.join(replay.apis)}"
+    return not_for_a_server(replay) if flags.url else None
+
+
+def _show(answer: Answer, console: Console) -> None:
+    for kind, text in answer.story:
+        console.print(Text(f"  {kind:<9} ", style="cyan").append(text, style="default"))
+    usage = f", {answer.usage[0]} prompt and {answer.usage[1]} output tokens" if answer.usage else ""
+    problem = f": {answer.problem}" if answer.problem else ""
+    console.print(Text(f"  {answer.end}{problem}{usage}", style="dim"))
 
 
 @contextlib.asynccontextmanager
@@ -164,36 +181,3 @@ def not_for_a_server(replay: Replay) -> str | None:
         if turn.user is None and turn.results is None and any(isinstance(step, Output) for step in turn.steps):
             return "its requests are complete and cannot carry the output"
     return None
-
-
-class _Screen:
-    """Prints turns and events."""
-
-    def __init__(self, console: Console, flags: Flags) -> None:
-        self._console = console
-        self._flags = flags
-        self._title = ""
-
-    def skipped(self, replay: Replay, api: Api, why: str) -> None:
-        self._console.print(Text(f"{replay.name}  {api}  left out: {why}", style="dim"))
-
-    def begin(self, replay: Replay, api: Api) -> None:
-        self._title = f"{replay.name}  {api}"
-        if not self._flags.quiet:
-            self._console.print(Text(self._title, style="bold"))
-
-    def event(self, name: str, data: Any) -> None:
-        if self._flags.events:
-            text = "[DONE]" if data is None else msgspec.json.encode(data).decode()
-            self._console.print(Text(f"    {name} {text}", style="dim"))
-
-    def turn(self, played: Played) -> None:
-        answer = played.answer
-        if not self._flags.quiet:
-            for kind, text in answer.story:
-                self._console.print(Text(f"  {kind:<9} ", style="cyan").append(text, style="default"))
-            usage = f", {answer.usage[0]} prompt and {answer.usage[1]} output tokens" if answer.usage else ""
-            problem = f": {answer.problem}" if answer.problem else ""
-            self._console.print(Text(f"  {answer.end}{problem}{usage}", style="dim"))
-        for problem in played.problems:
-            self._console.print(Text(f"{self._title}  line {played.line}: {problem}", style="red"))

@@ -1,25 +1,32 @@
-"""A `TurnGateway` in memory that plays the turns of a replay file, in place of the pipeline behind a frontend.
+"""A frontend in this process, and the gateway that plays the turns of a replay file in place of the pipeline behind it.
 
-Written output goes through the real parser shard, one token for each piece, so that call ids, seals, stop strings and
+Written output goes through the real parser, one token for each piece, so that call ids, seals, stop strings and
 token counts are as in a live turn. Recorded events go to the frontend unchanged.
 """
 
 import asyncio
-from collections.abc import Sequence
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
-from schemas.frames import ParseContext, TextReply, TokenEntry, TokenFinish
+from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.cli.replay.answer import Answer
 from services.cli.replay.script import Fail, Gate, Output, Pause, RecordedEvents, RecordedTokens, Replay, Step, Turn
-from services.frontend.pipeline.interfaces import CancelReason, TurnSink
-from services.parser.shard import Shard
+from services.frontend.app import make_app, make_runner
+from services.frontend.pipeline.interfaces import CancelReason, TurnGateway, TurnSink
+from services.parser.turn_parse import TurnParse
+from services.runtime.config import FrontendConfig
 from services.runtime.seal import Sealer
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 from services.templates.tools import tool_definition
@@ -55,24 +62,23 @@ class ClientProgress:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            self.problems.append(f"the gate `{gate.label}` did not open: the client has {self._answer.story}")
+            self.problems.append(f"the gate `{gate.gate}` did not open: the client has {self._answer.story}")
         self._passed.append(gate)
 
     def _is_open(self, gate: Gate) -> bool:
-        needed = 1 + sum(passed.label == gate.label for passed in self._passed)
+        needed = 1 + sum(passed.gate == gate.gate for passed in self._passed)
         # The end of a message in Responses depends on what follows: for text, its presence is enough.
         received = [block for block in self._answer.blocks if block.complete or (block.kind == "text" and block.text)]
         return sum(gate.matches(block.kind, block.full_name) for block in received) >= needed
 
 
-class ReplayTurn:
+class ReplayTurn(msgspec.Struct):
     """An `OpenTurn` of a replay."""
 
-    def __init__(self, turn_id: str, card: ModelCard, prepared: Prepared) -> None:
-        self.id = turn_id
-        self.card = card
-        self.prepared = prepared
-        self.task: asyncio.Task[None] | None = None
+    id: str
+    card: ModelCard
+    prepared: Prepared
+    task: asyncio.Task[None] | None = None
 
     def cancel(self, reason: CancelReason) -> None:
         """See `OpenTurn.cancel`."""
@@ -113,62 +119,60 @@ class ReplayGateway:
         limit = conversation.sampling.max_tokens
         prepared = Prepared(usage.prompt, left if limit is None else min(limit, left), _SENDER, _SENDER)
         opened = ReplayTurn(turn_id, self._card, prepared)
-        opened.task = asyncio.create_task(
-            self._play(self._turn, self._progress, self._parser(conversation, opened), sink)
-        )
+        parse = self._parse(self._turn, conversation, opened)
+        opened.task = asyncio.create_task(self._play(self._turn, self._progress, parse, sink))
         return opened
 
-    async def _play(
-        self, turn: Turn, progress: ClientProgress | None, parser: "OutputParser | None", sink: TurnSink
-    ) -> None:
+    async def _play(self, turn: Turn, progress: ClientProgress | None, parse: TurnParse | None, sink: TurnSink) -> None:
         try:
             started, log = asyncio.get_running_loop().time(), TurnLog()
             for step in turn.steps:
-                if isinstance(step, RecordedEvents | RecordedTokens):
-                    await self._wait_until(started, step.at)
-                elif isinstance(step, Pause) and self._speed is not None:
-                    await asyncio.sleep(step.ms / 1000 / self._speed)
-                elif isinstance(step, Gate) and progress is not None:
-                    await progress.wait_for(step)
-                events = self._events_of(step, parser, log)
+                await self._wait(step, started, progress)
+                events = self._events_of(step, parse, log)
                 if events:
-                    sink.push(list(events))
+                    sink.push(events)
                     await asyncio.sleep(0)  # the frontend writes them before the next ones
                 if any(isinstance(event, Finish | Failed) for event in events):
                     return
-            if parser is not None:
-                sink.push(parser.finish(turn.finish))
+            if parse is not None:
+                sink.push(_finished(parse, turn.finish))
         except Exception as error:  # otherwise the client would wait for ever
             sink.push([Failed(EngineFailed(f"the turn cannot be played: {error}").info)])
 
-    def _events_of(self, step: Step, parser: "OutputParser | None", log: TurnLog) -> Sequence[TurnEvent]:
+    async def _wait(self, step: Step, started: float, progress: ClientProgress | None) -> None:
         match step:
-            case Output(pieces) if parser is not None:
-                return parser.feed([self._ids[piece] for piece in pieces if piece])
-            case RecordedTokens(ids) if parser is not None and self._model_vocabulary is not None:
-                return parser.feed(ids)
-            case RecordedEvents():
-                events = [event for event in step.events if not isinstance(event, Prepared)]
-                if parser is not None and events:
-                    return _recorded_end(parser, events[-1])
-                return list(with_dispatches(events, log))
+            case RecordedEvents(at=at) | RecordedTokens(at=at) if self._speed is not None:
+                await asyncio.sleep(max(0.0, started + at / self._speed - asyncio.get_running_loop().time()))
+            case Pause(ms) if self._speed is not None:
+                await asyncio.sleep(ms / 1000 / self._speed)
+            case Gate() if progress is not None:
+                await progress.wait_for(step)
+
+    def _events_of(self, step: Step, parse: TurnParse | None, log: TurnLog) -> list[TurnEvent]:
+        match step:
             case Fail(message):
                 return [Failed(EngineFailed(message).info)]
-        return ()
+            case RecordedEvents(events) if parse is None:
+                return list(with_dispatches([event for event in events if not isinstance(event, Prepared)], log))
+            case RecordedEvents([*_, last]) if parse is not None:
+                return _recorded_end(parse, last)
+            case Output(pieces) if parse is not None:
+                return _fed(parse, [self._ids[piece] for piece in pieces if piece])
+            case RecordedTokens(ids) if parse is not None and self._model_vocabulary is not None:
+                return _fed(parse, ids)
+        return []
 
-    async def _wait_until(self, started: float, at: float) -> None:
-        if self._speed is not None:
-            await asyncio.sleep(max(0.0, started + at / self._speed - asyncio.get_running_loop().time()))
-
-    def _parser(self, conversation: Conversation, opened: ReplayTurn) -> "OutputParser | None":
-        """The parser of a turn's output; None if the turn consists of recorded events."""
-        turn = self._turn
+    def _parse(self, turn: Turn, conversation: Conversation, opened: ReplayTurn) -> TurnParse | None:
+        """The parse of a turn's output; None if the turn consists of recorded events."""
         context = parse_context(self._replay, conversation, opened.prepared)
         if self._model_vocabulary is not None:
-            return OutputParser(self._model_vocabulary, opened.id, turn.context or context, turn)
-        if any(isinstance(step, RecordedEvents) for step in turn.steps):
+            context = msgspec.structs.replace(turn.context or context, logprobs=None)
+        elif any(isinstance(step, RecordedEvents) for step in turn.steps):
             return None
-        return OutputParser(self._vocabulary, opened.id, context, turn)
+        parse = TurnParse(opened.id, 1, context, _SENDER)
+        parse.cached = turn.usage.cached
+        parse.start(self._model_vocabulary or self._vocabulary, Sealer(b"replay"))
+        return parse
 
     async def count(self, conversation: Conversation) -> int:
         """See `TurnGateway.count`."""
@@ -203,41 +207,24 @@ class ReplayGateway:
         return True
 
 
-class OutputParser:
-    """Parses the output of one turn, in a parser shard of its own."""
-
-    def __init__(self, vocabulary: Vocabulary, turn_id: str, context: ParseContext, turn: Turn) -> None:
-        self._shard = Shard(vocabulary, Sealer(b"replay"))
-        self._turn_id = turn_id
-        self._cached = turn.usage.cached or None
-        self._size = 0
-        self._take(TokenEntry(turn_id, 1, 0, context=msgspec.Raw(msgspec.json.encode(context))))
-
-    def feed(self, ids: list[int]) -> list[TurnEvent]:
-        """The events of the next tokens."""
-        entry = TokenEntry(self._turn_id, 1, self._size, ids, cached=self._cached)
-        self._size += len(ids)
-        return self._take(entry)
-
-    def finish(self, reason: FinishReason) -> list[TurnEvent]:
-        """The events at the end of the output."""
-        stop_id = 0 if reason is FinishReason.STOP else None
-        return self._take(TokenEntry(self._turn_id, 1, self._size, finish=TokenFinish(reason, stop_id)))
-
-    def _take(self, entry: TokenEntry) -> list[TurnEvent]:
-        self._shard.take(entry, _SENDER)
-        parse = self._shard.turns[self._turn_id]
-        events, _ = parse.log.read(parse.sent)
-        return list(events)
+def _fed(parse: TurnParse, ids: Sequence[int]) -> list[TurnEvent]:
+    if not parse.ended:
+        parse.feed(ids)
+    return list(parse.read(sys.maxsize)[0])
 
 
-def _recorded_end(parser: OutputParser, last: TurnEvent) -> Sequence[TurnEvent]:
+def _finished(parse: TurnParse, reason: FinishReason) -> list[TurnEvent]:
+    parse.finish(TokenFinish(reason, stop_id=0 if reason is FinishReason.STOP else None))
+    return list(parse.read(sys.maxsize)[0])
+
+
+def _recorded_end(parse: TurnParse, last: TurnEvent) -> list[TurnEvent]:
     """The end of a turn whose tokens are parsed again: its reason is in the recorded events, not in the tokens."""
     if isinstance(last, Failed):
         return [last]
     if not isinstance(last, Finish) or last.reason is FinishReason.STOP_STRING:
         return []
-    return parser.finish(FinishReason.LENGTH if last.reason is FinishReason.CONTEXT else last.reason)
+    return _finished(parse, FinishReason.LENGTH if last.reason is FinishReason.CONTEXT else last.reason)
 
 
 def parse_context(replay: Replay, conversation: Conversation, prepared: Prepared) -> ParseContext:
@@ -245,7 +232,7 @@ def parse_context(replay: Replay, conversation: Conversation, prepared: Prepared
     choice = conversation.tool_choice
     return ParseContext(
         model=MODEL,
-        family=replay.family,
+        family=replay.header.family,
         frontend=_SENDER,
         prompt_tokens=prepared.prompt_tokens,
         max_tokens=prepared.max_tokens,
@@ -275,3 +262,18 @@ def vocabulary_of(pieces: Sequence[str]) -> tuple[Vocabulary, dict[str, int]]:
     tokenizer.pre_tokenizer = byte_level
     tokenizer.decoder = decoders.ByteLevel()
     return Vocabulary(tokenizer), ids
+
+
+@asynccontextmanager
+async def serving(gateway: TurnGateway) -> AsyncIterator[str]:
+    """Serves the whole HTTP stack on a free loopback port; yields its URL."""
+    log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # writes nothing
+    app = make_app(FrontendConfig(), gateway, CollectorRegistry(), log)
+    runner = make_runner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -32,7 +32,7 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
         "stream": stream,
         "max_tokens": DEFAULT_LIMIT if sampling.max_tokens is None else sampling.max_tokens,
         "messages": [
-            {"role": _ROLES.get(turn.role, turn.role), "content": [_block(part) for part in turn.parts]}
+            {"role": _ROLES.get(turn.role, turn.role), "content": [write_block(part) for part in turn.parts]}
             for turn in conversation.turns
         ],
         **present(
@@ -55,7 +55,8 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _block(part: Part | ToolReference) -> dict[str, Any]:
+def write_block(part: Part | ToolReference) -> dict[str, Any]:
+    """A part of a message as a content block."""
     match part:
         case Text(text):
             return {"type": "text", "text": text}
@@ -67,7 +68,7 @@ def _block(part: Part | ToolReference) -> dict[str, Any]:
             name = tool_name(part.name, part.namespace)
             return {"type": "tool_use", "id": part.call_id, "name": name, "input": _input(part.arguments)}
         case Result():
-            content = [_block(inner) for inner in part.parts]
+            content = [write_block(inner) for inner in part.parts]
             error = present(is_error=part.is_error)
             return {"type": "tool_result", "tool_use_id": part.call_id, "content": content, **error}
         case ToolReference(name):
@@ -110,62 +111,48 @@ class Reader:
         """See `client.Reader`."""
         answer = self.answer
         if name == "tool_call_dispatch":
-            answer.dispatch(_call(data["tool_call_dispatch"]))
+            answer.dispatch(_read_block(data["tool_call_dispatch"]))
             return
         if answer.end is not None and data["type"] not in ("message_stop", "ping"):
             answer.after_end.append(data["type"])
         match data["type"]:
-            case "message_start":
-                self._count(data["message"]["usage"])
             case "content_block_start":
-                self._begin(data["content_block"])
+                block = answer.add(_read_block(data["content_block"]))
+                block.text = ""  # the `input` of a call that begins is an empty object
             case "content_block_delta":
                 self._delta(answer.blocks[-1], data["delta"])
             case "content_block_stop":
                 answer.blocks[-1].complete = True
             case "message_delta":
-                self._count(data["usage"])
-                answer.end = _ENDS[data["delta"]["stop_reason"]]
+                self._end(data["delta"]["stop_reason"], data["usage"])
             case "error":
                 answer.end, answer.problem = "error", data["error"]["message"]
 
     def document(self, data: Any) -> None:
         """See `client.Reader`."""
         for content in data["content"]:
-            block = self._begin(content)
-            if block.kind == "call":
-                block.text = _call(content).text
-            else:
-                block.text = content.get("thinking") or content.get("text") or ""
-                block.seal = content.get("signature") or block.seal
-            block.complete = True
-        self.answer.end = _ENDS[data["stop_reason"]]
-        self._count(data["usage"])
-
-    def _begin(self, content: Any) -> Block:
-        match content["type"]:
-            case "thinking" | "redacted_thinking":
-                return self.answer.add(Block("reasoning", seal=content.get("data")))
-            case "text":
-                return self.answer.add(Block("text"))
-        return self.answer.add(Block("call", name=content["name"], call_id=content["id"]))
+            self.answer.add(_read_block(content)).complete = True
+        self._end(data["stop_reason"], data["usage"])
 
     def _delta(self, block: Block, delta: Any) -> None:
         assert not block.complete
-        match delta["type"]:
-            case "thinking_delta":
-                block.text += delta["thinking"]
-            case "signature_delta":
-                block.seal = delta["signature"]
-            case "text_delta":
-                block.text += delta["text"]
-            case "input_json_delta":
-                block.text += delta["partial_json"]
+        if delta["type"] == "signature_delta":
+            block.seal = delta["signature"]
+        else:
+            block.text += next((delta[key] for key in ("thinking", "text", "partial_json") if key in delta), "")
 
-    def _count(self, usage: Any) -> None:
+    def _end(self, reason: str, usage: Any) -> None:
         cached = usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
+        self.answer.end = _ENDS[reason]
         self.answer.usage = (usage["input_tokens"] + cached, usage["output_tokens"])
 
 
-def _call(content: Any) -> Block:
-    return Block("call", msgspec.json.encode(content["input"]).decode(), content["name"])
+def _read_block(content: Any) -> Block:
+    match content["type"]:
+        case "text":
+            return Block("text", content["text"])
+        case "thinking":
+            return Block("reasoning", content["thinking"], seal=content.get("signature") or None)
+        case "redacted_thinking":
+            return Block("reasoning", seal=content["data"])
+    return Block("call", msgspec.json.encode(content["input"]).decode(), content["name"], content.get("id", ""))

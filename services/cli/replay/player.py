@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from itertools import zip_longest
 from types import ModuleType
 from typing import Any
@@ -41,61 +42,52 @@ class Played(Struct):
     problems: list[str] = field(default_factory=list)
 
 
+@dataclass
 class Session:
-    """A client of one API with a conversation of its own.
+    """A client of one API with a conversation of its own."""
 
-    `gateway`: of the server in this process, for gates; None: another server.
-    """
+    replay: Replay
+    api: Api
+    http: aiohttp.ClientSession
+    url: str
+    _: KW_ONLY
+    model: str = MODEL
+    gateway: ReplayGateway | None = None
+    """Of the server in this process, for gates; None: another server."""
+    stream: bool = True
+    ask: UserText = lambda _turn, text: text
+    headers: Mapping[str, str] | None = None
+    on_event: OnEvent = lambda _name, _data: None
+    gate_timeout_s: float = GATE_TIMEOUT_S
 
-    def __init__(
-        self,
-        replay: Replay,
-        api: Api,
-        http: aiohttp.ClientSession,
-        url: str,
-        *,
-        model: str = MODEL,
-        gateway: ReplayGateway | None = None,
-        stream: bool = True,
-        ask: UserText = lambda _turn, text: text,
-        headers: Mapping[str, str] | None = None,
-        on_event: OnEvent = lambda _name, _data: None,
-        gate_timeout_s: float = GATE_TIMEOUT_S,
-    ) -> None:
-        self._replay = replay
-        self._client = CLIENTS[api]
-        self._http = http
-        self._url = url + self._client.PATH
-        self._gateway = gateway
-        self._stream = stream
-        self._user_text = ask
-        self._headers = {**HEADERS, **(headers or {})}
-        self._on_event = on_event
-        self._gate_timeout_s = gate_timeout_s
+    def __post_init__(self) -> None:
+        """Begins the conversation."""
+        header = self.replay.header
         self.conversation = Conversation(
-            model,
+            self.model,
             [],
-            system=[Text(replay.header.system)] if replay.header.system else [],
-            tools=replay.tools,
+            system=[Text(header.system)] if header.system else [],
+            tools=self.replay.tools,
             # Output that begins outside of reasoning needs a prompt that does not open it.
-            thinking=Thinking("disabled") if gateway is None and not replay.header.in_reasoning else Thinking(),
+            thinking=Thinking("disabled") if self.gateway is None and not header.in_reasoning else Thinking(),
         )
 
     async def play(self) -> list[Played]:
         """Plays all turns. Raises aiohttp.ClientError where the server does not answer."""
-        return [await self.turn(turn) for turn in self._replay.turns]
+        return [await self.turn(turn) for turn in self.replay.turns]
 
     async def turn(self, turn: Turn) -> Played:
         """Plays the next turn."""
         body = self._request(turn)
         # Without a stream the client receives nothing before the end, and gates would never open.
-        progress = ClientProgress(self._gate_timeout_s) if self._stream and self._gateway is not None else None
-        if self._gateway is not None:
-            self._gateway.select(turn, progress)
-        reader: Reader = self._client.Reader()
+        progress = ClientProgress(self.gate_timeout_s) if self.stream and self.gateway is not None else None
+        if self.gateway is not None:
+            self.gateway.select(turn, progress)
+        client, timeout = CLIENTS[self.api], aiohttp.ClientTimeout(total=TIMEOUT_S)
+        headers = {**HEADERS, **(self.headers or {})}
+        reader: Reader = client.Reader()
         answer = reader.answer
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with self._http.post(self._url, data=body, headers=self._headers, timeout=timeout) as response:
+        async with self.http.post(self.url + client.PATH, data=body, headers=headers, timeout=timeout) as response:
             if response.status != 200:
                 answer.end = "refused"
                 answer.problem = f"{response.status}: {_error_message(await response.read())}"
@@ -103,29 +95,29 @@ class Session:
                 parser = SseParser()
                 async for chunk in response.content.iter_any():
                     for name, data in parser.feed(chunk):
-                        self._on_event(name, data)
+                        self.on_event(name, data)
                         reader.event(name, data)
                     if progress is not None:
                         progress.update(answer)
             else:
                 reader.document(await response.json())
         self._append(Message("assistant", answer.parts))
-        found = [*(progress.problems if progress is not None else []), *problems(turn, answer, streamed=self._stream)]
+        found = [*(progress.problems if progress is not None else []), *problems(turn, answer, streamed=self.stream)]
         return Played(turn.line, answer, found)
 
     def _request(self, turn: Turn) -> bytes:
         model = self.conversation.model
         if turn.request is not None:
-            return msgspec.json.encode({"model": model, **turn.request, "stream": self._stream})
+            return msgspec.json.encode({"model": model, **turn.request, "stream": self.stream})
         if turn.conversation is not None:
             conversation = self.conversation = msgspec.structs.replace(turn.conversation, model=model)
         else:
             if turn.user is not None:
-                self._append(Message("user", [Text(self._user_text(turn, turn.user))]))
+                self._append(Message("user", [Text(self.ask(turn, turn.user))]))
             else:
                 self._append(Message("tool", self._results(turn.results or [])))
             conversation = msgspec.structs.replace(self.conversation, sampling=turn.sampling)
-        body: bytes = self._client.request(conversation, stream=self._stream)
+        body: bytes = CLIENTS[self.api].request(conversation, stream=self.stream)
         return body
 
     def _results(self, results: list[str | ToolResult]) -> list[Part]:

@@ -16,7 +16,16 @@ from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, Prepare
 from schemas.frames import EventFrame, GenerateRequest, ParseContext, TokenEntry, TokenFrame, TurnRequest
 from services.cli.replay.answer import story_of
 from services.cli.replay.redaction import redact
-from services.cli.replay.script import VERSION, End, Story, TurnLine, TurnStart
+from services.cli.replay.script import (
+    VERSION,
+    End,
+    RecordedEvents,
+    RecordedTokens,
+    Step,
+    Story,
+    TurnProperties,
+    TurnStart,
+)
 from services.runtime.streams.turn_log import Cursor, Verdict
 
 MAX_OPEN = 4096
@@ -31,7 +40,7 @@ class _Recording(Struct):
     started: float
     attempt: int = 1
     context: ParseContext | None = None
-    steps: list[TurnLine] = []
+    steps: list[Step] = []
     events: list[TurnEvent] = []
     tokens: int = 0
     cursor: Cursor = field(default_factory=Cursor)
@@ -41,7 +50,7 @@ class _Recording(Struct):
         new = entry.ids[max(0, self.tokens - entry.at) :]
         if entry.at <= self.tokens and new:
             self.tokens += len(new)
-            self.steps.append(TurnLine(tokens=new, at=self._at(now)))
+            self.steps.append(RecordedTokens(new, self._at(now)))
 
     def add_events(self, events: Iterable[TurnEvent], now: float) -> Finish | Failed | None:
         """Adds the events that are new; returns the last one of the turn. The player makes `Dispatch` again."""
@@ -55,24 +64,24 @@ class _Recording(Struct):
             elif accepted is Verdict.GAP:
                 break
         if new:
-            self.steps.append(TurnLine(events=new, at=self._at(now)))
+            self.steps.append(RecordedEvents(new, self._at(now)))
         self.events += new
         return next((event for event in new if isinstance(event, Finish | Failed)), None)
 
     def _at(self, now: float) -> float:
         return round(max(0.0, now - self.started), 4)
 
-    def lines(self, last: Finish | Failed) -> Iterator[TurnStart | TurnLine]:
+    def lines(self, last: Finish | Failed) -> Iterator[TurnStart | Step | TurnProperties]:
         """The lines of the file."""
         usage = last.usage if isinstance(last, Finish) else Usage()
         recorded = {"turn": self.turn, "model": self.conversation.model, "time": self.started}
         yield TurnStart(conversation=self.conversation, recorded=recorded)
         if self.context is not None:
-            yield TurnLine(context=self.context)
-        yield TurnLine(usage=Usage(usage.prompt, usage.cached))
+            yield TurnProperties(context=self.context)
+        yield TurnProperties(usage=Usage(usage.prompt, usage.cached))
         yield from self.steps
         story = story_of(self.events)
-        yield TurnLine(expect=story, end=_end(last, story))
+        yield TurnProperties(expect=story, end=_end(last, story))
 
 
 class Recorder:

@@ -6,6 +6,7 @@ schemas and arguments, and numbers in arguments stay too; seals and token ids, w
 
 import re
 from collections import defaultdict
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -22,43 +23,36 @@ _CHARACTER = re.compile(r"(\\u)[0-9a-fA-F]{4}|(\\.)|[^\W_]", re.DOTALL)
 
 
 def redact(lines: list[Any]) -> list[Any]:
-    """The lines of a recorded turn, masked."""
-    texts: defaultdict[int, str] = defaultdict(str)
-    calls = set()
-    for event in (event for line in lines for event in line.get("events", ())):
-        if event["type"] == "block_start" and event["kind"] == "tool_use":
-            calls.add(event["block"])
-        elif event["type"] == "delta":
-            texts[event["block"]] += event["text"]
-    left = {block: mask_json(text) if block in calls else mask(text) for block, text in texts.items()}
-
-    def redact_event(event: dict[str, Any]) -> dict[str, Any]:
-        if event["type"] == "delta":
-            block, size = event["block"], len(event["text"])
-            event = {**event, "text": left[block][:size]}
-            left[block] = left[block][size:]
-            event.pop("logprobs", None)
-        elif event["type"] == "block_stop" and event.get("seal"):
-            event = {**event, "seal": SEAL}
-        elif event["type"] == "finish" and event.get("stop_string"):
-            event = {**event, "stop_string": mask(event["stop_string"])}
-        return event
-
-    events: list[Any] = []
-
-    def redact_line(line: dict[str, Any]) -> dict[str, Any]:
-        if "events" in line:
-            redacted = [redact_event(event) for event in line["events"]]
-            events.extend(redacted)
-            return {**line, "events": redacted}
-        if "expect" in line:
-            return {**line, "expect": story_of(msgspec.convert(events, list[TurnEvent]))}
+    """Masks the lines of a recorded turn in place; returns those that stay."""
+    events = [event for line in lines for event in line.get("events", ())]
+    _redact_events(events)
+    kept = [line for line in lines if "tokens" not in line]
+    for line in kept:
+        if "conversation" in line:
+            line["conversation"] = _conversation(line["conversation"])
         if "context" in line:
-            context = {**line["context"], "prefix": mask(line["context"].get("prefix", "")), "stop": []}
-            return {**line, "context": {**context, "tools": _walk(context.get("tools", []))}}
-        return {**line, "conversation": _conversation(line["conversation"])} if "conversation" in line else line
+            context = line["context"]
+            context |= {"prefix": mask(context.get("prefix", "")), "stop": [], "tools": _walk(context.get("tools", []))}
+        if "expect" in line:
+            line["expect"] = story_of(msgspec.convert(events, list[TurnEvent]))
+    return kept
 
-    return [redact_line(line) for line in lines if "tokens" not in line]
+
+def _redact_events(events: list[Any]) -> None:
+    texts: defaultdict[int, str] = defaultdict(str)
+    for event in events:
+        if event["type"] == "delta":
+            texts[event["block"]] += event["text"]
+    calls = {event["block"] for event in events if event.get("kind") == "tool_use"}
+    masked = {block: StringIO((mask_json if block in calls else mask)(text)) for block, text in texts.items()}
+    for event in events:
+        if event["type"] == "delta":
+            event["text"] = masked[event["block"]].read(len(event["text"]))
+            event.pop("logprobs", None)
+        if event.get("seal"):
+            event["seal"] = SEAL
+        if event.get("stop_string"):
+            event["stop_string"] = mask(event["stop_string"])
 
 
 def mask(text: str) -> str:

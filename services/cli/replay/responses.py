@@ -48,20 +48,15 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
 
 def _items(turn: Turn, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
-    message: dict[str, Any] | None = None
-    if not turn.parts:
-        items.append({"type": "message", "role": turn.role, "content": []})
     for part in turn.parts:
         if not isinstance(part, Text | Media):
             items.append(_item(part, kinds))
-            message = None
             continue
-        if message is None:
-            message = {"type": "message", "role": turn.role, "content": []}
-            items.append(message)
+        if not items or items[-1]["type"] != "message":
+            items.append({"type": "message", "role": turn.role, "content": []})
         text_type = "output_text" if turn.role == "assistant" else "input_text"
-        message["content"].append(_content(part, text_type))
-    return items
+        items[-1]["content"].append(_content(part, text_type))
+    return items or [{"type": "message", "role": turn.role, "content": []}]
 
 
 def _item(part: Reasoning | Call | Result, kinds: Mapping[str, str]) -> dict[str, Any]:

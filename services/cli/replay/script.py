@@ -1,10 +1,11 @@
 """Reads replay files: turns with the client's request, the model's output and the expected answer (docs/replay.md).
 
-A line is one JSON value. A string or a list of strings is output of the model; an object is a `Header`, `TurnStart` or
-`TurnLine`.
+A line is one JSON value. A string or a list of strings is output of the model; an object is a `Header`, `TurnStart`,
+`Step` or `TurnProperties`.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -31,48 +32,54 @@ class Output(Struct, frozen=True):
     pieces: list[str]
 
 
-class RecordedEvents(Struct, frozen=True):
+class RecordedEvents(Struct, frozen=True, forbid_unknown_fields=True):
     """Recorded events that arrived together, `at` seconds after the request."""
 
     events: list[TurnEvent]
-    at: float
+    at: float = 0.0
 
 
-class RecordedTokens(Struct, frozen=True):
+class RecordedTokens(Struct, frozen=True, forbid_unknown_fields=True):
     """Recorded token ids that arrived together: the same output as in the events, in the model's own tokens."""
 
-    ids: list[int]
-    at: float
+    tokens: list[int]
+    at: float = 0.0
 
 
-class Gate(Struct, frozen=True):
+class Gate(Struct, frozen=True, forbid_unknown_fields=True):
     """Waits until the client has received one more complete `reasoning`, `text`, `call` or `call NAME`."""
 
-    label: str
+    gate: str
 
     def __post_init__(self) -> None:
-        if self.label.partition(" ")[0] not in ("reasoning", "text", "call"):
-            raise ValueError(f"a gate is reasoning, text, call or call NAME, not {self.label!r}")
+        if self.gate.partition(" ")[0] not in ("reasoning", "text", "call"):
+            raise ValueError(f"a gate is reasoning, text, call or call NAME, not {self.gate!r}")
 
     def matches(self, kind: str, name: str) -> bool:
         """Whether the gate waits for blocks of this kind and name."""
-        gate_kind, _, gate_name = self.label.partition(" ")
-        return kind == gate_kind and gate_name in ("", name)
+        return self.gate in (kind, f"{kind} {name}")
 
 
-class Pause(Struct, frozen=True):
+class Pause(Struct, frozen=True, forbid_unknown_fields=True):
     """A wait, in milliseconds at speed 1."""
 
-    ms: float
+    pause_ms: float
 
 
-class Fail(Struct, frozen=True):
-    """A failure of the engine."""
+class Fail(Struct, frozen=True, forbid_unknown_fields=True):
+    """A failure of the engine, with this message."""
 
-    message: str
+    fail: str
 
 
 Step: TypeAlias = Output | RecordedEvents | RecordedTokens | Gate | Pause | Fail
+_STEPS: Mapping[str, type[Step]] = {
+    "events": RecordedEvents,
+    "tokens": RecordedTokens,
+    "gate": Gate,
+    "pause_ms": Pause,
+    "fail": Fail,
+}
 
 
 class Header(Struct, forbid_unknown_fields=True):
@@ -99,7 +106,21 @@ class ToolResult(Struct):
     is_error: bool | None = None
 
 
-class TurnStart(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+class TurnProperties(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """What is known of a turn besides its request and its steps; any part of it is a line."""
+
+    refuse: ErrorInfo | None = None
+    """The error with which the pipeline refuses the request."""
+    context: ParseContext | None = None
+    """The recorded parse context."""
+    finish: FinishReason = FinishReason.STOP
+    usage: Usage = Usage(prompt=100, cached=64)
+    """`prompt` and `cached`; output tokens are counted."""
+    expect: Story | None = None
+    end: End | None = None
+
+
+class TurnStart(TurnProperties, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """The request of a turn. Exactly one of the first four fields is set."""
 
     user: str | None = None
@@ -121,58 +142,12 @@ class TurnStart(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("request and api go together")
 
 
-class TurnLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """A step or a property of a turn."""
-
-    context: ParseContext | None = None
-    usage: Usage | None = None
-    events: list[TurnEvent] | None = None
-    tokens: list[int] | None = None
-    at: float | None = None
-    gate: str | None = None
-    pause_ms: float | None = None
-    fail: str | None = None
-    refuse: ErrorInfo | None = None
-    finish: FinishReason | None = None
-    expect: Story | None = None
-    end: End | None = None
-
-    def __post_init__(self) -> None:
-        if self.at is not None and self.events is None and self.tokens is None:
-            raise ValueError("at belongs to events and tokens")
-
-
 class Turn(TurnStart, kw_only=True):
     """One request and its answer."""
 
     line: int
     """The line number of its start."""
     steps: list[Step] = []
-    refuse: ErrorInfo | None = None
-    """The error with which the pipeline refuses the request."""
-    context: ParseContext | None = None
-    """The recorded parse context."""
-    finish: FinishReason = FinishReason.STOP
-    usage: Usage = Usage(prompt=100, cached=64)
-    """`prompt` and `cached`; output tokens are counted."""
-    expect: Story | None = None
-    end: End | None = None
-
-    def add(self, line: TurnLine) -> None:
-        """Adds what a line describes."""
-        for name in ("refuse", "context", "finish", "usage", "expect", "end"):
-            if (value := getattr(line, name)) is not None:
-                setattr(self, name, value)
-        if line.events is not None:
-            self.steps.append(RecordedEvents(line.events, line.at or 0.0))
-        if line.tokens is not None:
-            self.steps.append(RecordedTokens(line.tokens, line.at or 0.0))
-        if line.gate is not None:
-            self.steps.append(Gate(line.gate))
-        if line.pause_ms is not None:
-            self.steps.append(Pause(line.pause_ms))
-        if line.fail is not None:
-            self.steps.append(Fail(line.fail))
 
 
 class Replay(Struct):
@@ -181,11 +156,6 @@ class Replay(Struct):
     name: str
     header: Header
     turns: list[Turn] = []
-
-    @property
-    def family(self) -> str:
-        """The family whose format the output has."""
-        return self.header.family
 
     @property
     def tools(self) -> list[ToolSpec]:
@@ -234,5 +204,9 @@ def _add_line(replay: Replay, number: int, value: Any) -> None:
     elif isinstance(value, str | list):
         pieces = msgspec.convert([value] if isinstance(value, str) else value, list[str])
         replay.turns[-1].steps.append(Output(pieces))
+    elif kinds := [kind for key, kind in _STEPS.items() if key in keys]:
+        replay.turns[-1].steps.append(msgspec.convert(value, kinds[0]))
     else:
-        replay.turns[-1].add(msgspec.convert(value, TurnLine))
+        properties = msgspec.convert(value, TurnProperties)
+        for name in keys:
+            setattr(replay.turns[-1], name, getattr(properties, name))

@@ -33,6 +33,7 @@ from schemas.frames import (
 )
 from schemas.kv import KvUpdate
 from schemas.ledger import LedgerEntry
+from services.runtime.streams.links import GENERATION_BITS
 
 TYPES: Mapping[str, type[Struct]] = {
     "turn": TurnRequest,
@@ -128,7 +129,7 @@ def _one(message: Any) -> str:
         case Cancel():
             return f"cancel up to attempt {message.attempt}: {message.reason}"
         case Credit():
-            return f"{message.receiver} has handled {message.seq}, window {message.window}"
+            return f"{message.receiver} has handled {frame_number(message.seq)}, window {message.window}"
         case Replay():
             return f"{message.receiver} requests everything from 0"
         case Heartbeat():
@@ -178,8 +179,14 @@ def ids(numbers: list[int]) -> str:
     return f"[{ends[0]} … {ends[1]}] ({len(numbers)} ids)"
 
 
+def frame_number(seq: int) -> str:
+    """The number of a frame in its link; after the link began again, with the link's generation."""
+    generation, number = divmod(seq, 1 << GENERATION_BITS)
+    return f"#{number}" + (f" of generation {generation}" if generation else "")
+
+
 def _tokens(frame: TokenFrame, entry: TokenEntry) -> str:
-    text = _attempt(entry.attempt) + f"#{frame.seq} at {entry.at} {ids(entry.ids)}"
+    text = _attempt(entry.attempt) + f"{frame_number(frame.seq)} at {entry.at} {ids(entry.ids)}"
     if entry.cached is not None:
         text += f", {entry.cached} cached"
     if entry.finish is not None:

@@ -19,14 +19,13 @@ from rich.text import Text
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
+from services.cli.observer import observing
 from services.cli.replay.recorder import Recorder
 from services.cli.tap import bus_view
 from services.cli.tap.bus_view import Line
-from services.runtime.bus import Bus, Message
-from services.runtime.config import BusConfig, ServiceConfig
-from services.runtime.config.command_line import run_command
+from services.runtime.bus import Message
+from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources, mask_passwords
-from services.runtime.telemetry import open_log
 
 COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "cancel": "red", "replay": "red"}
 
@@ -48,18 +47,13 @@ class Flags:
     request: str | None = None
     """Show only messages of this turn: its id, or a part of it."""
     all: bool = False
-    """Show heartbeats and credit, too."""
+    """Show also heartbeats, flow control and KV cache updates."""
     json: bool = False
     """Print whole messages, one JSON object a line."""
     record: str | None = None
     """File to append each turn to when it has ended, for `turnwire replay`."""
     redact: bool = False
-    """With --record: replace letters by x and digits by 0, and leave out ids."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire tap`."""
-    return run_command(tap, "turnwire tap", argv, BusConfig)
+    """With --record: replace letters by x and digits by 0, and leave out token ids."""
 
 
 def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
@@ -99,48 +93,33 @@ async def watch(config: BusConfig, patterns: Sequence[str], flags: Flags, record
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, end, 0)
-    upkeep = flags.all or bool(patterns)
     wanted = patterns or [subjects.ALL]
-    tap = Tap(Console(highlight=False, soft_wrap=True), flags, upkeep, record, on_broken_pipe=lambda: end(0))
-    bus = Bus(
-        config,
-        name="turnwire/tap",
-        inbox_prefix="_INBOX_tap",
-        log=open_log(ServiceConfig(log_level="warning")),
-        on_fatal=lambda _reason: end(1),
-        on_reconnect=lambda: None,
-    )
-    await bus.connect()
-    try:
+    console = Console(highlight=False, soft_wrap=True)
+    tap = Tap(console, flags, flags.all or bool(patterns), record, lambda: end(0))
+    async with observing(config, "tap", on_fatal=lambda _reason: end(1)) as bus:
         for subject in wanted:
             await bus.subscribe(subject, tap.take)
         await bus.flush()  # from now on every message arrives
         print(f"listening on {', '.join(wanted)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
-        return await ended
-    finally:
-        await bus.close()
-        if tap.unfinished:
-            print(f"{tap.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+        status = await ended
+    if record is not None and tap.recorder.unfinished:
+        print(f"{tap.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+    return status
 
 
+@dataclass
 class Tap:
     """Shows and records the messages that the flags choose."""
 
-    def __init__(
-        self,
-        console: Console,
-        flags: Flags,
-        upkeep: bool,
-        record: IO[bytes] | None,
-        on_broken_pipe: Callable[[], None],
-    ) -> None:
-        self._console = console
-        self._request = flags.request
-        self._upkeep = upkeep
-        self._json = flags.json
-        self._record = record
-        self._recorder = Recorder(redact=flags.redact)
-        self._on_broken_pipe = on_broken_pipe
+    console: Console
+    flags: Flags
+    upkeep: bool
+    record: IO[bytes] | None
+    on_broken_pipe: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        """Follows the turns, for the record."""
+        self.recorder = Recorder(redact=self.flags.redact)
 
     def take(self, message: Message) -> None:
         """One message of the bus."""
@@ -152,40 +131,35 @@ class Tap:
             self._record_turns(decoded, now)
         except (msgspec.MsgspecError, ValueError) as error:
             lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
-        if self._request is not None:
-            lines = [line for line in lines if concerns(line.turn, self._request)]
-        elif kind in bus_view.UPKEEP and not self._upkeep:
+        if self.flags.request is not None:
+            lines = [line for line in lines if concerns(line.turn, self.flags.request)]
+        elif kind in bus_view.UPKEEP and not self.upkeep:
             return
         if not lines:
             return
         try:
             self._show(now, message, lines)
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second
-            self._on_broken_pipe()
-
-    @property
-    def unfinished(self) -> int:
-        """The number of turns whose end is missing in the record."""
-        return self._recorder.unfinished if self._record is not None else 0
+            self.on_broken_pipe()
 
     def _record_turns(self, decoded: Any, now: datetime) -> None:
-        if self._record is None:
+        if self.record is None:
             return
-        turn = getattr(decoded, "turn", None)
-        if isinstance(decoded, TurnRequest) and self._request is not None and not concerns(turn or "", self._request):
+        wanted = self.flags.request
+        if isinstance(decoded, TurnRequest) and wanted is not None and not concerns(decoded.turn, wanted):
             return
-        for text in self._recorder.take(decoded, now.timestamp()):
-            self._record.write(text)
-            self._record.flush()
+        for text in self.recorder.take(decoded, now.timestamp()):
+            self.record.write(text)
+            self.record.flush()
 
     def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
-        if self._json:
+        if self.flags.json:
             encoded = msgspec.json.encode(recorded(now.timestamp(), message.subject, message.data))
-            self._console.file.write(encoded.decode() + "\n")
-            self._console.file.flush()
+            self.console.file.write(encoded.decode() + "\n")
+            self.console.file.flush()
             return
         for line in lines:
-            self._console.print(rendered(now.astimezone(), line))
+            self.console.print(rendered(now.astimezone(), line))
 
 
 def concerns(turn: str, wanted: str) -> bool:

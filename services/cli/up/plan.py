@@ -19,23 +19,13 @@ from msgspec import Struct
 
 from services.cli.demo.model import is_built
 from services.cli.health import reachable
-from services.cli.up.supervisor import Spec, python_module, quiet
-from services.runtime.config import (
-    STAGES,
-    Config,
-    FrontendConfig,
-    ParserConfig,
-    PreprocessorConfig,
-    UpConfig,
-    WorkerConfig,
-)
+from services.cli.up.supervisor import Spec, quiet
+from services.runtime.config import STAGES, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.tokenization.model_files import find_file
 
 DEMO_MODEL = "turnwire-demo"
-CONFIGS = (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
-NOT_FOR_UP = ("id", "metrics_host", "metrics_port", "log_format")
 _NEEDS = {"transformers": ("torch", "torch"), "trtllm": ("tensorrt_llm", "trtllm")}
 """By engine: the package that it requires, and the extra that installs it."""
 START_ORDER = ("worker", "parser", "preprocessor", "frontend")
@@ -63,36 +53,32 @@ class Plan(Struct, frozen=True):
         scheme = "https" if self.frontend.tls_cert_file else "http"
         return f"{scheme}://{reachable(self.frontend.host)}:{port}"
 
-    def counts(self) -> dict[str, int]:
-        """The number of processes of each stage, in the order of their start."""
-        return {stage: getattr(self.up, stage + "s") for stage in START_ORDER}
-
 
 def make_plan(sources: Sources) -> Plan:
     """Checks every stage's configuration and decides what to start. Raises ConfigError with all problems."""
     tables: dict[str, type[Config]] = {**STAGES, "up": UpConfig}
-    up: LoadedConfig[UpConfig] = sources.load_all(tables, {"model": None})["up"]
-    state_dir = Path(up.config.state_dir).expanduser() if up.config.state_dir else default_state_dir(sources.env)
+    given = sources.load_all(tables, {"model": None})
+    up: UpConfig = given["up"].config
+    demo = given["worker"].origins["model"] == "default"
+    state_dir = Path(up.state_dir).expanduser() if up.state_dir else default_state_dir(sources.env)
     ours: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
-    if up.config.frontends > 1:
+    if up.frontends > 1:
         ours["response_store"] = "shared"
-    stages = sources.load_all(STAGES, ours)
-    worker: LoadedConfig[WorkerConfig] = stages["worker"]
-    demo = worker.origins["model"] == "default"
-    if demo and worker.config.engine != "script":
-        raise ConfigError([f"--engine {worker.config.engine} needs a --model: the demo model has no weights"])
-    if not demo and (problem := model_problem(worker.config.model)):
-        raise ConfigError([f"model: {problem}"])
-    if problem := engine_problem(worker.config.engine):
-        raise ConfigError([f"engine: {problem}"])
     if demo:
         ours["served_model_name"] = DEMO_MODEL
-        stages = sources.load_all(STAGES, ours)
+    stages = sources.load_all(STAGES, ours)
+    worker: WorkerConfig = stages["worker"].config
+    if demo and worker.engine != "script":
+        raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
+    if not demo and (problem := model_problem(worker.model)):
+        raise ConfigError([f"model: {problem}"])
+    if problem := engine_problem(worker.engine):
+        raise ConfigError([f"engine: {problem}"])
     return Plan(
-        up=up.config,
+        up=up,
         frontend=stages["frontend"].config,
-        worker=stages["worker"].config,
-        model=stages["worker"].config.model_name,
+        worker=worker,
+        model=worker.model_name,
         demo=demo,
         embedded_nats=stages["frontend"].origins["nats_url"] == "default",
         state_dir=state_dir,
@@ -157,7 +143,7 @@ def _make_demo_model(path: Path) -> None:
     """Makes the demo model in another process, since training a tokenizer leaves 110 MB allocated."""
     if is_built(path):
         return
-    command = python_module("services.cli.main", "demo-model", str(path))
+    command = [sys.executable, "-m", "services.cli.main", "demo-model", str(path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
         raise OSError(f"the demo model cannot be made: {ran.stderr.strip().rpartition(chr(10))[2]}")
@@ -168,11 +154,12 @@ def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[s
     bus = [f"--nats-url={nats_url}"] if nats_url else []
     calm = {} if plan.worker.engine == "trtllm" else quiet(env)
     found = []
-    for stage, count in plan.counts().items():
-        for number in range(count):
+    for stage in START_ORDER:
+        for number in range(getattr(plan.up, stage + "s")):
             name = f"{stage}-{number + 1}"
             own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
-            found.append(Spec(name, python_module(f"services.{stage}", *plan.flags[stage], *bus, *own), calm))
+            command = [sys.executable, "-m", f"services.{stage}", *plan.flags[stage], *bus, *own]
+            found.append(Spec(name, command, calm))
     return found
 
 

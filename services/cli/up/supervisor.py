@@ -44,7 +44,8 @@ class Supervisor:
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._ending: set[str] = set()
-        self._failed: asyncio.Future[ChildFailed] = asyncio.get_running_loop().create_future()
+        self._failed = asyncio.Event()
+        self._failure = ""
         self.ready = False
         """Set by the owner when everything is served; then the number of restarts has no limit."""
 
@@ -57,9 +58,10 @@ class Supervisor:
         child = await self._spawn(spec)
         self._keepers[spec.name] = asyncio.create_task(self._keep(spec, child), name=spec.name)
 
-    async def failed(self) -> ChildFailed:
-        """Waits for a child that cannot be kept running; returns the reason."""
-        return await asyncio.shield(self._failed)
+    async def failed(self) -> None:
+        """Waits for a child that cannot be kept running. Raises ChildFailed with the reason."""
+        await self._failed.wait()
+        raise ChildFailed(self._failure)
 
     @property
     def names(self) -> list[str]:
@@ -146,8 +148,8 @@ class Supervisor:
             self._relay(name, line.decode(errors="replace").rstrip("\r\n"))
 
     def _fail(self, reason: str) -> None:
-        if not self._failed.done():
-            self._failed.set_result(ChildFailed(reason))
+        self._failure = self._failure or reason
+        self._failed.set()
 
 
 def described(status: int) -> str:
@@ -158,11 +160,6 @@ def described(status: int) -> str:
         return f"killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"killed by signal {-status}"
-
-
-def python_module(module: str, *argv: str) -> list[str]:
-    """The command that runs a module with this interpreter."""
-    return [sys.executable, "-m", module, *argv]
 
 
 def quiet(env: Mapping[str, str]) -> dict[str, str]:

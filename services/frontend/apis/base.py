@@ -4,9 +4,11 @@ A request becomes an `Ask` (`Dialect.parse`). The ask makes the renderer of its 
 (display of thinking, `include`, …) never pass through code of another API.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from schemas.conversation import Conversation
@@ -40,6 +42,18 @@ class ErrorReply(Struct, frozen=True):
     body: bytes
 
 
+def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
+    """An error as a JSON document, with the time to wait in a header."""
+    headers = {"content-type": "application/json"}
+    if info.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
+    return ErrorReply(status, headers, msgspec.json.encode(document))
+
+
+ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
+"""Makes the response of an error. Arguments: the error, the request id, a status that overrides the error's own."""
+
+
 class ErrorFormat(Struct, frozen=True):
     """How the clients of an API read errors."""
 
@@ -47,8 +61,7 @@ class ErrorFormat(Struct, frozen=True):
     schema: type
     """Type of the body."""
     statuses: frozenset[int]
-    reply: Callable[[ErrorInfo, str, int | None], ErrorReply]
-    """Called with the error, the request's id and a status that overrides the one of the error's kind."""
+    reply: ErrorShape
 
 
 class Renderer(Protocol):
@@ -128,9 +141,6 @@ class Dialect(Protocol):
         ...
 
 
-Method: TypeAlias = Literal["get", "post", "delete"]
-
-
 class Query(Struct, frozen=True):
     """A parameter of the query string."""
 
@@ -142,7 +152,7 @@ class Query(Struct, frozen=True):
 class Operation(Struct, frozen=True, kw_only=True):
     """One method of one path, for the OpenAPI document."""
 
-    method: Method = "post"
+    method: Literal["get", "post", "delete"] = "post"
     path: str
     summary: str
     answer: object = None

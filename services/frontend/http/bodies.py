@@ -60,11 +60,6 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     return await asyncio.to_thread(decode, body, encoding, limit)
 
 
-async def understand(read: Callable[[bytes, Mapping[str, str]], T], body: bytes, headers: Mapping[str, str]) -> T:
-    """Returns what `read` makes of a body; runs it in a thread for a large one. Raises as `read`."""
-    return await apart(len(body), lambda: read(body, headers))
-
-
 async def apart(size_bytes: int, work: Callable[[], T]) -> T:
     """Returns or raises what `work` does; runs it in a thread for a large request."""
     return work() if size_bytes < UNDERSTAND_APART_BYTES else await asyncio.to_thread(work)

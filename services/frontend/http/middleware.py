@@ -4,7 +4,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound, TooLarge, TurnwireError, Unauthorized
-from services.frontend.apis.base import ErrorReply
+from services.frontend.apis.base import ErrorFormat, ErrorReply, ErrorShape
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
 from services.frontend.http.cors import Cors
 from services.frontend.http.rate_limits import rate_headers
@@ -22,8 +22,6 @@ from services.frontend.pipeline.checked_gateway import CALLER
 from services.frontend.pipeline.metrics import TurnRecord
 
 Api: TypeAlias = Literal["anthropic", "openai", "shared"]
-ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
-"""Makes the response of an error. Arguments: the error, the request id, a status that overrides the error's own."""
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -98,19 +96,20 @@ REQUEST_CONTEXT: web.RequestKey[RequestContext] = web.RequestKey("request_contex
 class MiddlewareSettings(Struct, frozen=True):
     """What the middleware needs of the application."""
 
-    apis: Mapping[str, Api]
-    """The API to which the paths under a prefix belong; all others are `shared`."""
-    shapes: Mapping[Api, ErrorShape]
+    formats: Mapping[str, ErrorFormat]
+    """The error formats of the paths under a prefix."""
+    shared: ErrorFormat
+    """That of all other paths."""
     callers: Callers
     cors: Cors
     needs_certificate: bool = False
     """Require a client certificate for all paths but `OPEN_PATHS`."""
     body_timeout_s: float | None = None
 
-    def api_of(self, path: str) -> Api:
-        """Returns the API of a path: that of the longest prefix."""
-        prefixes = [prefix for prefix in self.apis if path == prefix or path.startswith(prefix + "/")]
-        return self.apis[max(prefixes, key=len)] if prefixes else "shared"
+    def format_of(self, path: str) -> ErrorFormat:
+        """Returns the error format of a path: that of the longest prefix."""
+        prefixes = [prefix for prefix in self.formats if path == prefix or path.startswith(prefix + "/")]
+        return self.formats[max(prefixes, key=len)] if prefixes else self.shared
 
     def admit(self, request: web.Request, context: RequestContext) -> None:
         """Identifies the caller. Raises Forbidden and Unauthorized."""
@@ -133,10 +132,10 @@ def request_middleware(settings: MiddlewareSettings, log: FilteringBoundLogger) 
         )
         request[REQUEST_CONTEXT] = context
         request = _with_valid_headers(request)
-        context.api = settings.api_of(request.path)
+        format = settings.format_of(request.path)
+        context.api, shape = format.name, format.reply
         context.cors = settings.cors.headers(request.headers)
         context.body_timeout_s = settings.body_timeout_s
-        shape = settings.shapes[context.api]
         response: web.StreamResponse | None = None
         try:
             preflight = settings.cors.preflight(request.method, request.headers)

@@ -1,7 +1,8 @@
 """The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from aiohttp import web
 from msgspec import Struct
@@ -9,12 +10,10 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
-from schemas.conversation import Conversation
 from services.frontend.apis.base import Ask, Dialect, ErrorFormat, Operation
-from services.frontend.http.bodies import read_body, understand
+from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.pipeline.interfaces import TurnGateway
-from services.frontend.pipeline.metrics import FrontendMetrics
 from services.frontend.pipeline.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
 
@@ -35,43 +34,23 @@ class Api(Struct, frozen=True, kw_only=True):
     enabled: Callable[[FrontendConfig], bool] = lambda _: True
 
 
-class CountAsk(Protocol):
-    """A parsed request whose prompt is counted."""
-
-    @property
-    def conversation(self) -> Conversation:
-        """What to count."""
-        ...
+A = TypeVar("A", bound=Ask)
 
 
-A = TypeVar("A", bound=CountAsk)
-
-
+@dataclass
 class Mount:
     """The application as its APIs see it."""
 
-    def __init__(
-        self,
-        app: web.Application,
-        config: FrontendConfig,
-        gateway: TurnGateway,
-        registry: CollectorRegistry,
-        log: FilteringBoundLogger,
-        *,
-        apis: tuple[Api, ...],
-        sharing: object = None,
-    ) -> None:
-        self.app = app
-        self.config = config
-        self.gateway = gateway
-        self.registry = registry
-        self.log = log
-        self.apis = apis
-        """All that are mounted."""
-        self.sharing = sharing
-        """Access to the store that frontends share, for the API that stores its answers."""
-        self.metrics = FrontendMetrics(registry)
-        self.server = TurnServer(gateway, config, self.metrics, log)
+    app: web.Application
+    config: FrontendConfig
+    gateway: TurnGateway
+    server: TurnServer
+    registry: CollectorRegistry
+    log: FilteringBoundLogger
+    apis: tuple[Api, ...]
+    """All that are mounted."""
+    sharing: object = None
+    """Access to the store that frontends share, for the API that stores its answers."""
 
     def add_turns(self, path: str, dialect: Dialect) -> None:
         """POST `path` creates turns."""
@@ -79,7 +58,7 @@ class Mount:
         async def create(request: web.Request) -> web.StreamResponse:
             async def read() -> Ask:
                 body = await read_body(request, self.config.max_body_bytes)
-                return await understand(dialect.parse, body, request.headers)
+                return await apart(len(body), lambda: dialect.parse(body, request.headers))
 
             return await self.server.serve(request, dialect, read)
 
@@ -92,10 +71,11 @@ class Mount:
 
         async def count(request: web.Request) -> web.Response:
             body = await read_body(request, self.config.max_body_bytes)
-            ask = await understand(parse, body, request.headers)
-            model = self.server.card(ask.conversation.model).name
-            tokens = await self.gateway.count(replace(ask.conversation, model=model))
-            request[REQUEST_CONTEXT].fields |= {"model": ask.conversation.model, "prompt_tokens": tokens}
+            ask = await apart(len(body), lambda: parse(body, request.headers))
+            conversation = ask.conversations[0]
+            model = self.server.card(conversation.model).name
+            tokens = await self.gateway.count(replace(conversation, model=model))
+            request[REQUEST_CONTEXT].fields |= {"model": conversation.model, "prompt_tokens": tokens}
             return web.Response(body=answer(ask, tokens), content_type="application/json")
 
         self.app.router.add_post(path, count)

@@ -12,7 +12,8 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from services.frontend.http.middleware import ErrorShape, refuse_malformed
+from services.frontend.apis.base import ErrorShape
+from services.frontend.http.middleware import refuse_malformed
 from services.frontend.http.sse import keep_buffers_small
 
 

@@ -167,7 +167,7 @@ class TurnRecord:
             self.outcome = str(failure.kind)
         if isinstance(last, Finish):
             self.outcome = self.outcome or str(last.reason)
-            self.usage = last.usage if self.usage is None else _sum(self.usage, last.usage)
+            self.usage = last.usage if self.usage is None else self.usage + last.usage
             self._metrics.used(self.model, last.usage)
         return True
 
@@ -200,13 +200,3 @@ class TurnRecord:
             fields["output_tokens"] = self.usage.output
             fields["reasoning_tokens"] = self.usage.reasoning
         return fields
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    """Adds the usage of two choices."""
-    return Usage(
-        one.prompt + other.prompt,
-        one.cached + other.cached,
-        one.output + other.output,
-        one.reasoning + other.reasoning,
-    )

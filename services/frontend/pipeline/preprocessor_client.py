@@ -4,18 +4,13 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
-from msgspec import Raw
-from msgspec.structs import astuple, replace
 
 from schemas import subjects
-from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
-from schemas.frames import CountRequest, TextReply, TurnRequest
-from services.frontend.apis.common.known_parts import Spelled
+from schemas.frames import TextReply
 from services.frontend.pipeline.open_turn import BusTurn
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
@@ -88,7 +83,7 @@ class PreprocessorClient:
 
         forget = self._process.bus.ask(
             subjects.turn(turn.card.name, preprocessor),
-            request_bytes(turn.request(self._process.id)),
+            _encode(turn.request(self._process.id)),
             self._config.accept_timeout_s,
             accepted,
         )
@@ -108,7 +103,7 @@ class PreprocessorClient:
 
     async def ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
         """Returns the reply to a request about text and tokens. Raises TurnwireError."""
-        data = request_bytes(request) if isinstance(request, CountRequest) else _encode(request)
+        data = _encode(request)
         tried: list[str] = []
         while True:
             tried.append(self.choose(model, tried))
@@ -122,34 +117,3 @@ class PreprocessorClient:
         if reply.error is not None:
             raise raised(reply.error)
         return reply
-
-
-def request_bytes(request: TurnRequest | CountRequest) -> bytes:
-    """Encodes a request as msgspec does. Tools that carry their JSON are not encoded again."""
-    conversation = request.conversation
-    if type(conversation.tools) is not Spelled:
-        return _encode(request)
-    members = list(astuple(conversation))
-    members[_TOOLS] = Raw(conversation.tools.json)
-    return _encode(replace(request, conversation=_EncodedTools(*members)))
-
-
-def _with_encoded_tools() -> Any:
-    """Returns `Conversation` with `tools` as JSON; its other fields, their order and defaults are the same."""
-    fields = [
-        (field.encode_name, Raw, msgspec.field(default=Raw(b"[]")))
-        if field.name == "tools"
-        else (
-            field.encode_name,
-            field.type,
-            msgspec.field(default=field.default)
-            if field.default_factory is msgspec.NODEFAULT
-            else msgspec.field(default_factory=field.default_factory),
-        )
-        for field in msgspec.structs.fields(Conversation)
-    ]
-    return msgspec.defstruct("ConversationWithEncodedTools", fields, frozen=True, omit_defaults=True)
-
-
-_TOOLS = Conversation.__struct_fields__.index("tools")
-_EncodedTools = _with_encoded_tools()

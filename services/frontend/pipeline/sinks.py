@@ -10,18 +10,36 @@ turn.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Prepared, TurnEvent
 from services.frontend.apis.base import Renderer, failure_of
-from services.frontend.http.sse import SseWriter
 from services.frontend.pipeline.metrics import TurnRecord
 
-Parts: TypeAlias = tuple[Renderer, SseWriter]
-"""What a stream is made with."""
+
+class StreamWriter(Protocol):
+    """Takes the bytes of a rendered stream. Its methods must not wait."""
+
+    closed: bool
+    """No more bytes are accepted."""
+
+    def begin(self, data: bytes) -> None:
+        """Takes the first bytes."""
+        ...
+
+    def write(self, data: bytes, now: float | None = None) -> None:
+        """Takes the next bytes. `now`: the loop's time, if the caller has it."""
+        ...
+
+    def close(self, last: bytes = b"") -> None:
+        """Ends the stream with these bytes. Idempotent."""
+        ...
+
+
+W = TypeVar("W", bound=StreamWriter)
 
 
 class Flushed(Protocol):
@@ -67,7 +85,7 @@ class Flusher:
                 self._log.exception("stream.send_failed")
 
 
-class StreamSink:
+class StreamSink(Generic[W]):
     """A `TurnSink` that renders into a stream.
 
     Making the renderer and the writer costs as much as rendering the first events, so they are made beforehand
@@ -80,7 +98,7 @@ class StreamSink:
         record: TurnRecord,
         log: FilteringBoundLogger,
         flusher: Flusher,
-        make: Callable[[], Parts],
+        make: Callable[[], tuple[Renderer, W]],
         choices: int = 1,
         *,
         on_end: Callable[[Renderer], None] | None = None,
@@ -101,14 +119,14 @@ class StreamSink:
         """Events of this tick, or from before the stream begins, each with its choice."""
         self._out = b""
         self._broken = False
-        self._parts: Parts | None = None
+        self._parts: tuple[Renderer, W] | None = None
         self._prepared: Prepared | None = None
 
     def refusal(self) -> ErrorInfo | None:
         """Returns the error of a turn that failed before its first block: it can still be the response's status."""
         return failure_of(self._pending[0][1][0]) if self._pending else None
 
-    def get_ready(self) -> Parts:
+    def get_ready(self) -> tuple[Renderer, W]:
         """Makes the renderer and the writer, once. Raises as they do."""
         if self._parts is None:
             self._parts = self._make()
@@ -230,7 +248,7 @@ class DocumentSink:
 class ChoiceSink:
     """The `TurnSink` of one choice of several."""
 
-    def __init__(self, sink: StreamSink | DocumentSink, choice: int) -> None:
+    def __init__(self, sink: StreamSink[Any] | DocumentSink, choice: int) -> None:
         self._sink = sink
         self._choice = choice
 

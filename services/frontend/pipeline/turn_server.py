@@ -21,11 +21,12 @@ from schemas.conversation import Conversation
 from schemas.errors import ErrorKind, Invalid, NotFound, TimedOut, TurnwireError, raised
 from schemas.events import Prepared
 from services.frontend.apis.base import Ask, Collector, Dialect, Renderer, Reply
+from services.frontend.apis.common.hints import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.pipeline.interfaces import CancelReason, OpenTurn, TurnGateway
 from services.frontend.pipeline.metrics import FrontendMetrics, TurnRecord
-from services.frontend.pipeline.sinks import ChoiceSink, DocumentSink, Flusher, Parts, StreamSink
+from services.frontend.pipeline.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
 from services.runtime.config import FrontendConfig
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
@@ -43,20 +44,20 @@ class TurnServer:
     def __init__(
         self, gateway: TurnGateway, config: FrontendConfig, metrics: FrontendMetrics, log: FilteringBoundLogger
     ) -> None:
-        self._gateway = gateway
-        self._config = config
-        self._metrics = metrics
-        self._log = log
+        self.gateway = gateway
+        self.config = config
+        self.metrics = metrics
+        self.log = log
         self.flusher = Flusher(log)
         """Of all streams of this server."""
-        self._limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
+        self.limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
 
     async def serve(
         self, request: web.Request, dialect: Dialect, read: Read, *, on_end: OnEnd | None = None
     ) -> web.StreamResponse:
         """Answers one request. Raises TurnwireError for what can be refused with a status."""
         context = request[REQUEST_CONTEXT]
-        record = TurnRecord(self._metrics, context.started, asyncio.get_running_loop().time)
+        record = TurnRecord(self.metrics, context.started, asyncio.get_running_loop().time)
         try:
             with context.turn(record):
                 return await self._serve(request, dialect, read, record, on_end)
@@ -81,7 +82,7 @@ class TurnServer:
         on_end: OnEnd | None,
     ) -> web.StreamResponse:
         context = request[REQUEST_CONTEXT]
-        deadline = context.started + self._config.request_timeout_s
+        deadline = context.started + self.config.request_timeout_s
         answer: _Answer | None = None
         try:
             async with asyncio.timeout_at(deadline):
@@ -89,7 +90,7 @@ class TurnServer:
                 conversations = self.admit(ask, context, record)
                 reply = partial(self._reply, request, context, ask.conversations[0].model or conversations[0].model)
                 answer = _Answer(ask, reply, record, deadline, on_end)
-                sink: StreamSink | DocumentSink
+                sink: StreamSink[SseWriter] | DocumentSink
                 if ask.stream:
                     sink = self._sink(request, dialect, answer, len(conversations))
                     # Once the request is on its way to the pipeline: this work then delays nothing.
@@ -110,9 +111,9 @@ class TurnServer:
             if not sink.ended:
                 answer.cancel("hangup")
 
-    def _sink(self, request: web.Request, dialect: Dialect, answer: "_Answer", choices: int) -> StreamSink:
-        def make() -> Parts:
-            writer = SseWriter(request, EventStream(request), self._limits, dialect.keepalive, on_slow=too_slow)
+    def _sink(self, request: web.Request, dialect: Dialect, answer: "_Answer", choices: int) -> StreamSink[SseWriter]:
+        def make() -> tuple[Renderer, SseWriter]:
+            writer = SseWriter(request, EventStream(request), self.limits, dialect.keepalive, on_slow=too_slow)
             return answer.ask.renderer(answer.reply()), writer
 
         def too_slow() -> None:
@@ -121,13 +122,13 @@ class TurnServer:
 
         on_failure = partial(answer.cancel, "failed")
         return StreamSink(
-            answer.record, self._log, self.flusher, make, choices, on_end=answer.on_end, on_failure=on_failure
+            answer.record, self.log, self.flusher, make, choices, on_end=answer.on_end, on_failure=on_failure
         )
 
     def card(self, model: str) -> ModelCard:
         """Returns the model of a request. Raises NotFound, and Invalid for a request that names none."""
         try:
-            return self._gateway.resolve(model)
+            return self.gateway.resolve(model)
         except NotFound:
             if model:
                 raise
@@ -149,13 +150,13 @@ class TurnServer:
         ]
 
     async def _open(
-        self, conversations: Sequence[Conversation], sink: StreamSink | DocumentSink, turn_id: str
+        self, conversations: Sequence[Conversation], sink: StreamSink[SseWriter] | DocumentSink, turn_id: str
     ) -> list[OpenTurn]:
         """Opens every turn, or none."""
         if len(conversations) == 1:
-            return [await self._gateway.open(conversations[0], sink, turn_id=turn_id)]
+            return [await self.gateway.open(conversations[0], sink, turn_id=turn_id)]
         tasks = [
-            asyncio.ensure_future(self._gateway.open(conversation, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
+            asyncio.ensure_future(self.gateway.open(conversation, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
             for i, conversation in enumerate(conversations)
         ]
         try:
@@ -169,18 +170,20 @@ class TurnServer:
             raise
 
     def _reply(self, request: web.Request, context: RequestContext, model: str) -> Reply:
-        config = self._config
+        config = self.config
         return Reply(
             turn=context.id,
             request_id=context.request_id,
             model=model,
             created=int(time.time()),
-            dispatch=_flag(request, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
-            dispatch_reasoning=_flag(request, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch),
+            dispatch=header_flag(request.headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
+            dispatch_reasoning=header_flag(
+                request.headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch
+            ),
             now=time.time,
         )
 
-    async def _stream(self, answer: "_Answer", sink: StreamSink) -> web.StreamResponse:
+    async def _stream(self, answer: "_Answer", sink: StreamSink[SseWriter]) -> web.StreamResponse:
         if not sink.begun:
             refusal = sink.refusal()
             if refusal is not None:
@@ -245,8 +248,3 @@ class _Answer:
 
 def _late() -> TimedOut:
     return TimedOut("The request took longer than this server allows.")
-
-
-def _flag(request: web.Request, header: str, default: bool) -> bool:
-    given = request.headers.get(header)
-    return default if given is None else given.lower() in ("1", "true")

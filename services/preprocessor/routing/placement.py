@@ -24,14 +24,14 @@ class Placement:
     def __init__(self, process: Process, model: str, weights: Weights) -> None:
         self._process = process
         self._model = model
-        self._router = Router(weights)
+        self.router = Router(weights)
         self._index = KvIndex()
         self._keys: dict[int, KeyMemo] = {}
         """By tokens per block."""
         self._kv_events = KvEventReader(process, model, self._index)
         self._following = False
-        process.registry.on_heartbeat(self._router.reset)
-        process.registry.on_leave(self._router.reset)
+        process.registry.on_heartbeat(self.router.reset)
+        process.registry.on_leave(self.router.reset)
         self._prompt_tokens = Counter(
             "turnwire_router_prompt_tokens",
             "Tokens of prompts that were placed among several workers.",
@@ -53,7 +53,7 @@ class Placement:
         """Follows the workers' KV caches from now on."""
         if not self._following:
             self._following = True
-            self._process.spawn(self._kv_events.start(), "kv feed")
+            self._process.spawn(self._kv_events.start(), "kv events")
 
     def _joined(self, _: Heartbeat | None) -> None:
         if sum(map(self._kv_events.publishes_blocks, self._process.registry.living("worker"))) > 1:
@@ -67,7 +67,7 @@ class Placement:
         if len(able) > 1:
             held = self._held(able, prompt, self.salt(conversation))
             profile = TurnProfile(len(prompt) // 4, held, conversation.hints.osl)
-        best = self._router.workers(able, avoid=request.avoid, late=late, profile=profile)
+        best = self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
         if len(able) > 1:
             self._prompt_tokens.inc(profile.prompt_tokens)
             self._held_tokens.inc(profile.held.get(best[0], 0))
@@ -76,7 +76,7 @@ class Placement:
                 turn=request.turn,
                 prompt_tokens=profile.prompt_tokens,
                 held=profile.held,
-                cost={worker.id: round(self._router.cost(worker, profile)) for worker in able},
+                cost={worker.id: round(self.router.cost(worker, profile)) for worker in able},
                 first=best[0],
             )
         return best
@@ -84,13 +84,7 @@ class Placement:
     def shard(self) -> str:
         """The parser shard for the next turn. Raises Unavailable."""
         able, late = self._able("parser")
-        return self._router.parser(able, late=late)
-
-    def assigned(self, *processes: str) -> None:
-        """A turn is being sent to them. Counted before they answer: turns that arrive together must not all see the
-        same worker idle."""
-        for process in processes:
-            self._router.assigned(process)
+        return self.router.parser(able, late=late)
 
     def taken(self, worker: str, prompt: bytes, conversation: Conversation) -> None:
         """A worker has the turn, and will hold the prompt's blocks: the session's next turn may arrive before the
@@ -100,11 +94,6 @@ class Placement:
             salt = self.salt(conversation)
             for size in self._block_sizes([heartbeat] if heartbeat is not None else []):
                 self._index.stored(worker, self._blocks(prompt, size, salt))
-
-    def returned(self, *processes: str) -> None:
-        """The turn was not taken."""
-        for process in processes:
-            self._router.returned(process)
 
     def salt(self, conversation: Conversation) -> str | None:
         """What keeps this prompt's KV blocks apart: the client's own salt, and its tenant's where the engine can.

@@ -1,14 +1,13 @@
 """Prefills the certain prefix of a session's next turn on the worker that decoded this one, while that is idle."""
 
 from array import array
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
 import msgspec
 from cachetools import LRUCache
-from prometheus_client import Counter as Metric
+from prometheus_client import Counter
 
 from schemas import subjects
 from schemas.conversation import Conversation, Sampling, ToolSpec
@@ -63,8 +62,7 @@ class Prefills:
         self._run = run
         self._encode = encode
         self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
-        self.outcomes: Counter[str] = Counter()
-        self._done = Metric(
+        self._done = Counter(
             "turnwire_speculative_prefills",
             "Turns behind which a prefill was wanted, by what came of it.",
             ["outcome"],
@@ -88,7 +86,6 @@ class Prefills:
         except TurnwireError as error:
             outcome = "refused"
             self._process.log.info("preprocessor.prefill_refused", turn=turn.turn, error=str(error))
-        self.outcomes[outcome] += 1
         self._done.labels(outcome).inc()
 
     async def _try(self, turn: PendingTurn, entry: LedgerEntry) -> str:

@@ -90,14 +90,15 @@ class Router:
             raise Unavailable("no parser serves this model at the moment", retry_after_s=RETRY_AFTER_S)
         return min(heartbeats, key=lambda one: (one.id in late, one.load.running + self._in_flight[one.id])).id
 
-    def assigned(self, process: str) -> None:
-        """A turn was sent to this worker or shard."""
-        self._in_flight[process] += 1
+    def assigned(self, *processes: str) -> None:
+        """A turn is being sent to them. Counted before they answer: turns that arrive together must not all see the
+        same worker idle."""
+        self._in_flight.update(processes)
 
-    def returned(self, process: str) -> None:
+    def returned(self, *processes: str) -> None:
         """The turn was not taken."""
-        if self._in_flight[process] > 0:
-            self._in_flight[process] -= 1
+        for process in processes:
+            self._in_flight[process] = max(self._in_flight[process] - 1, 0)
 
     def _turns(self, worker: Heartbeat) -> int:
         return worker.load.running + worker.load.waiting + self._in_flight[worker.id]

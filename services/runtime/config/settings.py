@@ -52,7 +52,7 @@ class BusConfig(Config):
     dead_after_s: Positive = 3.5
     """Time without a heartbeat after which a process counts as dead and its turns move to another one."""
     window_bytes: Annotated[int, Parameter(validator=Number(gte=4096))] = MIB
-    """Flow control: bytes that another process may send to this one before this one confirms their receipt."""
+    """Flow control: most bytes that another process may send to this one before this one acknowledges them."""
 
     def __post_init__(self) -> None:
         """Rejects combinations that cannot work."""
@@ -67,7 +67,7 @@ class ServiceConfig(Config):
     """Settings of all four services."""
 
     id: str | None = None
-    """First part of this process's name, before a random part; default: the host's name."""
+    """Name of this process on the bus, to which a random part is added; default: the host's name."""
     bus: BusConfig = field(default_factory=BusConfig)
     log_format: Literal["auto", "json", "console"] = "auto"
     """`json`: one JSON object a line; `console`: text for people; `auto`: text on a terminal, else JSON."""
@@ -146,9 +146,10 @@ class FrontendConfig(ServiceConfig):
     accept_timeout_s: Positive = 2.0
     """Longest time for a preprocessor to accept a turn; then the turn goes to another one."""
     attempts: Count = 3
-    """Most attempts to run a turn, the first one included, when processes do not accept it or die."""
+    """How often a turn is tried, the first attempt included; the next one follows when a process refuses it or dies."""
     seal_key_file: str | None = None
-    """File with the key that seals compacted conversations; default: a key derived from the model's name."""
+    """File with the key that seals compacted conversations, the same for preprocessor and parser; default: a key
+    derived from the model's name."""
     response_store: Literal["memory", "shared"] = "memory"
     """Where Responses are stored. `memory`: in this process; `shared`: also in JetStream, for several frontends and
     across restarts."""
@@ -159,7 +160,7 @@ class FrontendConfig(ServiceConfig):
     response_store_bytes: Annotated[int, Parameter(validator=Number(gte=MIB))] = 256 * MIB
     """Most bytes of stored responses in this process and, if `shared`, in JetStream."""
     max_background: Count = 64
-    """Most concurrent background responses; as many again may wait."""
+    """Most background responses that run at once; the same number may wait."""
     enable_responses_websocket: bool = True
     """Serve Responses over WebSocket. Without it, upgrades are refused with status 426 and clients use HTTP."""
     max_websockets: Count = 1024
@@ -245,7 +246,7 @@ class PreprocessorConfig(StageConfig):
     enable_ledger: bool = True
     """Use the original tokens of a session's earlier turns in its prompts (docs/ledger.md)."""
     ledger_mb: Count = 64
-    """Memory in MiB for turns of the ledger, and as much again for whole prompts."""
+    """Memory in MiB for the tokens of earlier turns, and the same again for whole prompts."""
     ledger_ttl_s: Positive = 24 * 3600.0
     """Time after which JetStream deletes a turn that was not written again; the same for the parser."""
     ledger_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 512
@@ -261,11 +262,11 @@ class WorkerConfig(StageConfig):
     slots: Annotated[Count, also("--max-num-seqs", "--max-batch-size")] = 256
     """Most turns that decode concurrently."""
     queue_limit: Annotated[int, Parameter(validator=Number(gte=0))] = 1024
-    """Most turns that wait for a slot."""
+    """Most turns that wait for a slot; further ones are refused."""
     max_model_len: Annotated[Count | None, also("--context-length", "--max-seq-len")] = None
     """Context window in tokens; default: the model's own."""
     family: str = "auto"
-    """Script engine: parser family of its output; `auto`: detected from the model's chat template."""
+    """Parser family of the model's output; `auto`: detected from its chat template. Only the script engine uses it."""
     script_dir: str | None = None
     """Script engine: directory of outputs to play, instead of the built-in agent."""
     script_mode: Literal["agent", "request"] = "agent"
@@ -321,8 +322,6 @@ class UpConfig(Config):
     ready_file: str | None = None
     """File to write when requests can be served: a JSON object with `url` and more."""
 
-
-AnyConfig: TypeAlias = FrontendConfig | PreprocessorConfig | WorkerConfig | ParserConfig
 
 STAGES: Mapping[str, type[ServiceConfig]] = {
     "frontend": FrontendConfig,

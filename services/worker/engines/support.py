@@ -21,7 +21,7 @@ class OpenTurn:
 
     __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id")
 
-    def __init__(self, turns: "OpenTurns", turn_id: str, sink: Sink, released: Callable[[], None]) -> None:
+    def __init__(self, turns: "dict[str, OpenTurn]", turn_id: str, sink: Sink, released: Callable[[], None]) -> None:
         self.id = turn_id
         self.ended = False
         self._turns = turns
@@ -49,7 +49,7 @@ class OpenTurn:
 
     def _end(self) -> None:
         self.ended = True
-        self._turns.forget(self)
+        del self._turns[self.id]
         self._released()
 
 
@@ -82,13 +82,8 @@ class OpenTurns:
             raise EngineDied(f"the {self._engine} engine was stopped", code=ENGINE_DIED)
         if turn_id in self._turns:
             raise Invalid(f"a turn with the id {turn_id!r} is being decoded", param="id")
-        turn = self._turns[turn_id] = OpenTurn(self, turn_id, sink, released)
+        turn = self._turns[turn_id] = OpenTurn(self._turns, turn_id, sink, released)
         return turn
-
-    def forget(self, turn: OpenTurn) -> None:
-        """The turn has ended: its id can be used again."""
-        if self._turns.get(turn.id) is turn:
-            del self._turns[turn.id]
 
     def die(self, reason: str) -> None:
         """The engine is dead for good: EngineDied in every open turn, and in every later `open`."""

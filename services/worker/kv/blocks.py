@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys, root
-from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
+from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, KvEvent
 from services.worker.kv.held_blocks import HeldBlocks
 
 DEFAULT_BLOCKS = 65536
@@ -24,9 +24,6 @@ class Changes(Struct):
     cleared: bool = False
     stored: dict[int, None] = {}
     removed: dict[int, None] = {}
-
-    def __bool__(self) -> bool:
-        return self.cleared or bool(self.stored) or bool(self.removed)
 
 
 class KvBlockIndex:
@@ -43,9 +40,6 @@ class KvBlockIndex:
         self.followed = True
         """Changes are recorded."""
 
-    def __len__(self) -> int:
-        return len(self._reported) + len(self._assumed)
-
     def keys(self) -> list[int]:
         """Every block; of the assumed ones the least recently used first."""
         return [*self._reported, *self._assumed.keys()]
@@ -61,11 +55,14 @@ class KvBlockIndex:
             self._store(event)
         elif isinstance(event, BlocksRemoved):
             for block in event.hashes:
-                key = self._keys.pop((event.rank, block), None)
-                if key is not None:
-                    self._release(key)
+                self._release(event.rank, block)
+        elif event.rank is None:
+            self._keys.clear()
+            self._reported.clear()
+            self._changes = Changes(cleared=True)
         else:
-            self._clear(event)
+            for rank, block in [known for known in self._keys if known[0] == event.rank]:
+                self._release(rank, block)
 
     def used(self, keys: Sequence[int]) -> None:
         """The blocks of a prompt, or of a turn that ended, were computed or found just now, by an engine without
@@ -74,13 +71,9 @@ class KvBlockIndex:
         self._record(stored=came, removed=went)
 
     def _store(self, event: BlocksStored) -> None:
-        if event.parent is None:
-            parent = root(event.salt)
-        else:
-            known = self._keys.get((event.rank, event.parent))
-            if known is None:
-                return  # the parent's event was lost: nothing tells what these blocks follow
-            parent = known
+        parent = root(event.salt) if event.parent is None else self._keys.get((event.rank, event.parent))
+        if parent is None:
+            return  # the parent's event was lost: nothing tells what these blocks follow
         for block, ids in event.blocks:
             parent = next(block_keys(pack_ids(ids), len(ids), parent=parent))
             if self._keys.get((event.rank, block)) == parent:
@@ -90,16 +83,10 @@ class KvBlockIndex:
             if ranks == 1:
                 self._record(stored=(parent,))
 
-    def _clear(self, event: CacheCleared) -> None:
-        if event.rank is None:
-            self._keys.clear()
-            self._reported.clear()
-            self._changes = Changes(cleared=True)
+    def _release(self, rank: int, block: BlockHash) -> None:
+        key = self._keys.pop((rank, block), None)
+        if key is None:
             return
-        for rank, block in [known for known in self._keys if known[0] == event.rank]:
-            self._release(self._keys.pop((rank, block)))
-
-    def _release(self, key: int) -> None:
         self._reported[key] -= 1
         if not self._reported[key]:
             del self._reported[key]

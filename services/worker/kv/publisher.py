@@ -15,7 +15,7 @@ from services.runtime.bus import Message
 from services.runtime.process import Process
 from services.tokenization.block_keys import KeyMemo, PromptKeys, pack
 from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
-from services.worker.kv.blocks import Changes, KvBlockIndex
+from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.held_blocks import extended
 
 MAX_KEYS = 32768
@@ -114,20 +114,15 @@ class KvPublisher:
 
     def _publish(self) -> None:
         changes = self._index.take_changes()
-        if changes:
-            for update in self._updates(changes):
-                self._process.publish(subjects.kv(self._model, self._process.id), update)
-
-    def _updates(self, changes: Changes) -> list[KvUpdate]:
-        updates: list[KvUpdate] = []
         removed, stored, cleared = iter(changes.removed), iter(changes.stored), changes.cleared
         while True:
             gone = pack(islice(removed, MAX_KEYS))
             new = b"" if gone else pack(islice(stored, MAX_KEYS))
             if not (gone or new or cleared):
-                return updates
+                return
             self._seq += 1
-            updates.append(KvUpdate(self._process.id, self._seq, stored=new, removed=gone, cleared=cleared))
+            update = KvUpdate(self._process.id, self._seq, stored=new, removed=gone, cleared=cleared)
+            self._process.publish(subjects.kv(self._model, self._process.id), update)
             cleared = False
 
     def _snapshot(self, message: Message) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
 from services.frontend.apis.chat.request import parse
-from services.frontend.apis.chat.shape import Settings
+from services.frontend.apis.chat.stream import Settings
 from tests.captures import CAPTURES, REASON
 
 REQUESTS = [

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TokenLogprob, TurnEvent, Usage
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.chat.shape import Shape
-from services.frontend.apis.chat.stream import ChatCollector, ChatStream
+from services.frontend.apis.chat.stream import ChatCollector, ChatStream, Shape
 from services.frontend.apis.common.freeform import freeform_input
 from tests.frontend.frontend_fakes import with_dispatch
 

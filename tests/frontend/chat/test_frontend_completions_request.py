@@ -9,11 +9,12 @@ from schemas.conversation import Hints, OutputFormat, RawPrompt, Sampling
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.common.shared_errors import openai_reply
-from services.frontend.apis.completions.request import CompletionsAsk, parse
+from services.frontend.apis.completions.request import Completions, CompletionsAsk
 
 
 def ask(**fields: Any) -> CompletionsAsk:
-    return parse(json.dumps({"model": "m", "prompt": "Once", **fields}).encode(), {"user-agent": "ua"}, "fp")
+    body = json.dumps({"model": "m", "prompt": "Once", **fields}).encode()
+    return Completions("fp").parse(body, {"user-agent": "ua"})
 
 
 def refused(**fields: Any) -> tuple[str | None, str | None]:

@@ -12,8 +12,7 @@ import zstandard
 from aiohttp import ClientSession
 
 from schemas.errors import Invalid, TooLarge
-from services.frontend.apis.messages.dialect import Messages
-from services.frontend.apis.messages.request import MessagesAsk
+from services.frontend.apis.messages.request import Messages, MessagesAsk
 from services.frontend.http.bodies import THREAD_FROM_BYTES, decode
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, serving

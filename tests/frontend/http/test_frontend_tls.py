@@ -10,7 +10,7 @@ from aiohttp import ClientError, ClientSession, TCPConnector
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from services.cli import health
+from services.cli.main import main
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
 from tests.certificates import Authority, pem
@@ -113,11 +113,11 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path: Path) -> N
 async def test_the_health_command_asks_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cert_file, key_file = Authority("one").write(tmp_path, "server")
     async with serving(tls=Tls(cert_file, key_file, None)) as served:
-        argv = ["frontend", "--ready", f"--port={served.port}"]
-        assert await asyncio.to_thread(health.main, [*argv, f"--tls-cert-file={cert_file}"]) == 0
-        assert await asyncio.to_thread(health.main, argv) == 1
+        argv = ["health", "frontend", "--ready", f"--port={served.port}"]
+        assert await asyncio.to_thread(main, [*argv, f"--tls-cert-file={cert_file}"]) == 0
+        assert await asyncio.to_thread(main, argv) == 1
         served.gateway.ready = False
-        assert await asyncio.to_thread(health.main, [*argv, f"--tls-cert-file={cert_file}"]) == 1
+        assert await asyncio.to_thread(main, [*argv, f"--tls-cert-file={cert_file}"]) == 1
     assert "https://127.0.0.1" in capsys.readouterr().err
 
 

@@ -201,8 +201,8 @@ def test_a_captured_websocket_session_adds_up() -> None:
     bodies = [frame.get("body", frame) if isinstance(frame, dict) else json.loads(frame) for frame in frames]
     requests = [decode(json.dumps(body).encode()) for body in bodies]
     assert requests[0].prefill
-    assert requests[0].previous_response_id is None
-    assert all(request.previous_response_id is not None and not request.prefill for request in requests[1:])
+    assert requests[0].body.previous_response_id is None
+    assert all(request.body.previous_response_id is not None and not request.prefill for request in requests[1:])
     ask = understand(requests[1], {}, history=requests[0].items)
     assert [turn.role for turn in ask.conversation.turns][:1] == ["developer"]
     assert len(ask.conversation.turns) == len(requests[0].items) + len(requests[1].items)

@@ -257,9 +257,9 @@ def test_fields_of_the_answer_change_what_is_done(field: str) -> None:
     ask, plain = understood({field: value}), understood({})
     assert told(ask) == told(plain)
     readers: dict[str, Callable[[ResponsesAsk], object]] = {
-        "background": lambda ask: ask.request.background,
-        "include": lambda ask: ask.request.includes("reasoning.encrypted_content"),
-        "previous_response_id": lambda ask: ask.request.previous_response_id,
+        "background": lambda ask: ask.request.body.background,
+        "include": lambda ask: ask.shape.sealed,
+        "previous_response_id": lambda ask: ask.request.body.previous_response_id,
         "store": lambda ask: ask.request.store,
         "stream": lambda ask: ask.stream,
         "truncation": lambda ask: ask.truncate,

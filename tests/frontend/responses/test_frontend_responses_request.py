@@ -8,8 +8,8 @@ import pytest
 
 from schemas.conversation import Grammar, Hints, OutputFormat, Sampling, Text, Thinking, ToolChoice, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.responses.compaction import compact_threshold
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk, understand
+from services.frontend.apis.responses.intake import compact_threshold
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.tools import ToolName, tool_name
 from services.frontend.apis.responses.store.input_items import stored_items
@@ -40,7 +40,7 @@ def test_the_least_request() -> None:
     assert not (ask.stream)
     assert not (ask.truncate)
     assert ask.sealer is None
-    assert not (ask.request.background)
+    assert not (ask.request.body.background)
     assert ask.request.store
 
 
@@ -156,13 +156,13 @@ def test_tools_of_every_kind() -> None:
     ]
     assert [tool.name for tool in shown[4:]] == ["tool_search", "shell"]
     assert all(tool.schema["required"] for tool in shown[4:])
-    called = tool_name(ask.names, "ns__g")
+    called = tool_name(ask.shape.names, "ns__g")
     assert (called.kind, called.name, called.namespace) == (
         "custom",
         "g",
         "ns",
     )
-    assert tool_name(ask.names, "nobody") == ToolName("function", "nobody")
+    assert tool_name(ask.shape.names, "nobody") == ToolName("function", "nobody")
 
 
 def test_hosted_tools_are_dropped_with_a_trace() -> None:

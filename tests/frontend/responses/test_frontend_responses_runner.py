@@ -1,7 +1,9 @@
 """What a turn without an HTTP response around it emits: once a tick, its end once, nothing when nobody wants it."""
 
 import asyncio
+import time
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 import structlog
@@ -9,10 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
-from services.frontend.apis.responses.live.runner import RunSink
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.live.runner import Emitter, Runner
+from services.frontend.http.middleware import RequestContext
 from services.frontend.pipeline.metrics import FrontendMetrics, TurnRecord
-from services.frontend.pipeline.sinks import Flusher
-from tests.frontend.frontend_fakes import finish
+from services.frontend.pipeline.sinks import Flusher, StreamSink
+from services.frontend.pipeline.turn_server import TurnServer
+from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, finish, text
 
 
 class Renderer:
@@ -41,17 +47,11 @@ class Lane:
         self.record.opened("m")
         self.renderer = Renderer()
         self.emitted: list[bytes] = []
-        self.sink = RunSink(
-            self.renderer,
-            self.record,
-            log,
-            Flusher(log),
-            emit=self.emitted.append,
-            on_end=lambda: self.emitted.append(b"<end>"),
-        )
+        self.emitter = Emitter(self.emitted.append, lambda: self.emitted.append(b"<end>"))
+        self.sink = StreamSink(self.record, log, Flusher(log), lambda: (self.renderer, self.emitter))
 
     def begin(self) -> None:
-        self.sink.begin(Prepared(1, 1))
+        self.sink.begin([Prepared(1, 1)])
 
 
 @pytest.fixture
@@ -67,10 +67,10 @@ async def test_what_comes_in_one_tick_is_emitted_once(lane: Lane) -> None:
     await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"ab"]
     lane.sink.push([Delta(0, 2, "c"), finish(1)])
-    assert not lane.sink.done.is_set()
+    assert not lane.emitter.done.is_set()
     await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"ab", b"<end>", b"c."]
-    assert lane.sink.done.is_set()
+    assert lane.emitter.done.is_set()
 
 
 async def test_what_came_before_goes_when_the_stream_begins(lane: Lane) -> None:
@@ -79,24 +79,16 @@ async def test_what_came_before_goes_when_the_stream_begins(lane: Lane) -> None:
     await asyncio.sleep(0)
     assert lane.emitted == []
     lane.begin()
-    assert lane.emitted == [b"start", b"<end>", b"ab."]
+    assert lane.emitted == [b"startab.", b"<end>"]
     lane.sink.push([Delta(0, 2, "late")])
     await asyncio.sleep(0)
-    assert lane.emitted == [b"start", b"<end>", b"ab."]
-
-
-async def test_what_ended_in_this_tick_is_emitted_at_once_when_the_time_is_over(lane: Lane) -> None:
-    lane.begin()
-    lane.sink.push([Delta(0, 0, "a"), finish(1)])
-    lane.sink.flush()
-    await asyncio.sleep(0)
-    assert lane.emitted == [b"start", b"<end>", b"a."]
+    assert lane.emitted == [b"startab.", b"<end>"]
 
 
 async def test_nothing_is_emitted_when_nobody_wants_it_any_more(lane: Lane) -> None:
     lane.begin()
     lane.sink.push([Delta(0, 0, "a")])
-    lane.sink.done.set()
+    lane.emitter.closed = True
     lane.sink.push([Delta(0, 1, "b")])
     await asyncio.sleep(0)
     assert lane.emitted == [b"start"]
@@ -110,7 +102,7 @@ async def test_what_cannot_be_rendered_ends_with_an_error(lane: Lane) -> None:
         await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"<end>", b"error"]
     assert lane.record.outcome == "internal"
-    assert lane.sink.done.is_set()
+    assert lane.emitter.done.is_set()
     assert not lane.sink.ended, "the turn goes on, and is to be cancelled"
     assert [line["event"] for line in lines] == ["turn.render_failed"]
 
@@ -120,3 +112,25 @@ async def test_a_turn_that_fails_at_once_is_refused(lane: Lane) -> None:
     error = ErrorInfo(ErrorKind.UNAVAILABLE, "no worker")
     lane.sink.push([Failed(error)])
     assert lane.sink.refusal() == error
+
+
+class Stall(asyncio.Event):
+    """Holds up the loop until the turn's time is over."""
+
+    async def wait(self) -> Literal[True]:
+        time.sleep(0.1)  # noqa: ASYNC251 - the loop is to stand still
+        return True
+
+
+async def test_a_turn_that_ends_in_the_tick_in_which_its_time_is_over_is_whole() -> None:
+    gateway = FakeGateway(lambda: [text(0, "Hello"), Stall(), [finish(1)]])
+    log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
+    runner = Runner(TurnServer(gateway, FrontendConfig(request_timeout_s=0.05), metrics, log))
+    exchange = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
+    ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
+    emitted: list[bytes] = []
+    renderer, record = ask.renderer(runner.reply(exchange, MODEL)), runner.record()
+    await runner.run(ask, renderer, exchange, record, Emitter(emitted.append))
+    assert b"response.completed" in emitted[-1]
+    assert record.outcome == "stop"
+    assert gateway.turns[0].cancelled == []

@@ -10,9 +10,8 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import ResponseNotice
-from services.frontend.apis.responses.server import Sharing
 from services.frontend.apis.responses.store import shared
-from services.frontend.apis.responses.store.shared import Peers, bucket_config
+from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
 from services.runtime.kv import Bucket, digest_key, open_bucket
@@ -44,13 +43,13 @@ async def pair(make_process: MakeProcess, quiet_log: FilteringBoundLogger) -> As
         bucket = await open_bucket(process.bus, bucket_config(CONFIG), quiet_log)
         assert bucket is not None
         living.append(process.id)
-        peers = Peers(
+        return Sharing(
+            bucket,
             process.id,
             lambda id: id in living,
             lambda notice: process.publish(subjects.responses(), notice),
             process.spawn,
         )
-        return Sharing(bucket, peers)
 
     def turn() -> list[Step]:
         return [[*text(0, "So far")], go, [finish(1)]]

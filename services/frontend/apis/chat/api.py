@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from services.frontend.apis.base import Operation
 from services.frontend.apis.chat import wire
-from services.frontend.apis.chat.dialect import Chat
-from services.frontend.apis.chat.shape import Settings
+from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.common.openai_chunks import EVENTS, FINGERPRINT, UsageAnswer
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.http.mount import Api, Mount

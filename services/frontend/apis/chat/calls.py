@@ -19,8 +19,6 @@ _encode = msgspec.json.Encoder().encode
 class CallWriter:
     """Writes one call of one choice, piece by piece."""
 
-    __slots__ = ("_begun", "_head", "_input", "_legacy", "_name", "_tail", "id", "index")
-
     def __init__(self, block: BlockStart, index: int, turn: str, *, freeform: bool, legacy: bool) -> None:
         self.index = index
         self.id = block.call_id or f"call_{turn}{block.block}"

@@ -11,7 +11,6 @@ from services.frontend.apis.chat import wire
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*?(?P<base64>;base64)?,", re.IGNORECASE)
 _MAX_HEAD = 1024
 """Characters of a data URL before its data."""
-_TEXTS = (wire.TextPart, wire.InputTextPart, wire.OutputTextPart)
 
 
 def content_parts(content: wire.Content | None, path: str) -> list[Text | Media | Reasoning]:
@@ -29,7 +28,7 @@ def content_parts(content: wire.Content | None, path: str) -> list[Text | Media 
 def _part(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reasoning]:
     if isinstance(part, str):
         return [Text(part)] if part else []
-    if isinstance(part, _TEXTS):
+    if isinstance(part, wire.TextPart):
         return [Text(part.text)] if part.text else []
     if isinstance(part, wire.RefusalPart):
         return [Text(part.refusal)] if part.refusal else []

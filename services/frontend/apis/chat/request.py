@@ -1,4 +1,4 @@
-"""A Chat Completions request as a `Conversation`.
+"""A Chat Completions request as a `Conversation`, and the API as a `Dialect`.
 
 `docs/chat.md` lists what each field does. Refused are fields that would silently change the meaning of the answer
 (audio output, unsupported output formats, files); unknown fields are ignored.
@@ -6,7 +6,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -15,11 +15,18 @@ from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
-from services.frontend.apis.chat.shape import ReasoningField, ReasoningPlace, Settings, Shape, answered_tier
-from services.frontend.apis.chat.stream import ChatCollector, ChatStream
+from services.frontend.apis.chat.stream import (
+    ChatCollector,
+    ChatStream,
+    ReasoningField,
+    ReasoningPlace,
+    Settings,
+    Shape,
+)
 from services.frontend.apis.common.decode import decode_body
-from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts
+from services.frontend.apis.common.hints import first_header, header_flag, hints
+from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
+from services.frontend.apis.common.openai_chunks import PING
 from services.frontend.apis.common.openai_wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
 
@@ -27,6 +34,7 @@ REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_TIERS = ("default", "flex", "scale", "priority")
 _UNSPECIFIED = ("auto", "default")
 _bodies = BodyDecoder(wire.Body, tools.read_tools)
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
@@ -89,39 +97,34 @@ def parse(
     request, given_tools = decode_body(partial(_bodies.decode, known=parts), body, _explain)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
-    _refuse(request)
+    if "audio" in (request.modalities or ()):
+        raise unsupported("modalities", "'audio' is not supported by this server")
+    if request.chat_template is not None:
+        raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
     history = History(pairing=not counting)
     history.read(request.messages)
+    last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
+    if session is None and isinstance(request.prompt_cache_key, str):
+        session = request.prompt_cache_key or None
+    limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
         history.turns,
         tools=specs,
         tool_choice=tools.choice(request, specs),
         thinking=thinking(request),
-        sampling=openai_sampling(request, max_tokens=_limit(request), logprobs=_logprobs(request)),
+        sampling=openai_sampling(request, max_tokens=limit, logprobs=_logprobs(request)),
         format=_format(request) or guided_format(request),
         template_kwargs={**(request.chat_template_args or {}), **(request.chat_template_kwargs or {})},
-        client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+        client=Client(session=session, user_agent=headers.get("user-agent")),
         verbosity=request.verbosity,
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
-        prefill=_continues(request),
+        prefill=bool(request.continue_final_message or last.prefix or last.partial),
     )
     notes = ["web_search_options"] if bytes(request.web_search_options) != b"null" else []
     shape = _shape(request, specs, headers, settings)
     return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape)
-
-
-def _refuse(request: wire.Body) -> None:
-    if "audio" in (request.modalities or ()):
-        raise unsupported("modalities", "'audio' is not supported by this server")
-    if request.chat_template is not None:
-        raise unsupported("chat_template")
-
-
-def _limit(request: wire.Body) -> int | None:
-    given = request.max_completion_tokens
-    return request.max_tokens if given is None else given
 
 
 def _logprobs(request: wire.Body) -> int | None:
@@ -147,29 +150,17 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
 
 
-def _continues(request: wire.Body) -> bool:
-    last = request.messages[-1]
-    return bool(request.continue_final_message or last.prefix or last.partial)
-
-
-def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
-    if session := first_header(headers, _SESSION_HEADERS):
-        return session
-    key = request.prompt_cache_key
-    return key if isinstance(key, str) and key else None
-
-
 def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> Shape:
     options = request.stream_options
     return Shape(
         reasoning=_reasoning(request, headers, settings),
-        details=_flag(headers.get(REASONING_DETAILS_HEADER), settings.reasoning_details),
+        details=header_flag(headers, REASONING_DETAILS_HEADER, settings.reasoning_details),
         legacy=tools.legacy(request),
         freeform=frozenset(tool.name for tool in specs if tool.kind == "custom"),
         logprobs=bool(request.logprobs) and not request.return_token_ids,
         include_usage=bool(options and options.include_usage),
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
-        service_tier=answered_tier(request.service_tier),
+        service_tier=_tier(request.service_tier),
         fingerprint=settings.fingerprint,
     )
 
@@ -181,10 +172,6 @@ def _reasoning(request: wire.Body, headers: Mapping[str, str], settings: Setting
         return "inline"
     given = headers.get(REASONING_FIELD_HEADER)
     return next((field for field in get_args(ReasoningField) if field == given), settings.reasoning_field)
-
-
-def _flag(given: str | None, default: bool) -> bool:
-    return default if given is None else given.lower() in ("1", "true")
 
 
 def thinking(body: wire.Body) -> Thinking:
@@ -227,3 +214,31 @@ def _effort(given: str | None, place: str) -> str | None:
     if given not in EFFORTS:
         raise invalid_value(given, place, EFFORTS)
     return given
+
+
+def _tier(requested: object) -> str | None:
+    """`service_tier` of the answer, if the request names one."""
+    if not isinstance(requested, str):
+        return None
+    return requested if requested in _TIERS else "default"
+
+
+class Chat:
+    """Pure, except for its cache of tools and instructions. One instance serves every request."""
+
+    name = "chat"
+    keepalive = PING
+
+    def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
+        self._settings = settings
+        self._known: KnownParts[Any] = KnownParts()
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
+        """Parses POST /v1/chat/completions. Raises Invalid."""
+        ask = parse(body, headers, self._settings, known=self._known)
+        share_texts(ask.conversation, self._known)
+        return ask
+
+    def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
+        """Parses a request for its prompt only. Raises Invalid."""
+        return parse(body, headers, self._settings, counting=True, known=self._known)

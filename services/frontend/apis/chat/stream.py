@@ -12,18 +12,29 @@ Ids, names and roles are sent once: the Python SDK concatenates repeated strings
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.events import BlockStart, BlockStop, Dispatch, Finish, OutputTokens, Prepared, TokenLogprob, TopLogprob
+from schemas.events import BlockStart, BlockStop, Dispatch, Finish, OutputTokens, Prepared, TokenLogprob
 from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
-from services.frontend.apis.chat.shape import Shape
-from services.frontend.apis.common.openai_chunks import ChunkCollector, ChunkStream, answer_head, first_usage, reason_of
+from services.frontend.apis.common.openai_chunks import (
+    ChoiceWriter,
+    ChunkCollector,
+    ChunkStream,
+    answer_head,
+    first_usage,
+    logprob,
+    reason_of,
+)
+
+ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
+ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]
 
 _THINK = ("<think>\n", "\n</think>\n\n")
 """Around reasoning that is part of the content."""
@@ -33,10 +44,39 @@ _UNKNOWN: dict[str, Any] = {"token": "", "logprob": None, "bytes": None, "top_lo
 _encode = msgspec.json.Encoder().encode
 
 
+class Settings(Struct, frozen=True):
+    """The operator's settings."""
+
+    reasoning_field: ReasoningField = "reasoning_content"
+    """The field that holds reasoning."""
+    reasoning_details: bool = False
+    """Also send the seal of each reasoning block, in OpenRouter's `reasoning_details`."""
+    fingerprint: str | None = None
+    """`system_fingerprint` of every answer."""
+
+
+class Shape(Struct, frozen=True):
+    """The form of one answer."""
+
+    reasoning: ReasoningPlace = "reasoning_content"
+    """`inline`: in the content, in <think> tags (SGLang's `separate_reasoning: false`)."""
+    details: bool = False
+    legacy: bool = False
+    """The call is in `function_call`."""
+    freeform: frozenset[str] = frozenset()
+    """Names of the freeform tools."""
+    logprobs: bool = False
+    """Of the content. Those of all tokens come with the ids, where these are requested."""
+    include_usage: bool = False
+    """The stream ends with the token counts."""
+    continuous_usage: bool = False
+    """Other chunks carry the token counts, too, once they are known."""
+    service_tier: str | None = None
+    fingerprint: str | None = None
+
+
 class ChatStream(ChunkStream["_Choice"]):
     """Renders one answer."""
-
-    __slots__ = ("_shape",)
 
     def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
         self._shape = shape
@@ -78,29 +118,8 @@ def _answer_head(object: str, reply: Reply, shape: Shape) -> dict[str, Any]:
     return head if shape.service_tier is None else {**head, "service_tier": shape.service_tier}
 
 
-class _Choice:
+class _Choice(ChoiceWriter):
     """Writes the chunks of one choice."""
-
-    __slots__ = (
-        "_block",
-        "_call",
-        "_calls",
-        "_complete",
-        "_dispatched",
-        "_frame",
-        "_head",
-        "_index",
-        "_reasoning_text",
-        "_reply",
-        "_seals",
-        "_seals_sent",
-        "_shape",
-        "_tail",
-        "_text",
-        "_thinking",
-        "_thought",
-        "plain",
-    )
 
     def __init__(self, reply: Reply, shape: Shape, index: int, head: bytes, tail: bytes) -> None:
         self._reply = reply
@@ -120,7 +139,6 @@ class _Choice:
         self._thought: list[str] = []
         self._thinking = False
         """The open block has sent reasoning."""
-        self.plain: tuple[bytes, bytes] | None = None
         self._seals: list[str] = []
         """Seals of reasoning since the last call."""
         self._seals_sent = 0
@@ -272,13 +290,4 @@ class _Choice:
 
 
 def _logprobs(tokens: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-    content = [
-        _UNKNOWN if token is None else {**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top]}
-        for token in tokens
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
-    data = token.data or token.token.encode("utf-8", "replace")
-    return {"token": token.token, "logprob": token.logprob, "bytes": list(data)}
+    return {"content": [_UNKNOWN if token is None else logprob(token) for token in tokens], "refusal": None}

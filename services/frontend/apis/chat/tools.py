@@ -43,7 +43,11 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
     if given is None:
         return ToolChoice(parallel=parallel)
     if isinstance(given, str):
-        return _mode(given, tools, parallel)
+        if given not in _MODES:
+            raise invalid_value(given, "tool_choice", list(_MODES))
+        if given == "required":
+            _needs_tools(tools, "tool_choice")
+        return ToolChoice(_MODES[given], parallel=parallel)
     if given.type == "allowed_tools":
         return _allowed(given, tools, parallel)
     return ToolChoice("tool", _known(_name(given, "tool_choice"), tools, "tool_choice"), parallel)
@@ -76,14 +80,6 @@ def _tool(tool: wire.Tool, path: str) -> ToolSpec:
 
 def _function(function: wire.Function) -> ToolSpec:
     return ToolSpec(function.name, function.description or "", function.parameters or {}, strict=function.strict)
-
-
-def _mode(given: str, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:
-    if given not in _MODES:
-        raise invalid_value(given, "tool_choice", list(_MODES))
-    if given == "required":
-        _needs_tools(tools, "tool_choice")
-    return ToolChoice(_MODES[given], parallel=parallel)
 
 
 def _allowed(given: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:

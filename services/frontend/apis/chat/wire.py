@@ -20,16 +20,12 @@ class TextPart(Struct, tag="text"):
     text: str
 
 
-class InputTextPart(Struct, tag="input_text"):
+class InputTextPart(TextPart, tag="input_text"):
     """Text as in Responses; some clients mix the two APIs."""
 
-    text: str
 
-
-class OutputTextPart(Struct, tag="output_text"):
+class OutputTextPart(TextPart, tag="output_text"):
     """Text as in Responses; some clients mix the two APIs."""
-
-    text: str
 
 
 class RefusalPart(Struct, tag="refusal"):

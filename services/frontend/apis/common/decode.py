@@ -1,8 +1,8 @@
 """Decodes request bodies into typed Structs. All defects of the JSON are reported as `Invalid`."""
 
 import re
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -10,6 +10,10 @@ from schemas.errors import Invalid
 
 T = TypeVar("T")
 
+MISSING = re.compile(r"Object missing required field `(.*)`")
+"""What msgspec reports of a missing field."""
+_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
 
 
@@ -64,3 +68,29 @@ def _mended(match: re.Match[bytes]) -> bytes:
     if high:
         return match.group() if second else b"\\ufffd"
     return (b"\\ufffd" if low else b"\\u" + first) + (b"\\ufffd" if second else b"")
+
+
+def located(message: str) -> tuple[str, str]:
+    """What is wrong, and the path of its place (`.messages[0].role`), in the message of a failed validation."""
+    match = _AT.match(message)
+    return (match["what"], match["path"] or "") if match else (message, "")
+
+
+def steps_of(path: str) -> list[str]:
+    """The names and indices of a path; "..." for any index."""
+    return [name or index or "..." for name, index in _STEP.findall(path)]
+
+
+def values_along(body: bytes, steps: Iterable[str]) -> list[Any]:
+    """The body's value, and that after each step. None where there is none, or the body breaks off or is too deep."""
+    try:
+        values: list[Any] = [msgspec.json.decode(body)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        values = [None]
+    for step in steps:
+        node = values[-1]
+        if isinstance(node, list):
+            values.append(node[int(step)] if step.isdigit() and int(step) < len(node) else None)
+        else:
+            values.append(node.get(step) if isinstance(node, dict) else None)
+    return values

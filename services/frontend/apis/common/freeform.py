@@ -38,8 +38,6 @@ class FreeformInput:
     another form unchanged.
     """
 
-    __slots__ = ("_held", "_in_string", "_over")
-
     def __init__(self) -> None:
         self._held = ""
         self._in_string = False

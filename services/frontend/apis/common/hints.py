@@ -40,3 +40,8 @@ def hints(nvext: object, *, priority: object = None, cache_salt: object = None) 
 def first_header(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
     """The first of these headers that is not empty; the session, where clients send it in one of several."""
     return next((headers[name] for name in names if headers.get(name)), None)
+
+
+def header_flag(headers: Mapping[str, str], name: str, default: bool) -> bool:
+    """The switch in a header."""
+    return default if name not in headers else headers[name].lower() in ("1", "true")

@@ -4,7 +4,7 @@ A chunk is spliced from bytes that were made once and the encoded text. A docume
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ from schemas.events import (
     OutputTokens,
     Prepared,
     TokenLogprob,
+    TopLogprob,
     TurnEvent,
     Usage,
 )
@@ -48,35 +49,32 @@ class UsageAnswer(Struct):
     completion_tokens_details: dict[str, int]
 
 
-class ChoiceWriter(Protocol):
-    """Writes the chunks of one choice."""
+class ChoiceWriter:
+    """Writes the chunks of one choice: of its blocks, their deltas, and its end."""
 
-    plain: tuple[bytes, bytes] | None
+    plain: tuple[bytes, bytes] | None = None
     """Set where the next text delta is only spliced in between these and changes nothing else."""
 
     def begin(self, event: BlockStart, out: list[bytes]) -> None:
         """A block begins."""
-        ...
 
     def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
         """Text of the open block."""
-        ...
+        raise NotImplementedError
 
     def dispatch(self, event: Dispatch) -> None:
         """The open block is a complete call."""
-        ...
 
     def stop(self, event: BlockStop, out: list[bytes]) -> None:
         """A block ends."""
-        ...
 
     def tokens(self, event: OutputTokens, out: list[bytes]) -> None:
         """Ids of output tokens."""
-        ...
+        raise NotImplementedError
 
     def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
         """The turn ends."""
-        ...
+        raise NotImplementedError
 
 
 W = TypeVar("W", bound=ChoiceWriter)
@@ -84,8 +82,6 @@ W = TypeVar("W", bound=ChoiceWriter)
 
 class ChunkStream(Generic[W]):
     """Renders one answer of one or more choices."""
-
-    __slots__ = ("_choices", "_continuous_usage", "_head", "_include_usage", "_prompts", "_usages")
 
     def __init__(
         self,
@@ -230,6 +226,16 @@ def reason_of(finish: Finish, calls: str | None = None) -> dict[str, Any]:
     if finish.reason is FinishReason.STOP_STRING:
         return {"finish_reason": "stop", "stop_reason": finish.stop_string}
     return {"finish_reason": calls or "stop"}
+
+
+def logprob(token: TokenLogprob) -> dict[str, Any]:
+    """A token and its log probability, with the likeliest tokens at its place."""
+    return {**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top]}
+
+
+def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
+    data = token.data or token.token.encode("utf-8", "replace")
+    return {"token": token.token, "logprob": token.logprob, "bytes": list(data)}
 
 
 def usage_of(usages: Sequence[Usage], prompts: int = 1) -> dict[str, Any]:

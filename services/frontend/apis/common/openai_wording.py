@@ -8,13 +8,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from schemas.errors import Invalid
+from services.frontend.apis.common.decode import MISSING, located, steps_of, values_along
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
-_MISSING = re.compile(r"Object missing required field `(.*)`")
 _TYPES = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
 _BOUND = re.compile(r"Expected `(?P<kind>int|float|array|str)`(?: of length)? (?P<sign><=|>=|<|>) (?P<bound>\S+)")
 _VALUE = re.compile(r"Invalid (?:enum )?value '?(?P<value>.*?)'?$", re.DOTALL)
@@ -35,15 +31,14 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
     the field or list that holds the object, such as `content.type`."""
 
     def explain(body: bytes, message: str) -> Invalid:
-        match = _AT.match(message)
-        what, path = (match["what"], match["path"] or "") if match else (message, "")
+        what, path = located(message)
         place = path.removeprefix(".")
-        if missing := _MISSING.match(what):
+        if missing := MISSING.match(what):
             return missing_parameter(f"{place}.{missing[1]}".removeprefix("."))
         if not place:
             return Invalid("The request body must be a JSON object.", code="invalid_type")
         if bound := _BOUND.match(what):
-            return _out_of_bounds(place, bound, _at(body, path))
+            return _out_of_bounds(place, bound, values_along(body, steps_of(path))[-1])
         if types := _TYPES.match(what):
             return _wrong_type(place, types[1], types[2])
         known = _known(place, choices)
@@ -70,6 +65,17 @@ def unsupported(place: str, why: str = "is not supported by this server") -> Inv
     return Invalid(f"'{place}' {why}.", param=place, code="unsupported_value")
 
 
+def out_of_range(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
+    """The error for an `integer` or `decimal` that is not `sign` (`<=`, `>=`, …) its limit. `value` None: unknown."""
+    where, side = ("above", "max") if sign in ("<=", "<") else ("below", "min")
+    got = "" if value is None else f", but got {value} instead"
+    return Invalid(
+        f"Invalid '{place}': {kind} {where} {side}imum value. Expected a value {sign} {limit}{got}.",
+        param=place,
+        code=f"{kind}_{where}_{side}_value",
+    )
+
+
 def one_of(words: Sequence[str], last: str) -> str:
     """The words as an English enumeration."""
     if len(words) < 3:
@@ -87,36 +93,14 @@ def _wrong_type(place: str, expected: str, got: str) -> Invalid:
 
 
 def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:
-    above = bound["sign"] in ("<=", "<")
-    side = "above maximum" if above else "below minimum"
-    limit = bound["bound"].removesuffix(".0")
-    kind = _NUMBERS.get(bound["kind"])
-    if kind is None:
-        few = "at most" if above else "at least"
-        code = f"{bound['kind']}_{'above_max' if above else 'below_min'}_length".replace("str_", "string_")
-        return Invalid(f"Invalid '{place}': expected a length of {few} {limit}.", param=place, code=code)
-    got = "" if value is None else f", but got {value} instead"
-    return Invalid(
-        f"Invalid '{place}': {kind} {side} value. Expected a value {bound['sign']} {limit}{got}.",
-        param=place,
-        code=f"{kind}_{side.replace(' maximum', '_max').replace(' minimum', '_min')}_value",
-    )
+    limit, sign = bound["bound"].removesuffix(".0"), bound["sign"]
+    if kind := _NUMBERS.get(bound["kind"]):
+        return out_of_range(place, kind, sign, limit, value)
+    few, side = ("at most", "above_max") if sign in ("<=", "<") else ("at least", "below_min")
+    code = f"{bound['kind'].replace('str', 'string')}_{side}_length"
+    return Invalid(f"Invalid '{place}': expected a length of {few} {limit}.", param=place, code=code)
 
 
 def _known(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
     names = re.sub(r"\[\d+\]", "", place).split(".")
     return choices.get(".".join(names[-2:])) or choices.get(names[-1]) or ()
-
-
-def _at(body: bytes, path: str) -> Any:
-    """The value at a path; None also if the body breaks off after it."""
-    try:
-        node: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    for name, index in _STEP.findall(path):
-        if isinstance(node, list) and index and int(index) < len(node):
-            node = node[int(index)]
-        else:
-            node = node.get(name) if isinstance(node, dict) else None
-    return node

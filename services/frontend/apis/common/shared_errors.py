@@ -1,13 +1,11 @@
 """Error formats that several APIs share: OpenAI's, and one that the clients of every API can read."""
 
-import math
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from schemas.errors import ErrorInfo, ErrorKind
-from services.frontend.apis.base import ErrorFormat, ErrorReply
+from services.frontend.apis.base import ErrorFormat, ErrorReply, json_error
 from services.frontend.apis.messages import errors as messages
 
 OPENAI_KINDS: dict[ErrorKind, tuple[int, str, str | None]] = {
@@ -74,7 +72,7 @@ def openai_error(info: ErrorInfo) -> dict[str, Any]:
 
 def openai_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
     """The error of the OpenAI APIs."""
-    return _reply(info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info)})
+    return json_error(info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info)})
 
 
 def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
@@ -82,7 +80,7 @@ def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
     own_status, kind = messages.KINDS[info.kind]
     code = info.code or OPENAI_KINDS[info.kind][2]
     error = {"type": kind, "message": info.message, "param": info.param, "code": code}
-    return _reply(info, status or own_status, {"type": "error", "error": error, "request_id": request_id})
+    return json_error(info, status or own_status, {"type": "error", "error": error, "request_id": request_id})
 
 
 def _openai_wording(info: ErrorInfo) -> ErrorInfo:
@@ -112,13 +110,6 @@ def _overflow(info: ErrorInfo, details: dict[str, Any]) -> ErrorInfo:
         "completion."
     )
     return ErrorInfo(info.kind, message, info.param, info.code)
-
-
-def _reply(info: ErrorInfo, status: int, document: dict[str, Any]) -> ErrorReply:
-    headers = {"content-type": "application/json"}
-    if info.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
-    return ErrorReply(status, headers, msgspec.json.encode(document))
 
 
 STATUSES = frozenset({408, *(status for status, _, _ in OPENAI_KINDS.values())})

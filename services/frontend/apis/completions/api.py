@@ -8,7 +8,7 @@ from services.frontend.apis.base import Operation
 from services.frontend.apis.common.openai_chunks import EVENTS, FINGERPRINT, UsageAnswer
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.completions import wire
-from services.frontend.apis.completions.dialect import Completions
+from services.frontend.apis.completions.request import Completions
 from services.frontend.http.mount import Api, Mount
 
 PATH = "/v1/completions"

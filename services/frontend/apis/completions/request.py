@@ -1,4 +1,4 @@
-"""A Completions request as `Conversation`s: one for each choice, `n` for each prompt."""
+"""A Completions request as `Conversation`s: one for each choice, `n` for each prompt; the API as a `Dialect`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +12,7 @@ from schemas.frames import pack_ids
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.hints import hints
+from services.frontend.apis.common.openai_chunks import PING
 from services.frontend.apis.common.openai_wording import explainer
 from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
 from services.frontend.apis.completions import wire
@@ -57,46 +58,6 @@ class CompletionsAsk(Struct, frozen=True):
         return CompletionsCollector(reply, self.shape)
 
 
-def parse(body: bytes, headers: Mapping[str, str], fingerprint: str | None = None) -> CompletionsAsk:
-    """Parses a request. Raises Invalid in the native wording."""
-    request = decode_body(_decoder.decode, body, _explain)
-    found, each = prompts(request), request.n or 1
-    _check(request, len(found) * each)
-    limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    conversation = Conversation(
-        request.model,
-        [],
-        sampling=openai_sampling(request, max_tokens=limit, logprobs=request.logprobs),
-        format=guided_format(request),
-        client=Client(user_agent=headers.get("user-agent")),
-        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
-    )
-    texts = echoed(found, request)
-    options = request.stream_options
-    shape = Shape(
-        echoes=[text for text in texts for _ in range(each)],
-        prompts=len(found),
-        logprobs=request.logprobs is not None and not request.return_token_ids,
-        include_usage=bool(options and options.include_usage),
-        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
-        fingerprint=fingerprint,
-    )
-    return CompletionsAsk(conversation, found, each, bool(request.stream), _notes(request), shape)
-
-
-def _check(request: wire.Body, choices: int) -> None:
-    if choices > MAX_CHOICES:
-        raise Invalid(f"Too many choices: {choices} of at most {MAX_CHOICES} in one request.", param="prompt")
-    if request.best_of and request.best_of != (request.n or 1):
-        message = "'best_of' other than 'n' is not supported by this server."
-        raise Invalid(message, param="best_of", code="unsupported_value")
-
-
-def _notes(request: wire.Body) -> list[str]:
-    # Few models are trained to fill a gap, each in its own format, which a client can write into the prompt.
-    return ["suffix"] if request.suffix else []
-
-
 def prompts(body: wire.Body) -> list[RawPrompt]:
     """The prompts in the field's four forms; None is the empty text. Raises Invalid for an empty or mixed list."""
     special = body.add_special_tokens is not False
@@ -133,3 +94,45 @@ def _tokens(ids: list[int]) -> RawPrompt:
     if not ids:
         raise Invalid("Invalid 'prompt': empty array. Expected at least one token.", param="prompt")
     return RawPrompt(token_ids=pack_ids(ids))
+
+
+class Completions:
+    """The `Dialect`. Pure; one instance serves every request."""
+
+    name = "completions"
+    keepalive = PING
+
+    def __init__(self, fingerprint: str | None = None) -> None:
+        self._fingerprint = fingerprint
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsAsk:
+        """Parses POST /v1/completions. Raises Invalid in the native wording."""
+        request = decode_body(_decoder.decode, body, _explain)
+        found, each = prompts(request), request.n or 1
+        if len(found) * each > MAX_CHOICES:
+            message = f"Too many choices: {len(found) * each} of at most {MAX_CHOICES} in one request."
+            raise Invalid(message, param="prompt")
+        if request.best_of and request.best_of != each:
+            message = "'best_of' other than 'n' is not supported by this server."
+            raise Invalid(message, param="best_of", code="unsupported_value")
+        limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        conversation = Conversation(
+            request.model,
+            [],
+            sampling=openai_sampling(request, max_tokens=limit, logprobs=request.logprobs),
+            format=guided_format(request),
+            client=Client(user_agent=headers.get("user-agent")),
+            hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
+        )
+        options = request.stream_options
+        shape = Shape(
+            echoes=[text for text in echoed(found, request) for _ in range(each)],
+            prompts=len(found),
+            logprobs=request.logprobs is not None and not request.return_token_ids,
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+            fingerprint=self._fingerprint,
+        )
+        # Few models are trained to fill a gap, each in its own format, which a client can write into the prompt.
+        notes = ["suffix"] if request.suffix else []
+        return CompletionsAsk(conversation, found, each, bool(request.stream), notes, shape)

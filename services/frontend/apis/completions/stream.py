@@ -7,10 +7,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.events import BlockStart, BlockStop, Dispatch, Finish, OutputTokens, Prepared, TokenLogprob
+from schemas.events import BlockStart, Finish, OutputTokens, Prepared, TokenLogprob
 from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply
-from services.frontend.apis.common.openai_chunks import ChunkCollector, ChunkStream, answer_head, first_usage, reason_of
+from services.frontend.apis.common.openai_chunks import (
+    ChoiceWriter,
+    ChunkCollector,
+    ChunkStream,
+    answer_head,
+    first_usage,
+    reason_of,
+)
 
 _encode = msgspec.json.Encoder().encode
 _UNKNOWN = TokenLogprob("", 0.0, 0)
@@ -31,8 +38,6 @@ class Shape(Struct, frozen=True):
 
 class CompletionsStream(ChunkStream["_Choice"]):
     """Renders one answer."""
-
-    __slots__ = ("_shape",)
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
         self._shape = shape
@@ -73,10 +78,8 @@ class CompletionsCollector(ChunkCollector):
             choice["prompt_token_ids"] = ids
 
 
-class _Choice:
+class _Choice(ChoiceWriter):
     """Writes the chunks of one choice."""
-
-    __slots__ = ("_base", "_head", "_index", "_length", "_logprobs", "_tail", "plain")
 
     def __init__(self, index: int, head: bytes, tail: bytes, shape: Shape) -> None:
         self._index = index
@@ -86,18 +89,11 @@ class _Choice:
         self._length = self._base = len(shape.echoes[index])
         """Characters of the choice's text, and of that before its open block; counted for log probabilities only, by
         the tokens' own texts where these come with their ids."""
-        self.plain: tuple[bytes, bytes] | None = None
         if not shape.logprobs:
             self.plain = head + b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}' + tail
 
     def begin(self, event: BlockStart, out: list[bytes]) -> None:
         self._base = self._length
-
-    def dispatch(self, event: Dispatch) -> None:
-        """Completions have no calls."""
-
-    def stop(self, event: BlockStop, out: list[bytes]) -> None:
-        pass
 
     def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
         if self.plain is not None:

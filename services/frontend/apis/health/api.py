@@ -11,8 +11,8 @@ from services import __version__
 from services.frontend.apis.base import Operation
 from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.openapi import document
-from services.frontend.http.health import HealthRoutes
 from services.frontend.http.mount import Api, Mount
+from services.runtime.telemetry import render_metrics
 
 
 class Probe(Struct):
@@ -41,16 +41,54 @@ class Hello(Struct):
     version: str
 
 
+class HealthRoutes:
+    """Handlers of paths that need no key (but /version)."""
+
+    def __init__(self, mount: Mount) -> None:
+        self._gateway = mount.gateway
+        self._registry = mount.registry
+        self._document = cache(lambda: msgspec.json.encode(document(__version__, mount.apis)))
+
+    async def live(self, _request: web.Request) -> web.Response:
+        """Answers 503 when the process should be restarted."""
+        live = self._gateway.live()
+        return _json({"status": "live" if live else "failed"}, live)
+
+    async def ready(self, _request: web.Request) -> web.Response:
+        """Answers 503 while no turn can be served."""
+        ready = bool(self._gateway.readiness().get("ready"))
+        return _json({"status": "ready" if ready else "not ready"}, ready)
+
+    async def health(self, _request: web.Request) -> web.Response:
+        """Answers as /ready, with every process and its load."""
+        detail: dict[str, Any] = self._gateway.readiness()
+        return _json(detail, bool(detail.get("ready")))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Answers in Prometheus text, or OpenMetrics where the request accepts it."""
+        body, content_type = render_metrics(self._registry, request.headers.get("accept", ""))
+        return web.Response(body=body, headers={"content-type": content_type})
+
+    async def version(self, _request: web.Request) -> web.Response:
+        """Answers with the release."""
+        return _json({"version": __version__}, True)
+
+    async def hello(self, _request: web.Request) -> web.Response:
+        """Answers Claude Code, which sends `HEAD /api/hello` (older: `HEAD /`) before its first turn."""
+        return _json({"name": "turnwire", "version": __version__}, True)
+
+    async def openapi(self, _request: web.Request) -> web.Response:
+        """Answers with the OpenAPI document."""
+        return web.Response(body=self._document(), content_type="application/json")
+
+
+def _json(document: object, good: bool) -> web.Response:
+    body = msgspec.json.encode(document)
+    return web.Response(status=200 if good else 503, body=body, content_type="application/json")
+
+
 def _mount(mount: Mount) -> None:
-    routes = HealthRoutes(mount.gateway, mount.registry)
-
-    @cache
-    def described() -> bytes:
-        return msgspec.json.encode(document(__version__, mount.apis))
-
-    async def openapi(_: web.Request) -> web.Response:
-        return web.Response(body=described(), content_type="application/json")
-
+    routes = HealthRoutes(mount)
     for path, handler in (
         ("/live", routes.live),
         ("/ready", routes.ready),
@@ -59,7 +97,7 @@ def _mount(mount: Mount) -> None:
         ("/version", routes.version),
         ("/", routes.hello),
         ("/api/hello", routes.hello),
-        ("/openapi.json", openapi),
+        ("/openapi.json", routes.openapi),
     ):
         mount.app.router.add_get(path, handler)
 

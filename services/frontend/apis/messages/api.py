@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from services.frontend.apis.base import Operation
 from services.frontend.apis.messages import wire
-from services.frontend.apis.messages.dialect import Messages
 from services.frontend.apis.messages.errors import ANTHROPIC
+from services.frontend.apis.messages.request import Messages
 from services.frontend.http.mount import Api, Mount
 
 PATH = "/v1/messages"

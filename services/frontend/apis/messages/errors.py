@@ -4,7 +4,6 @@ msgspec: "Object missing required field `text` - at `$.messages[0].content[1]`"
 native:  "messages.0.content.1.text.text: Field required"
 """
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -13,7 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
-from services.frontend.apis.base import ErrorFormat, ErrorReply
+from services.frontend.apis.base import ErrorFormat, ErrorReply, json_error
+from services.frontend.apis.common.decode import MISSING, located, steps_of, values_along
 from services.frontend.apis.messages import wire
 
 KINDS: dict[ErrorKind, tuple[int, str]] = {
@@ -52,11 +52,7 @@ class AnthropicError(Struct):
 
 def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
     """The error as an HTTP response."""
-    own_status, _ = KINDS[info.kind]
-    headers = {"content-type": "application/json"}
-    if info.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
-    return ErrorReply(status or own_status, headers, msgspec.json.encode(_document(info, request_id)))
+    return json_error(info, status or KINDS[info.kind][0], _document(info, request_id))
 
 
 def error_event(info: ErrorInfo, request_id: str) -> bytes:
@@ -75,9 +71,6 @@ def _document(info: ErrorInfo, request_id: str) -> dict[str, Any]:
 STATUSES = frozenset({408, *(status for status, _ in KINDS.values())})
 ANTHROPIC = ErrorFormat("anthropic", AnthropicError, STATUSES, error_reply)
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
-_MISSING = re.compile(r"Object missing required field `(.*)`")
 _EXPECTED = re.compile(r"Expected `([^`]*)`")
 _TAG = re.compile(r"Invalid (?:enum )?value '(.*)'", re.DOTALL)
 _TYPES = {
@@ -123,12 +116,11 @@ _CHOICES = {
 
 def explain(body: bytes, message: str) -> Invalid:
     """The native error for a failed validation of `body`."""
-    match = _AT.match(message)
-    what, path = (match["what"], match["path"] or "") if match else (message, "")
-    steps = [name or index or "..." for name, index in _STEP.findall(path)]
+    what, path = located(message)
+    steps = steps_of(path)
     if not steps and _EXPECTED.match(what):
         return Invalid("The request body must be a JSON object.")
-    missing = _MISSING.match(what)
+    missing = MISSING.match(what)
     field = missing[1] if missing else None
     if field == "type":
         return Invalid(f"{_place(body, steps)}: Unable to extract tag using discriminator 'type'")
@@ -163,9 +155,7 @@ def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:
         path.pop()
     if not path:
         return ()
-    node = _decoded(body)
-    for step in path[:-1]:
-        node = _child(node, step)
+    node = values_along(body, path[:-1])[-1]
     around = node.get("type") if isinstance(node, dict) else None
     inside = _KNOWN_IN.get((around, path[-1])) if isinstance(around, str) else None
     return inside or _KNOWN.get(path[-1]) or (_BLOCKS if path[-1] == "content" else ())
@@ -173,26 +163,10 @@ def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:
 
 def _place(body: bytes, steps: Sequence[str]) -> str:
     """The path with the type of each block, as the native API writes it."""
-    node = _decoded(body)
     place: list[str] = []
-    for at, step in enumerate(steps):
+    for step, node in zip(steps, values_along(body, steps[:-1])[1:], strict=False):
         place.append(step)
-        node = _child(node, step)
         inside = step.isdigit() or step in ("source", "thinking", "tool_choice")
-        if inside and at + 1 < len(steps) and isinstance(node, dict) and isinstance(node.get("type"), str):
+        if inside and isinstance(node, dict) and isinstance(node.get("type"), str):
             place.append(node["type"])
-    return ".".join(place)
-
-
-def _decoded(body: bytes) -> Any:
-    """None if the body breaks off after the error, or is too deep."""
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _child(node: Any, step: str) -> Any:
-    if isinstance(node, list) and step.isdigit() and int(step) < len(node):
-        return node[int(step)]
-    return node.get(step) if isinstance(node, dict) else None
+    return ".".join([*place, *steps[-1:]])

@@ -1,4 +1,4 @@
-"""A Messages request as a `Conversation`.
+"""A Messages request as a `Conversation`, and the API as a `Dialect`.
 
 `docs/messages.md` lists what each field does. Refused are only fields that would silently change the meaning of the
 answer (threads, containers, MCP servers, files); unknown fields are ignored.
@@ -6,7 +6,7 @@ answer (threads, containers, MCP servers, files); unknown fields are ignored.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,12 +16,12 @@ from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts
+from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import tools, wire
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, forget_thinking, thinking_turns
-from services.frontend.apis.messages.stream import MessagesCollector, MessagesStream
+from services.frontend.apis.messages.stream import PING, MessagesCollector, MessagesStream
 
 THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""
@@ -194,3 +194,30 @@ class _UserId(Struct):
 
 def _given(raw: Raw) -> bool:
     return bytes(raw) != b"null"
+
+
+class Messages:
+    """Pure, except for its cache of tools and instructions. One instance serves every request."""
+
+    name = "messages"
+    keepalive = PING
+
+    def __init__(self) -> None:
+        self._known: KnownParts[Any] = KnownParts()
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
+        """Parses POST /v1/messages. Raises Invalid."""
+        ask = parse(body, headers, known=self._known)
+        share_texts(ask.conversation, self._known)
+        return ask
+
+    def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
+        """Parses POST /v1/messages/count_tokens. Raises Invalid."""
+        return parse(body, headers, counting=True, known=self._known)
+
+    def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
+        """The answer to count_tokens."""
+        count: dict[str, object] = {"input_tokens": tokens}
+        if ask.context_management:
+            count["context_management"] = {"original_input_tokens": tokens}
+        return msgspec.json.encode(count)

@@ -1,13 +1,29 @@
-"""The served models: answers as types, and operations."""
+"""The served models: GET /v1/models, /v1/models/{id} and /codex/models.json."""
 
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+from aiohttp import web
 from msgspec import Struct
 
 from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.common.shared_errors import SHARED
-from services.frontend.apis.models.routes import CODEX_PATH, ModelRoutes
+from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of
+from services.frontend.apis.models.documents import Named, entry, listing, names
 from services.frontend.http.mount import Api, Mount
+from services.frontend.pipeline.interfaces import TurnGateway
+from services.runtime.config import FrontendConfig
+
+MAX_ETAGS = 256
+CODEX_PATH = "/codex/models.json"
+"""Codex' catalogue alone, for `model_catalog_url`, or to save for `model_catalog_json`."""
+MODELS_ETAG = "x-models-etag"
+"""On answers of the Responses API: Codex reads its catalogue again when this changes."""
+
+_PAGED = frozenset({"limit", "after_id", "before_id", "lifecycle", "lifecycle[]"})
 
 
 class Model(Struct):
@@ -51,6 +67,89 @@ _PAGING = (
     Query("before_id", {"type": "string"}, "Return the entries that precede this one."),
     Query("lifecycle", {"enum": ["active", "deprecated", "retired"]}, "Only models in this state."),
 )
+
+
+class ModelRoutes:
+    """Handlers over the gateway's models, which are those that the caller may use.
+
+    `profiles` are entries of Codex itself by slug, `slugs` the slugs of names. Raises ValueError for an unknown slug.
+    """
+
+    def __init__(
+        self,
+        gateway: TurnGateway,
+        *,
+        profiles: Mapping[str, Profile] | None = None,
+        slugs: Mapping[str, str] | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._profiles = profiles or {}
+        self._slugs = slugs or {}
+        self._etags: dict[tuple[str, ...], tuple[Sequence[Named], str]] = {}
+        assigned(self._profiles, self._slugs, [])
+
+    @classmethod
+    def of(cls, config: FrontendConfig, gateway: TurnGateway) -> "ModelRoutes":
+        """With the configured profiles. Raises OSError or ValueError, naming the file."""
+        path = config.codex_models_file
+        try:
+            profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
+            return cls(gateway, profiles=profiles, slugs=config.codex_profiles)
+        except ValueError as error:
+            raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """Every model under each of its names."""
+        lifecycles = [*request.query.getall("lifecycle[]", []), *request.query.getall("lifecycle", [])]
+        named = self._named()
+        document = listing(named, request.query, lifecycles, self._own(named))
+        return _answer(request, document, None if _PAGED & request.query.keys() else self._etag(named))
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound, Forbidden."""
+        name = request.match_info["id"]
+        return _answer(request, entry(self._gateway.resolve(name), name))
+
+    async def codex(self, request: web.Request) -> web.StreamResponse:
+        """Codex' catalogue of the same models."""
+        named = self._named()
+        return _answer(request, catalogue(named, self._own(named)), self._etag(named))
+
+    async def add_etag(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Signal handler, right before the first byte: sends Codex the ETag of its catalogue."""
+        if request.path == "/v1/responses" and response.status == 200:
+            response.headers[MODELS_ETAG] = f'"{self._etag(self._named())}"'
+
+    def _named(self) -> Sequence[Named]:
+        return names(self._gateway.models())
+
+    def _own(self, named: Sequence[Named]) -> dict[str, Profile]:
+        return assigned(self._profiles, self._slugs, [name for _, name in named])
+
+    def _etag(self, named: Sequence[Named]) -> str:
+        """The ETag of the whole list and of the catalogue in it; computed again only when a model has changed."""
+        key = tuple(name for _, name in named)
+        held, etag = self._etags.get(key, ((), ""))
+        if not etag or held != named:
+            etag = _etag_of(msgspec.json.encode(listing(named, {}, profiles=self._own(named))))
+            if len(self._etags) >= MAX_ETAGS:
+                self._etags.clear()
+            self._etags[key] = (named, etag)
+        return etag
+
+
+def _answer(request: web.Request, document: Mapping[str, Any], etag: str | None = None) -> web.Response:
+    """The document, or 304 if the client has it."""
+    body = msgspec.json.encode(document)
+    etag = etag or _etag_of(body)
+    headers = {"etag": f'"{etag}"', "cache-control": "private, no-cache"}
+    if any(held.value in ("*", etag) for held in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+def _etag_of(body: bytes) -> str:
+    return hashlib.blake2b(body, digest_size=12).hexdigest()
 
 
 def _mount(mount: Mount) -> None:

@@ -1,14 +1,13 @@
 """The Responses API: its answers as types, and its operations."""
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.routes import ResponseRoutes
-from services.frontend.apis.responses.server import RESPONSES, ResponsesServer, Sharing
+from services.frontend.apis.responses.server import RESPONSES, ResponsesServer
 from services.frontend.http.mount import Api, Mount
 
 PATH = "/v1/responses"
@@ -96,11 +95,10 @@ _FOLLOW = (
 
 
 def _mount(mount: Mount) -> None:
-    sharing = cast(Sharing | None, mount.sharing)
-    server = ResponsesServer(mount.config, mount.gateway, mount.server, mount.metrics, mount.log, sharing=sharing)
+    server = ResponsesServer(mount)
     mount.app[RESPONSES] = server
     mount.app.on_shutdown.append(server.close)
-    ResponseRoutes(server).add_to(mount.app.router)
+    server.add_to(mount.app.router)
 
 
 API = Api(

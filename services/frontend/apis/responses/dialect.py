@@ -8,10 +8,9 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
-from schemas.events import Usage
 from services.frontend.apis.base import Reply
 from services.frontend.apis.common.known_parts import KnownParts
-from services.frontend.apis.responses.answer.compaction import CompactionCollector, CompactionStream
+from services.frontend.apis.responses.answer.compaction import CompactionStream
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.answer.stream import KEEPALIVE, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.errors import error_reply, previous_not_found
@@ -19,7 +18,7 @@ from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import REASONING_SEALED, ResponsesRequest, decode, item_kinds
 from services.frontend.apis.responses.request.conversation import TRIGGER, Resolve
 from services.frontend.apis.responses.request.items import ItemReader
-from services.frontend.apis.responses.request.tools import RequestTools, ToolName
+from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.sealing import TextSealer
 
 
@@ -29,18 +28,13 @@ class ResponsesAsk(Struct, frozen=True):
     request: ResponsesRequest
     conversation: Conversation
     notes: list[str]
-    names: Mapping[str, ToolName]
-    """The request's tools, by the names under which the model sees them."""
+    shape: Shape
     truncate: bool
     """`truncation: auto`: drop the oldest turns where the context window is too small."""
     sealer: TextSealer | None = None
     """Set where the answer is a compaction item: the summary that the model writes, sealed."""
     user_messages: Sequence[Raw] | None = None
     """Set for POST /v1/responses/compact: the messages that its document repeats."""
-    before: Sequence[Raw] = ()
-    """Output items that were made before the turn: the summary of a compacted context."""
-    spent: Usage = Usage()
-    """The tokens that `before` cost."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -50,7 +44,7 @@ class ResponsesAsk(Struct, frozen=True):
     @property
     def stream(self) -> bool:
         """See `Ask.stream`."""
-        return self.request.stream and self.user_messages is None
+        return bool(self.request.body.stream) and self.user_messages is None
 
     def renderer(self, reply: Reply) -> ResponsesStream:
         """See `Ask.renderer`."""
@@ -58,28 +52,12 @@ class ResponsesAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> ResponsesCollector:
         """See `Ask.collector`."""
-        stream = self._stream(reply, recorded=False)
-        if self.user_messages is not None:
-            return CompactionCollector(stream, self.user_messages)
-        return ResponsesCollector(stream)
+        return ResponsesCollector(self._stream(reply, recorded=False), self.user_messages)
 
     def _stream(self, reply: Reply, *, recorded: bool) -> ResponsesStream:
-        request = self.request
-        summary = request.reasoning.summary or request.reasoning.generate_summary
-        shape = Shape(
-            names=self.names,
-            echo=request.echo,
-            sealed=request.includes(REASONING_SEALED),
-            summary=summary not in (None, "none"),
-            logprobs=self.conversation.sampling.logprobs is not None,
-            prefill=request.prefill,
-            compacting=self.sealer is not None,
-            before=self.before,
-            spent=self.spent,
-        )
         if self.sealer is not None:
-            return CompactionStream(reply, shape, self.sealer, recorded=recorded)
-        return ResponsesStream(reply, shape, recorded=recorded)
+            return CompactionStream(reply, self.shape, self.sealer, recorded=recorded)
+        return ResponsesStream(reply, self.shape, recorded=recorded)
 
 
 def understand(
@@ -109,14 +87,22 @@ def understand(
     items.read(*conversation.resolved(request.items, request.kinds, resolve), "input")
     items.close()
     built = conversation.build(request, headers, tools, items)
-    return ResponsesAsk(
-        request,
-        conversation.request_summary(built) if compacting else built,
-        [*tools.dropped, *items.notes],
-        tools.names,
-        truncate=body.truncation == "auto",
-        sealer=sealer if compacting else None,
+    if compacting:
+        built = conversation.request_summary(built)
+    else:
+        sealer = None
+    summary = request.reasoning.summary or request.reasoning.generate_summary
+    shape = Shape(
+        names=tools.names,
+        echo=request.echo,
+        sealed=REASONING_SEALED in (body.include or ()),
+        summary=summary not in (None, "none"),
+        logprobs=built.sampling.logprobs is not None,
+        prefill=request.prefill,
+        compacting=sealer is not None,
     )
+    notes = [*tools.dropped, *items.notes]
+    return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
 
 
 class Responses:
@@ -135,8 +121,8 @@ class Responses:
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
         """Converts a request where nothing is stored. Raises Invalid."""
         request = self.decode(body)
-        if request.previous_response_id is not None:
-            raise previous_not_found(request.previous_response_id)
+        if request.body.previous_response_id is not None:
+            raise previous_not_found(request.body.previous_response_id)
         return self.understand(request, headers)
 
     def count_body(self, tokens: int) -> bytes:

@@ -1,14 +1,14 @@
 """Errors of this API: failed validations in OpenAI's wording, and the `error` of a response that failed."""
 
 import math
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Raw
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.base import ErrorReply
-from services.frontend.apis.common.openai_wording import explainer
+from services.frontend.apis.common.openai_wording import explainer, out_of_range
 from services.frontend.apis.common.shared_errors import openai_error, openai_reply
 from services.frontend.apis.responses import wire
 
@@ -57,15 +57,13 @@ def previous_not_found(name: str) -> Invalid:
     )
 
 
-def out_of_range(name: str, value: float, bound: int, side: Literal["min", "max"]) -> Invalid:
-    """The error for a number below its minimum or above its maximum."""
+def check_range(name: str, value: float, low: int, high: int | None) -> None:
+    """Raises Invalid for a number below its minimum or above its maximum."""
     kind = "integer" if isinstance(value, int) else "decimal"
-    where, sign = ("below", ">=") if side == "min" else ("above", "<=")
-    return Invalid(
-        f"Invalid '{name}': {kind} {where} {side}imum value. Expected a value {sign} {bound}, but got {value} instead.",
-        param=name,
-        code=f"{kind}_{where}_{side}_value",
-    )
+    if value < low:
+        raise out_of_range(name, kind, ">=", str(low), value)
+    if high is not None and value > high:
+        raise out_of_range(name, kind, "<=", str(high), value)
 
 
 def _literals(hint: Any) -> list[str]:

@@ -1,20 +1,37 @@
-"""Accepts requests: fetches the stored responses and items that a request names, and converts it to a conversation."""
+"""Accepts requests: fetches the stored responses and items that a request names, and converts it to a conversation.
 
-from collections.abc import Mapping
+A conversation over the threshold of `context_management` is compacted before it is answered: a separate turn writes a
+summary of the whole conversation. The request is then answered with the instructions, the summary and the user's last
+message for a history. The `compaction` item is the first item of the answer; for the client and in a chain it stands
+for everything before it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
 
+from schemas.errors import raised
+from schemas.events import Usage
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.answer.document import Status
 from services.frontend.apis.responses.answer.stream import ResponsesStream
-from services.frontend.apis.responses.compaction import Compactor, SealerOf, instructions
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
-from services.frontend.apis.responses.request.body import ResponsesRequest, given
+from services.frontend.apis.responses.errors import convert
+from services.frontend.apis.responses.live.runner import Emitter, Runner
+from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
+from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.store.chain import Histories, items_of
 from services.frontend.apis.responses.store.input_items import stored_items
 from services.frontend.apis.responses.store.record import StoredResponse, json_size
 from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
 from services.frontend.http.middleware import RequestContext
+from services.frontend.pipeline.interfaces import TurnGateway
+
+SealerOf = Callable[[str], TextSealer]
+"""Returns the sealer for a model by the name that a client has for it."""
+_INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
+_managed = msgspec.json.Decoder(list[wire.ManagedContext] | None)
 
 
 class AcceptedRequest(Struct, frozen=True):
@@ -51,12 +68,12 @@ class AcceptedRequest(Struct, frozen=True):
             response=Raw(msgspec.json.encode(document)),
             status=document["status"],
             tenant=self.tenant,
-            previous=request.previous_response_id,
+            previous=request.body.previous_response_id,
             input=self.items(),
             output=output,
             events=b"" if owner else stream.recording(),
-            background=request.background,
-            context=None if self.context is None else [*self.context, *output[len(self.ask.before) :]],
+            background=bool(request.body.background),
+            context=None if self.context is None else [*self.context, *output[len(self.ask.shape.before) :]],
             owner=owner,
         )
 
@@ -64,11 +81,14 @@ class AcceptedRequest(Struct, frozen=True):
 class Intake:
     """Accepts requests."""
 
-    def __init__(self, dialect: Responses, histories: Histories, sealer_of: SealerOf, compactor: Compactor) -> None:
+    def __init__(
+        self, dialect: Responses, histories: Histories, sealer_of: SealerOf, runner: Runner, gateway: TurnGateway
+    ) -> None:
         self.histories = histories
         self._dialect = dialect
         self._sealer_of = sealer_of
-        self._compactor = compactor
+        self._runner = runner
+        self._gateway = gateway
 
     async def accept(
         self,
@@ -83,7 +103,7 @@ class Intake:
         """Converts a request. Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
         where a store does not answer. `histories`: where to look instead of the deployment's store."""
         tenant = exchange.tenant
-        previous = request.previous_response_id
+        previous = request.body.previous_response_id
         histories = histories or self.histories
         history = items_of(await histories.chain(previous, tenant)) if previous is not None else []
         references = await histories.items(request.references, tenant) if request.references else {}
@@ -108,11 +128,55 @@ class Intake:
         if counting:
             return accepted
         if accepted.ask.sealer is not None:
-            context = instructions([*history, *accepted.items()])
-            return msgspec.structs.replace(accepted, context=context)
-        if given(request.body.context_management):
-            items = [*history, *accepted.items()]
-            compacted = await self._compactor.compact_over_threshold(accepted.ask, headers, exchange, items)
-            if compacted is not None:
-                return msgspec.structs.replace(accepted, ask=compacted.ask, context=compacted.context)
-        return accepted
+            return msgspec.structs.replace(accepted, context=instructions([*history, *accepted.items()]))
+        threshold = compact_threshold(request)
+        if threshold is None or request.prefill or await self._gateway.count(accepted.ask.conversation) < threshold:
+            return accepted
+        items = [*history, *accepted.items()]
+        item, spent = await self._summary(request.with_items(items), headers, exchange)
+        context = [*instructions(items), item, *user_messages(items)[-1:]]
+        sealer = self._sealer_of(request.model)
+        ask = self._dialect.understand(request.with_items(context), headers, sealer=sealer)
+        shape = msgspec.structs.replace(ask.shape, before=[item], spent=spent)
+        ask = msgspec.structs.replace(ask, request=request, notes=accepted.ask.notes, shape=shape)
+        return msgspec.structs.replace(accepted, ask=ask, context=context)
+
+    async def _summary(
+        self, request: ResponsesRequest, headers: Mapping[str, str], exchange: RequestContext
+    ) -> tuple[Raw, Usage]:
+        def understood() -> ResponsesAsk:
+            sealer = self._sealer_of(request.model)
+            return self._dialect.understand(request, headers, sealer=sealer, compacting=True)
+
+        ask = await apart(json_size(*request.items), understood)
+        renderer = ask.renderer(self._runner.reply(exchange, request.model))
+        record = self._runner.record()
+        own = self._runner.exchange(exchange)
+        await self._runner.run(ask, renderer, own, record, Emitter(lambda _data: None))
+        if exchange.caller is not None:
+            exchange.caller.spend(record.tokens)
+        if renderer.state.failure is not None:
+            raise raised(renderer.state.failure)
+        (item,) = renderer.state.items
+        return item, record.usage or Usage()
+
+
+def compact_threshold(request: ResponsesRequest) -> int | None:
+    """The prompt size in tokens from which the context is compacted. Raises Invalid."""
+    managed = convert(_managed, request.body.context_management, "context_management") or []
+    return next((entry.compact_threshold for entry in managed if entry.type == "compaction"), None)
+
+
+def instructions(items: Sequence[Raw]) -> list[Raw]:
+    """The items that instruct the model: system and developer messages, tools and settings."""
+    return [
+        item
+        for item, kind in zip(items, item_kinds(items, "history"), strict=True)
+        if kind.type in _INSTRUCTING or kind.role in ("system", "developer")
+    ]
+
+
+def user_messages(items: Sequence[Raw]) -> list[Raw]:
+    """The user's messages among stored items."""
+    kinds = zip(items, item_kinds(items, "history"), strict=True)
+    return [item for item, kind in kinds if kind.type == MESSAGE and kind.role == "user"]

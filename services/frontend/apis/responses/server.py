@@ -1,82 +1,257 @@
-"""Assembles the parts of the stateful Responses API, and ends them with the process."""
+"""The stateful Responses API: assembles its parts, handles `/v1/responses`, and ends what runs with the process."""
 
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import cast
 
+import msgspec
 from aiohttp import web
-from msgspec import Struct
-from structlog.typing import FilteringBoundLogger
+from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.control import ResponseNotice
-from services.frontend.apis.responses.compaction import Compactor, ModelSealer
-from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.intake import Intake
-from services.frontend.apis.responses.live.background import Background
-from services.frontend.apis.responses.live.connections import Connections
+from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError, raised
+from services.frontend.apis.base import Collector, Renderer
+from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.errors import with_own_param
+from services.frontend.apis.responses.intake import AcceptedRequest, Intake, user_messages
+from services.frontend.apis.responses.live.background import Background, Job, send_events, stored_events
 from services.frontend.apis.responses.live.runner import Runner
-from services.frontend.apis.responses.live.socket import Services
+from services.frontend.apis.responses.live.socket import Connections, Services
+from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.truncation import shortened
 from services.frontend.apis.responses.sealing import TextSealer
-from services.frontend.apis.responses.store.chain import Histories
+from services.frontend.apis.responses.store.chain import Histories, items_of
+from services.frontend.apis.responses.store.input_items import integer, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.apis.responses.store.shared import Peers, SharedStore
-from services.frontend.http.sse import StreamLimits
+from services.frontend.apis.responses.store.record import StoredResponse
+from services.frontend.apis.responses.store.shared import SharedStore, Sharing
+from services.frontend.http.bodies import apart, read_body
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.mount import Mount
 from services.frontend.pipeline.interfaces import TurnGateway
-from services.frontend.pipeline.metrics import FrontendMetrics
-from services.frontend.pipeline.turn_server import TurnServer
-from services.runtime.config import FrontendConfig
-from services.runtime.kv import Bucket
 from services.runtime.seal import Sealer
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+CANCEL_POLLS = 20
+CANCEL_POLL_S = 0.1
+"""How often, and how far apart, a response that another process cancels is read again."""
 SETTLE_S = 2.0
 """At the end, for the last writes to the bucket."""
 CLOSING = "This server is shutting down; open a new connection to go on."
 
 
-class Sharing(Struct, frozen=True):
-    """How several frontends share stored responses."""
+class ModelSealer:
+    """Seals with the key that follows from a model's name. Raises NotFound, on first use, where it is not served."""
 
-    bucket: Bucket
-    peers: Peers
+    def __init__(self, gateway: TurnGateway, model: str) -> None:
+        self._gateway = gateway
+        self._model = model
+
+    def seal(self, text: str) -> str:
+        """See `TextSealer.seal`."""
+        return self._sealer.seal(text)
+
+    def open(self, blob: str) -> str | None:
+        """See `TextSealer.open`."""
+        return self._sealer.open(blob)
+
+    @cached_property
+    def _sealer(self) -> Sealer:
+        return Sealer.load(None, self._gateway.resolve(self._model).name)
 
 
 class ResponsesServer:
-    """Everything behind `/v1/responses` except the handlers."""
+    """Everything behind `/v1/responses`."""
 
-    def __init__(
-        self,
-        config: FrontendConfig,
-        gateway: TurnGateway,
-        server: TurnServer,
-        metrics: FrontendMetrics,
-        log: FilteringBoundLogger,
-        *,
-        sharing: Sharing | None = None,
-    ) -> None:
+    def __init__(self, mount: Mount) -> None:
         """Raises OSError where the sealing key cannot be read."""
+        config, gateway = mount.config, mount.gateway
         self.dialect = Responses()
-        self.gateway = gateway
-        self.turns = server
-        self.metrics = metrics
-        self.max_body_bytes = config.max_body_bytes
-        self.limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
-        self._peers = sharing.peers if sharing is not None else None
+        self._turns = mount.server
+        self._sharing = cast(Sharing | None, mount.sharing)
         limits = StoreLimits(config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes)
         self.store = MemoryStore(limits, time.time)
-        if sharing is not None:
-            self.store = SharedStore(limits, time.time, sharing.bucket, sharing.peers, log)
+        if self._sharing is not None:
+            self.store = SharedStore(limits, time.time, self._sharing, mount.log)
         common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
 
         def sealer_of(model: str) -> TextSealer:
             return common or ModelSealer(gateway, model)
 
-        self.runner = Runner(server, gateway, config, metrics, log)
-        compactor = Compactor(self.dialect, self.runner, gateway, sealer_of)
-        self.intake = Intake(self.dialect, Histories(self.store), sealer_of, compactor)
-        owner = sharing.peers.id if sharing is not None else "here"
-        self.background = Background(self.runner, self.store, log, slots=config.max_background, owner=owner)
-        services = Services(self.dialect, self.runner, self.store, self.intake, self.limits, log)
+        self._runner = Runner(mount.server)
+        self._intake = Intake(self.dialect, Histories(self.store), sealer_of, self._runner, gateway)
+        owner = self._sharing.id if self._sharing is not None else "here"
+        self.background = Background(self._runner, self.store, mount.log, slots=config.max_background, owner=owner)
+        services = Services(self.dialect, self._runner, self.store, self._intake, mount.server.limits, mount.log)
         self.connections = Connections(services, config)
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Registers every path."""
+        router.add_post("/v1/responses", _with_own_params(self.create))
+        router.add_get("/v1/responses", self.connections.handle, allow_head=False)
+        router.add_post("/v1/responses/compact", _with_own_params(self.compact))
+        router.add_post("/v1/responses/input_tokens", _with_own_params(self.input_tokens))
+        router.add_get("/v1/responses/{id}", self.retrieve, allow_head=False)
+        router.add_delete("/v1/responses/{id}", self.delete)
+        router.add_post("/v1/responses/{id}/cancel", self.cancel)
+        router.add_get("/v1/responses/{id}/input_items", self.input_items, allow_head=False)
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Creates a response: whole, as a stream, or in the background."""
+        body = await self._decoded(request)
+        if body.body.background:
+            return await self._start(request, body)
+        accepted: AcceptedRequest | None = None
+
+        async def read() -> ResponsesAsk:
+            nonlocal accepted, body
+            accepted = await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT])
+            if not body.store:
+                accepted, body = accepted.without_input(), body.without_input()
+            return accepted.ask
+
+        def keep(answer: Renderer | Collector) -> None:
+            stream = answer.stream if isinstance(answer, ResponsesCollector) else answer
+            if accepted is not None and isinstance(stream, ResponsesStream):
+                self.store.put(accepted.record(stream))
+
+        on_end = keep if body.store else None
+        serve = self._turns.serve
+        try:
+            return await serve(request, self.dialect, read, on_end=on_end)
+        except ContextOverflow as overflow:
+            if accepted is None or not accepted.ask.truncate:
+                raise
+            fitting = await shortened(accepted.ask.conversation, overflow, self._turns.gateway.count)
+            ask = replace(accepted.ask, conversation=fitting)
+
+        async def read_again() -> ResponsesAsk:
+            return ask
+
+        return await serve(request, self.dialect, read_again, on_end=on_end)
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        """Returns a stored response, or its stream after some event."""
+        stream = request.query.get("stream", "").lower() in ("true", "1")
+        number = integer(request.query, "starting_after", 0, None)
+        after = -1 if number is None else number
+        job = self._job(request)
+        if job is not None:
+            if stream:
+                return await send_events(request, job.follow(after), self._turns.limits)
+            return _json(msgspec.json.encode(job.document()))
+        record = await self._record(request)
+        if not stream:
+            return _json(record.response)
+        if record.ended and not record.events:
+            raise Invalid("This response was not streamed, and has no stream to send again.", param="stream")
+        events = stored_events(self.store, record, after)
+        return await send_events(request, events, self._turns.limits)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Deletes a response; one that still runs is cancelled first."""
+        id, tenant = request.match_info["id"], request[REQUEST_CONTEXT].tenant
+        job = self._job(request)
+        if job is not None:
+            self.background.cancel(id)
+            await job.wait()
+        if not await self.store.delete(id, tenant):
+            raise _not_found(id)
+        return _json(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Cancels a background response. One that has ended is returned as it is."""
+        id, job = request.match_info["id"], self._job(request)
+        if job is not None:
+            self.background.cancel(id)
+            return _json((await job.wait()).response)
+        record = await self._record(request)
+        if not record.background:
+            raise Invalid("Cannot cancel a synchronous response.", param="response_id")
+        if not record.ended:
+            self.cancel_elsewhere(id)
+            record = await self._until_ended(record)
+        return _json(record.response)
+
+    async def input_items(self, request: web.Request) -> web.Response:
+        """Lists the items that a response was made from, with the chain before it."""
+        page = page_of(request.query)
+        job = self._job(request)
+        if job is not None:
+            return _json(listed([*job.accepted.history, *job.accepted.items()], page))
+        record = await self._record(request)
+        before: list[Raw] = []
+        if record.previous is not None:
+            try:
+                before = items_of(await self._intake.histories.chain(record.previous, record.tenant))
+            except Invalid:
+                pass  # deleted or expired since
+        return _json(listed([*before, *record.input], page))
+
+    async def input_tokens(self, request: web.Request) -> web.Response:
+        """Counts the tokens of a request's prompt."""
+        body, exchange = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
+        accepted = await self._intake.accept(body, request.headers, exchange, counting=True)
+        tokens = await self._turns.gateway.count(accepted.ask.conversation)
+        exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
+        return _json(self.dialect.count_body(tokens))
+
+    async def compact(self, request: web.Request) -> web.StreamResponse:
+        """Compacts a conversation: its user messages and one sealed summary."""
+        body = await self._decoded(request, counting=True)
+        if body.body.input is None:
+            body.body.input = []  # optional here: an empty conversation is compacted too
+
+        async def read() -> ResponsesAsk:
+            accepted = await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT], compacting=True)
+            return replace(accepted.ask, user_messages=user_messages([*accepted.history, *accepted.items()]))
+
+        return await self._turns.serve(request, self.dialect, read)
+
+    async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
+        exchange = request[REQUEST_CONTEXT]
+        try:
+            data = await read_body(request, self._turns.config.max_body_bytes)
+            return await apart(len(data), lambda: self.dialect.decode(data, counting=counting))
+        except TurnwireError as error:
+            seconds = asyncio.get_running_loop().time() - exchange.started
+            self._turns.metrics.answered("", self.dialect.name, str(error.info.kind), seconds)
+            raise
+
+    async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
+        exchange = request[REQUEST_CONTEXT]
+        accepted = await self._intake.accept(body, request.headers, exchange)
+        reply = self._runner.reply(exchange, body.model)
+        job = self.background.start(accepted, reply, exchange)
+        exchange.note(accepted.ask.notes)
+        if body.body.stream:
+            return await send_events(request, job.follow(-1), self._turns.limits)
+        return _json(msgspec.json.encode(job.document()))
+
+    def _job(self, request: web.Request) -> Job | None:
+        """The response if it runs in the background of this process."""
+        return self.background.find(request.match_info["id"], request[REQUEST_CONTEXT].tenant)
+
+    async def _record(self, request: web.Request) -> StoredResponse:
+        id = request.match_info["id"]
+        record = await self.store.get(id, request[REQUEST_CONTEXT].tenant)
+        if record is None:
+            raise _not_found(id)
+        return record
+
+    async def _until_ended(self, record: StoredResponse) -> StoredResponse:
+        for _ in range(CANCEL_POLLS):
+            await asyncio.sleep(CANCEL_POLL_S)
+            found = await self.store.get(record.id, record.tenant, patient=False)
+            if found is None or found.ended:
+                return found or record
+        return record
 
     def apply_notice(self, notice: ResponseNotice) -> None:
         """Applies a notice of another frontend about a stored response."""
@@ -87,8 +262,8 @@ class ResponsesServer:
 
     def cancel_elsewhere(self, id: str) -> None:
         """Requests that the frontend in which a response runs cancels it."""
-        if self._peers is not None:
-            self._peers.publish_notice(ResponseNotice("cancel", id))
+        if self._sharing is not None:
+            self._sharing.publish_notice(ResponseNotice("cancel", id))
 
     async def drain(self) -> None:
         """Accepts nothing new; returns when background responses have ended and all writes to the store are done."""
@@ -103,6 +278,26 @@ class ResponsesServer:
         """Signal handler of the application's shutdown: ends what still runs."""
         self.connections.drain(CLOSING)
         await self.background.end()
+
+
+def _with_own_params(handler: Handler) -> Handler:
+    """The handler, with errors that name fields as this API does."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except TurnwireError as error:
+            raise raised(with_own_param(error.info)) from error
+
+    return handle
+
+
+def _json(body: bytes | Raw) -> web.Response:
+    return web.Response(body=bytes(body), content_type="application/json")
+
+
+def _not_found(id: str) -> NotFound:
+    return NotFound(f"Response with id '{id}' not found.", param="response_id")
 
 
 RESPONSES: web.AppKey[ResponsesServer] = web.AppKey("responses", ResponsesServer)

@@ -5,7 +5,8 @@ POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat 
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, get_args
 
 import msgspec
 from aiohttp import web
@@ -15,12 +16,13 @@ from msgspec.structs import replace
 from schemas.errors import Invalid, raised
 from schemas.frames import TextReply, unpack_ids
 from services.frontend.apis.base import Operation
-from services.frontend.apis.chat.dialect import Chat
+from services.frontend.apis.chat import wire as chat
+from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.shared_errors import SHARED
-from services.frontend.apis.messages.dialect import Messages
+from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.tokens.sniff import looks_like_chat
+from services.frontend.apis.messages.request import Messages
 from services.frontend.http.bodies import read_body
 from services.frontend.http.mount import Api, Mount
 
@@ -81,7 +83,7 @@ class TokenRoutes:
         if text is None:
             if bytes(fields.messages) == b"null":
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
-            parse = self._chat.parse_prompt if looks_like_chat(body) else self._messages.parse_count
+            parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
             conversation = parse(body, request.headers).conversation
             conversation = replace(conversation, model=self._mount.server.card(conversation.model).name)
         model = self._mount.server.card(fields.model).name
@@ -96,6 +98,46 @@ class TokenRoutes:
             raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
         model = self._mount.server.card(fields.model).name
         return _json({"prompt": _checked(await self._mount.gateway.detokenize(model, fields.tokens)).text or ""})
+
+
+def _tags(union: Any) -> set[str]:
+    return {str(kind.__struct_config__.tag) for kind in get_args(union)}
+
+
+_FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - {*messages.Body.__struct_fields__, "service_tier"}
+_MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
+_ROLES = ("developer", "tool", "function")
+_PARTS = _tags(chat.Part) - _tags(messages.Block)
+_CHOICES = ("function", "custom", "allowed_tools")
+
+
+def _is_chat_body(body: bytes) -> bool:
+    """Whether something in a body with `messages` exists in Chat Completions only, and not in the Messages API. What
+    exists in both means the same in both."""
+    try:
+        request = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    if not isinstance(request, dict):
+        return False
+    if not _FIELDS.isdisjoint(request) or isinstance(request.get("thinking"), bool):
+        return True
+    choice = request.get("tool_choice")
+    if isinstance(choice, str) or (isinstance(choice, dict) and choice.get("type") in _CHOICES):
+        return True
+    if any(tool.get("function") or tool.get("custom") for tool in _objects(request.get("tools"))):
+        return True
+    return any(_is_chat(message) for message in _objects(request.get("messages")))
+
+
+def _is_chat(message: dict[str, Any]) -> bool:
+    if message.get("role") in _ROLES or any(message.get(name) is not None for name in _MEMBERS):
+        return True
+    return any(part.get("type") in _PARTS for part in _objects(message.get("content")))
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
 def _checked(reply: TextReply) -> TextReply:

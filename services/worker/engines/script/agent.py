@@ -101,9 +101,9 @@ def compose(reply: Reply, view: Prompt, family: Family) -> str:
         return reasoning[len(opening) :] + body
     forced = [body, *(family.write_call(tool.name, _least(tool.schema)) for tool in view.tools)]
     for text in forced:
-        shared = _overlap(opening, text)
-        if shared >= _OVERLAP_CHARS:
-            return text[shared:]
+        for shared in range(min(len(opening), len(text)), _OVERLAP_CHARS - 1, -1):
+            if opening.endswith(text[:shared]):
+                return text[shared:]
     return body
 
 
@@ -157,11 +157,3 @@ def _title(view: Prompt) -> str:
 def _least(schema: dict[str, Any]) -> dict[str, Any]:
     value = instance({**schema, "type": "object"}, "")
     return value if isinstance(value, dict) else {}
-
-
-def _overlap(opening: str, text: str) -> int:
-    """The length of the longest end of `opening` that `text` begins with."""
-    for length in range(min(len(opening), len(text)), 0, -1):
-        if opening.endswith(text[:length]):
-            return length
-    return 0

@@ -12,42 +12,36 @@ def instance(schema: dict[str, Any], text: str) -> Any:
     Covers types, required properties, constants, enums, bounds, lengths, alternatives and local references, but neither
     patterns nor formats.
     """
-    return _instance(schema, text, schema, _DEPTH)
 
+    def value_of(node: Any, depth: int) -> Any:
+        if not isinstance(node, dict) or depth == 0:
+            return None
+        if "$ref" in node:
+            return value_of(_resolve(node["$ref"], schema), depth - 1)
+        if "const" in node:
+            return node["const"]
+        if node.get("enum"):
+            return node["enum"][0]
+        if alternatives := node.get("anyOf") or node.get("oneOf"):
+            return value_of(alternatives[0], depth - 1)
+        if parts := node.get("allOf"):
+            merged = {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
+            return value_of({**merged, **{k: v for k, v in node.items() if k != "allOf"}}, depth - 1)
+        kind = node.get("type", "object" if "properties" in node else "string")
+        if isinstance(kind, list):
+            kind = next((name for name in kind if name != "null"), "null")
+        if kind == "object":
+            properties = node.get("properties") or {}
+            return {name: value_of(properties.get(name, {}), depth - 1) for name in node.get("required") or []}
+        if kind == "array":
+            return [value_of(node.get("items", {}), depth - 1) for _ in range(node.get("minItems", 0))]
+        if kind in {"integer", "number"}:
+            return _number(node)
+        if kind == "boolean":
+            return False
+        return None if kind == "null" else text[: node.get("maxLength")].ljust(node.get("minLength", 0), ".")
 
-def _instance(schema: Any, text: str, root: dict[str, Any], depth: int) -> Any:
-    if not isinstance(schema, dict) or depth == 0:
-        return None
-    if "$ref" in schema:
-        return _instance(_resolve(schema["$ref"], root), text, root, depth - 1)
-    if "const" in schema:
-        return schema["const"]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    for key in ("anyOf", "oneOf"):
-        if schema.get(key):
-            return _instance(schema[key][0], text, root, depth - 1)
-    if schema.get("allOf"):
-        merged = {name: value for part in schema["allOf"] if isinstance(part, dict) for name, value in part.items()}
-        return _instance({**merged, **{k: v for k, v in schema.items() if k != "allOf"}}, text, root, depth - 1)
-    return _typed(schema, text, root, depth)
-
-
-def _typed(schema: dict[str, Any], text: str, root: dict[str, Any], depth: int) -> Any:
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = next((name for name in kind if name != "null"), "null")
-    if kind == "object":
-        properties = schema.get("properties") or {}
-        names = schema.get("required") or []
-        return {name: _instance(properties.get(name, {}), text, root, depth - 1) for name in names}
-    if kind == "array":
-        return [_instance(schema.get("items", {}), text, root, depth - 1) for _ in range(schema.get("minItems", 0))]
-    if kind in {"integer", "number"}:
-        return _number(schema)
-    if kind == "boolean":
-        return False
-    return None if kind == "null" else text[: schema.get("maxLength")].ljust(schema.get("minLength", 0), ".")
+    return value_of(schema, _DEPTH)
 
 
 def _number(schema: dict[str, Any]) -> float:

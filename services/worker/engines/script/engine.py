@@ -8,13 +8,13 @@ for the same token at the same place; structured output (`guided`) is the agent'
 """
 
 import asyncio
-import heapq
 import os
 import time
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from math import exp, log
+from operator import itemgetter
 from pathlib import Path
 from threading import Condition
 from typing import TypeVar
@@ -68,11 +68,8 @@ class _Stream:
     resumed: int
     logprobs: int | None
     turn: OpenTurn
-    put: Callable[[Delta], None]
     put_running: Callable[[Delta], None]
     """The sink's own `put`, for steps that end nothing and come only while the turn runs."""
-    waiting: bool = False
-    running: bool = False
     delay_us: int = 0
     burst: int = 1
     mark: str = "-"
@@ -96,12 +93,10 @@ class ScriptEngine:
         self._turns = OpenTurns("script")
         self._ticker: Ticker[_Stream] = Ticker(self._step)
         self._cache = HeldBlocks(max(1, self._capacity // BLOCK_TOKENS))
-        self._waiting: list[tuple[int, int, _Stream]] = []
-        self._order = count()
-        self._queued = 0
-        self._running = 0
+        self._waiting: list[tuple[int, _Stream]] = []
+        """(-priority, turn), the next one first."""
+        self._running: set[_Stream] = set()
         self._writing: set[asyncio.Task[None]] = set()
-        self._kv_held = 0
         self._prefill_free_us = 0
         self._marks = -1
         self._source: OutputSource
@@ -124,7 +119,11 @@ class ScriptEngine:
         if path is None:
             raise FileNotFoundError(f"{config.model} has no tokenizer.json")
         tokenizer = Tokenizer.from_file(str(path))
-        scripts, request_mode = _read_scripts(config.script_dir), config.script_mode == "request"
+        request_mode = config.script_mode == "request"
+        scripts: dict[str, Script] = {}
+        for path in sorted(Path(config.script_dir).iterdir()) if config.script_dir else []:
+            if path.is_file():
+                scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
         # Detection starts a process that imports transformers, which takes seconds: here, or else on the thread of the
         # first turn that needs it, while others wait for the result.
         detected: Callable[[], Family] = cached({}, condition=Condition())(lambda: _family(config))
@@ -158,7 +157,6 @@ class ScriptEngine:
             resumed=request.resumed,
             logprobs=request.sampling.logprobs,
             turn=turn,
-            put=turn.put,
             put_running=sink.put,
         )
         try:
@@ -189,19 +187,18 @@ class ScriptEngine:
     def _enqueue(self, stream: _Stream, priority: int, directive: PlayDirective, playback: Playback) -> None:
         delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
         stream.playback, stream.ids, stream.delay_us = playback, playback.ids, round(delay_ms * 1000)
-        stream.burst, stream.mark, stream.waiting = directive.burst, directive.id, True
-        self._queued += 1
-        heapq.heappush(self._waiting, (-priority, next(self._order), stream))
+        stream.burst, stream.mark = max(1, directive.burst), directive.id
+        insort(self._waiting, (-priority, stream), key=itemgetter(0))
         self._admit()
 
     def load(self) -> Load:
         """See `Engine.load`."""
         return Load(
-            running=self._running,
-            waiting=self._queued,
+            running=len(self._running),
+            waiting=len(self._waiting),
             slots=self._config.slots,
             queue_limit=self._config.queue_limit,
-            kv_used=min(1.0, self._kv_held / self._capacity),
+            kv_used=min(1.0, sum(one.prompt_tokens + one.pos for one in self._running) / self._capacity),
         )
 
     def healthy(self) -> bool:
@@ -220,14 +217,9 @@ class ScriptEngine:
 
     def _admit(self) -> None:
         """Gives free slots to waiting turns: prefill now, the first token when it is done."""
-        while self._waiting and self._running < self._config.slots and not self._turns.over:
-            _, _, stream = heapq.heappop(self._waiting)
-            if not stream.waiting:
-                continue
-            self._queued -= 1
-            self._running += 1
-            stream.waiting, stream.running = False, True
-            self._kv_held += stream.prompt_tokens
+        while self._waiting and len(self._running) < self._config.slots and not self._turns.over:
+            _, stream = self._waiting.pop(0)
+            self._running.add(stream)
             # The last token is always computed: without it there is nothing to decode from.
             held = min(self._cache.match(stream.keys), (stream.prompt_tokens - 1) // BLOCK_TOKENS)
             self._cache.use(stream.keys[:held])
@@ -247,9 +239,8 @@ class ScriptEngine:
         try:
             end = stream.pos + stream.burst
             if end >= stream.plain_until:
-                return self._full_step(stream, now) if stream.running else None
+                return self._full_step(stream, now) if stream in self._running else None
             ids = stream.ids[stream.pos : end]
-            self._kv_held += end - stream.pos
             stream.pos = end
             stream.put_running(Delta(ids))
             delay = stream.delay_us
@@ -278,7 +269,6 @@ class ScriptEngine:
         ids = playback.ids[stream.pos : end]
         stream.pos = end
         stream.plain_until = ahead if stream.logprobs is None else 0
-        self._kv_held += len(ids)
         delta = Delta(ids, cached=stream.cached)
         stream.cached = None
         if stream.logprobs is not None:
@@ -291,10 +281,12 @@ class ScriptEngine:
             if stream.logprobs is not None and delta.stop_id is not None:
                 at, size = stream.resumed + end, self._vocabulary_size
                 delta.stop_logprobs = synthetic_logprobs(delta.stop_id, at, stream.logprobs, size)
-        if first and stream.running:
+        if first:
             self._afterwards(self._cache.use, stream.keys)
-        stream.put(delta)
-        return aligned(now, stream.delay_us) if stream.running and stream.delay_us else NOW if stream.running else None
+        stream.turn.put(delta)
+        if stream not in self._running:
+            return None
+        return aligned(now, stream.delay_us) if stream.delay_us else NOW
 
     def _interrupt(self, stream: _Stream, action: Action, now: int) -> int | None:
         """An action that no token follows in this step."""
@@ -317,15 +309,11 @@ class ScriptEngine:
 
     def _release(self, stream: _Stream) -> None:
         """The turn has ended: its slot is free, its tokens stay in the cache."""
-        if stream.waiting:
-            stream.waiting = False
-            self._queued -= 1
-        if not stream.running:
+        if stream not in self._running:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not stream]
             return
-        stream.running = False
+        self._running.remove(stream)
         stream.plain_until = 0
-        self._running -= 1
-        self._kv_held -= stream.prompt_tokens + stream.pos
         if stream.pos:
             self._afterwards(self._keep, stream)
         self._admit()
@@ -353,14 +341,6 @@ def synthetic_logprobs(token: int, at: int, top: int, vocabulary: int) -> list[t
     rest = log((1.0 - chance) * (1.0 - exp(-_FALL)))
     others = [(token + 1 + n * 7) % vocabulary for n in range(min(top, max(vocabulary // 7 - 1, 0)))]
     return [(token, log(chance)), *((other, rest - _FALL * n) for n, other in enumerate(others))]
-
-
-def _read_scripts(folder: str | None) -> dict[str, Script]:
-    scripts: dict[str, Script] = {}
-    for path in sorted(Path(folder).iterdir()) if folder else []:
-        if path.is_file():
-            scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
-    return scripts
 
 
 def _family(config: WorkerConfig) -> Family:

@@ -7,7 +7,6 @@ from functools import cache, lru_cache
 
 from tokenizers import Tokenizer
 
-from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from services.families import Family
 from services.worker.engine import EngineRequest
@@ -56,8 +55,8 @@ class OutputSource:
         # Decoding 160 tokens costs 200 us. Where a token's text does not depend on its neighbours, joining costs 10.
         self._piece = cache(lambda token: self._decode([token]))
         self._by_pieces = "".join(map(self._piece, self._encode(_EXAMPLE))) == _EXAMPLE
-        self._compiled = lru_cache(_COMPILED)(self._compile_named)
-        self._played = lru_cache(_COMPILED)(self._play_named)
+        compiled = lru_cache(_COMPILED)
+        self._compiled = compiled(lambda name, n: compile_script(scripts[name], self._encode, self._prose, n))
 
     def named(self, request: EngineRequest) -> tuple[PlayDirective, Playback] | None:
         """The script that the prompt's tail names; None if it names none. Quick. Raises Invalid for an unknown
@@ -72,7 +71,7 @@ class OutputSource:
         if directive.name not in self._scripts:
             known = ", ".join(sorted(self._scripts))
             raise Invalid(f"there is no script {directive.name!r}; there are: {known}", param="prompt")
-        return directive, self._play(directive, request)
+        return directive, self._perform(self._compiled(directive.name, directive.n), request)
 
     def written(self, request: EngineRequest) -> Playback:
         """The output that the prompt brings, in request mode, or the agent's reply. Milliseconds on long prompts.
@@ -82,9 +81,11 @@ class OutputSource:
         prompt = self._decode(request.token_ids[: len(request.token_ids) - request.resumed])
         brought = self._brought(prompt) if self._request_mode else None
         script: Script = parse_inline(brought) if brought is not None else [act(prompt, self._family(), request.guided)]
-        compiled = compile_script(script, self._encode, self._prose)
+        return self._perform(compile_script(script, self._encode, self._prose), request)
+
+    def _perform(self, script: Compiled, request: EngineRequest) -> Playback:
         sampling, stops = request.sampling, request.stop_ids
-        return perform(compiled, sampling, stops, self._eos_ids, self._prose, resumed=request.resumed)
+        return perform(script, sampling, stops, self._eos_ids, self._prose, resumed=request.resumed)
 
     def _directive(self, tail: Sequence[int]) -> PlayDirective | None:
         return find_directive("".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail))
@@ -96,23 +97,6 @@ class OutputSource:
         if not turns:
             return None
         return str(turns[view.answers]) if view.answers < len(turns) else compose(_OVER, view, self._family())
-
-    def _compile_named(self, name: str, n: int) -> Compiled:
-        return compile_script(self._scripts[name], self._encode, self._prose, n)
-
-    def _play(self, directive: PlayDirective, request: EngineRequest) -> Playback:
-        sampling, stops = request.sampling, tuple(request.stop_ids)
-        limit = sampling.max_tokens or 0
-        if not sampling.min_tokens and any(token in stops for token in self._eos_ids):
-            # The script ends by itself: limits beyond its end, which differ from prompt to prompt, all mean the same.
-            limit = min(limit, len(self._compiled(directive.name, directive.n).ids) + 1)
-        return self._played((directive.name, directive.n), (limit, sampling.min_tokens), stops, request.resumed)
-
-    def _play_named(
-        self, script: tuple[str, int], limits: tuple[int, int | None], stops: tuple[int, ...], resumed: int
-    ) -> Playback:
-        sampling = Sampling(max_tokens=limits[0], min_tokens=limits[1])
-        return perform(self._compiled(*script), sampling, stops, self._eos_ids, self._prose, resumed=resumed)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -13,8 +13,9 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from itertools import chain, cycle, repeat
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
+import msgspec
 from msgspec import Struct
 
 from schemas.conversation import Sampling
@@ -31,12 +32,8 @@ PROSE = (
     "are here to be counted, and when they come to their end they begin again. "
 )
 """What `fill` is made of."""
-_TEXT_ACTIONS = {"mark", "fail", "die", "silence"}
-_JSON_NUMBERS: dict[str, tuple[ActionKind, Callable[[Any], float]]] = {
-    "pause_ms": ("pause", float),
-    "delay_ms": ("delay", float),
-    "burst": ("burst", int),
-}
+_TEXT_ACTIONS: frozenset[ActionKind] = frozenset(("mark", "fail", "die", "silence"))
+_JSON_KINDS = {"pause_ms": "pause", "delay_ms": "delay"} | {kind: kind for kind in ("burst", "fill", *_TEXT_ACTIONS)}
 
 
 class Fill(Struct, frozen=True):
@@ -57,7 +54,7 @@ Part: TypeAlias = str | Fill | Action
 Script: TypeAlias = list[Part]
 
 
-class PlayDirective(Struct, frozen=True):
+class PlayDirective(Struct, frozen=True, rename={"delay_ms": "delay"}):
     """`[[play NAME n=512 delay=10 burst=1 id=x]]`: which script, and how."""
 
     name: str
@@ -90,22 +87,14 @@ _INLINE = re.compile(r"\[\[(fill|pause|delay|burst|mark|fail|die|silence)(?: ([^
 
 def find_directive(text: str) -> PlayDirective | None:
     """The last play directive of `text`. Raises Invalid if it is malformed."""
-    at, found = text.rfind("[[play "), None
-    while at >= 0 and (found := _PLAY.match(text, at)) is None:
-        at = text.rfind("[[play ", 0, at)
-    if found is None:
+    found = _PLAY.findall(text)
+    if not found:
         return None
-    name, options = found.groups()
-    given = dict(option.split("=", 1) for option in options.split())
+    name, options = found[-1]
     try:
-        return PlayDirective(
-            name,
-            n=int(given.get("n", 16)),
-            delay_ms=float(given["delay"]) if "delay" in given else None,
-            burst=max(1, int(given.get("burst", 1))),
-            id=given.get("id", "-"),
-        )
-    except ValueError as error:
+        options = dict(option.split("=", 1) for option in options.split())
+        return msgspec.convert({**options, "name": name}, PlayDirective, strict=False)
+    except msgspec.ValidationError as error:
         raise Invalid(f"play directive: {error}", param="prompt") from None
 
 
@@ -133,7 +122,11 @@ def parse_inline(text: str) -> Script:
     parts: Script = []
     end = 0
     for found in _INLINE.finditer(text):
-        parts += [text[end : found.start()], _inline(found[1], (found[2] or "").strip())]
+        kind, value = found[1], (found[2] or "").strip()
+        try:
+            parts += [text[end : found.start()], _action(kind, value)]
+        except ValueError:
+            raise Invalid(f"[[{kind} {value}]] needs a number", param="prompt") from None
         end = found.end()
     return [part for part in (*parts, text[end:]) if part != ""]
 
@@ -205,20 +198,15 @@ def _part(item: Any) -> Part:
     if not isinstance(item, dict) or len(item) != 1:
         raise ValueError(f"a part is a text or an object with one key, not {item!r}")
     ((key, value),) = item.items()
-    if key == "fill":
-        return Fill(None if value == "n" else int(value))
-    if key in _JSON_NUMBERS:
-        kind, number = _JSON_NUMBERS[key]
-        return Action(kind, number(value))
-    if key in _TEXT_ACTIONS:
-        return Action(key, text=str(value))
-    raise ValueError(f"unknown part {key!r}")
+    if key not in _JSON_KINDS:
+        raise ValueError(f"unknown part {key!r}")
+    return Fill() if item == {"fill": "n"} else _action(_JSON_KINDS[key], value)
 
 
-def _inline(kind: str, value: str) -> Part:
+def _action(kind: str, value: Any) -> Fill | Action:
+    """Raises ValueError or TypeError for a value that must be a number and is not."""
+    if kind == "fill":
+        return Fill(int(value))
     if kind in _TEXT_ACTIONS:
-        return Action(kind, text=value)  # type: ignore[arg-type]
-    try:
-        return Fill(int(value)) if kind == "fill" else Action(kind, float(value))  # type: ignore[arg-type]
-    except ValueError:
-        raise Invalid(f"[[{kind} {value}]] needs a number", param="prompt") from None
+        return Action(kind, text=str(value))
+    return Action(cast(ActionKind, kind), float(value))

@@ -123,6 +123,8 @@ class Progress:
         """How many tokens have come out."""
         self.finished = False
         """The library has ended this request."""
+        self.host_logprobs: Mapping[int, list[tuple[int, float]]] | None = None
+        """By output index, with alternatives, in place of the library's own."""
 
     @property
     def max_new_tokens(self) -> int:
@@ -134,17 +136,8 @@ class Progress:
         """For the library: -1 is no token; an empty list would mean the model's own end tokens."""
         return sorted(self._stops) or [-1]
 
-    def take(
-        self,
-        generated: Sequence[int],
-        logprobs: Sequence[float],
-        cached: int | None,
-        host_logprobs: Mapping[int, list[tuple[int, float]]] | None = None,
-    ) -> Delta:
-        """What is new. The library reports no reason for an end: it is the stop token at the end, else the limit.
-
-        `host_logprobs`: by output index, with alternatives, in place of the library's own.
-        """
+    def take(self, generated: Sequence[int], logprobs: Sequence[float], cached: int | None) -> Delta:
+        """What is new. The library reports no reason for an end: it is the stop token at the end, else the limit."""
         if self._limit == 0:
             return Delta(cached=cached, finish=FinishReason.LENGTH if self.finished else None)
         ids = list(generated[self.taken :])
@@ -153,10 +146,9 @@ class Progress:
             delta.finish = FinishReason.LENGTH
             if ids and ids[-1] in self._stops:
                 delta.finish, delta.stop_id = FinishReason.STOP, ids.pop()
-        if self._wants_logprobs and host_logprobs is not None:
-            unknown = LOWEST_LOGPROB
-            delta.logprobs = [host_logprobs.get(self.taken + n, [(token, unknown)]) for n, token in enumerate(ids)]
-            delta.stop_logprobs = host_logprobs.get(self.taken + len(ids)) if delta.stop_id is not None else None
+        if self._wants_logprobs and (found := self.host_logprobs) is not None:
+            delta.logprobs = [found.get(self.taken + n, [(token, LOWEST_LOGPROB)]) for n, token in enumerate(ids)]
+            delta.stop_logprobs = found.get(self.taken + len(ids)) if delta.stop_id is not None else None
         elif self._wants_logprobs:
             chosen = logprobs[self.taken :]
             delta.logprobs = [[(token, value)] for token, value in zip(ids, chosen, strict=False)]

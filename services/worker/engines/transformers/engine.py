@@ -12,7 +12,7 @@ the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -59,7 +59,6 @@ class TransformersEngine:
         self._watcher: asyncio.Task[None] | None = None
         self._manager: Any = None
         self._rows: Any = None
-        self._guides: Any = None
         self._own: Sampling
         """The model's defaults."""
         self._info: EngineInfo
@@ -76,7 +75,7 @@ class TransformersEngine:
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
-        self._rows, self._guides = loaded.rows, loaded.guides
+        self._rows = loaded.rows
         self._watcher = asyncio.create_task(self._watch())
         try:
             await self._decode_one()
@@ -148,14 +147,14 @@ class TransformersEngine:
     def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> bool:
         """Submits the request. False: the library takes nothing any more."""
         arguments: dict[str, Any] = {}
-        host_logprobs: Mapping[int, list[tuple[int, float]]] | None = None
         if self._args.mode == "sampling":
             sampling = with_defaults(request.sampling, self._own)
             seed = None if sampling.logprobs is None else random.randrange(MAX_SEED)
             arguments = row_arguments(sampling, seed)
-            host_logprobs = self._open_row(key, request, sampling)
+            if self._rows is not None:
+                progress.host_logprobs = self._rows.open(key, request, sampling)
         # The handler first: outputs that come before it land in a shared queue, and the turn would hang.
-        self._manager.register_result_handler(key, self._callback(key, turn, progress, host_logprobs))
+        self._manager.register_result_handler(key, self._callback(key, turn, progress))
         added = self._manager.add_request(
             list(request.token_ids),
             request_id=key,
@@ -166,24 +165,7 @@ class TransformersEngine:
         )
         return added is not None
 
-    def _open_row(
-        self, key: str, request: EngineRequest, sampling: Sampling
-    ) -> Mapping[int, list[tuple[int, float]]] | None:
-        """Opens the row of a request that needs one; returns where its log probabilities will be. Raises Invalid."""
-        if self._rows is None:
-            return None
-        from services.worker.engines.transformers.rows import Row, needs_row
-
-        guide = self._guides.open(request.guided) if request.guided is not None and self._guides is not None else None
-        if not needs_row(sampling, guide is not None):
-            return None
-        row = Row(request, sampling, guide)
-        self._rows.open(key, row)
-        return row.logprobs
-
-    def _callback(
-        self, key: str, turn: OpenTurn, progress: Progress, host_logprobs: Mapping[int, list[tuple[int, float]]] | None
-    ) -> Callable[[Any], None]:
+    def _callback(self, key: str, turn: OpenTurn, progress: Progress) -> Callable[[Any], None]:
         def deliver(output: Any) -> None:
             # Nothing may be raised here: all outputs of a step are delivered in one go, and the others would be lost.
             try:
@@ -193,7 +175,7 @@ class TransformersEngine:
                 elif not turn.ended:
                     before = progress.taken
                     cached = None if before else self._cached.pop(key, 0)
-                    delta = progress.take(output.generated_tokens, output.logprobs, cached, host_logprobs)
+                    delta = progress.take(output.generated_tokens, output.logprobs, cached)
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:
@@ -241,13 +223,7 @@ class TransformersEngine:
     def _load(self) -> Loaded:
         """On a thread of its own: up to the running generation thread."""
         loaded = load_model(self._config, self._args)
-        self._observe(loaded.manager.batch_processor.cache)
-        loaded.manager.current_batch = 0
-        loaded.manager.start()
-        return loaded
-
-    def _observe(self, cache: Any) -> None:
-        """Records how much of a prompt the library found in its cache: only its own search reports it."""
+        manager, cache = loaded.manager, loaded.manager.batch_processor.cache
         search = cache.search_prefix_match
 
         def observed(request_id: str, prompt_ids: list[int]) -> int:
@@ -255,4 +231,7 @@ class TransformersEngine:
             self._cached[request_id] = found
             return found
 
-        cache.search_prefix_match = observed
+        cache.search_prefix_match = observed  # only the search reports how much of a prompt is in the cache
+        manager.current_batch = 0
+        manager.start()
+        return loaded

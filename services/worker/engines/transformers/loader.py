@@ -26,8 +26,6 @@ class Loaded(Struct, frozen=True):
     info: EngineInfo
     rows: Any = None
     """`rows.Rows`, where tokens are sampled and steps run without CUDA graphs."""
-    guides: Any = None
-    """`guide.Guides`, where there are rows and llguidance is installed."""
 
 
 def load_model(config: WorkerConfig, args: EngineArgs) -> Loaded:
@@ -47,19 +45,18 @@ def load_model(config: WorkerConfig, args: EngineArgs) -> Loaded:
     window = config.max_model_len or facts.window or DEFAULT_WINDOW
     kv_tokens = config.kv_tokens
     if kv_tokens is None and device.type == "cpu":
-        kv_tokens = cpu_kv_tokens(_kv_bytes_per_token(model), _free_memory(), window)
+        free_memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        kv_tokens = cpu_kv_tokens(_kv_bytes_per_token(model), free_memory, window)
     manager, rows = _manager(model, config, args, kv_tokens)
     # Makes the cache and captures CUDA graphs here, where an exception reaches the caller.
     manager.warmup()
     info = _describe(manager, facts, config, args, window)
-    if rows is None:
-        return Loaded(manager, facts, info)
-    from services.worker.engines.transformers.guide import load_guides
-    from services.worker.engines.transformers.rows import FEATURES
+    if rows is not None:
+        from services.worker.engines.transformers.guide import load_guides
 
-    guides = load_guides(config.model, info.vocab_size or 0, trust_remote_code=config.trust_remote_code)
-    features = info.features | FEATURES | ({"guided"} if guides is not None else set())
-    return Loaded(manager, facts, replace(info, features=frozenset(features)), rows, guides)
+        rows.guides = load_guides(config.model, info.vocab_size or 0, trust_remote_code=config.trust_remote_code)
+        info = replace(info, features=info.features | rows.features)
+    return Loaded(manager, facts, info, rows)
 
 
 def _model(torch: Any, transformers: Any, config: WorkerConfig, args: EngineArgs, device: Any) -> Any:
@@ -152,7 +149,3 @@ def _kv_bytes_per_token(model: Any) -> int:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * config.num_hidden_layers * heads * width * model.dtype.itemsize)
-
-
-def _free_memory() -> int:
-    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

@@ -12,15 +12,10 @@ import torch
 
 from schemas.conversation import Sampling
 from services.worker.engine import EngineRequest, required_features
-from services.worker.engines.transformers.guide import Guide
+from services.worker.engines.transformers.guide import Guide, Guides
 from services.worker.engines.transformers.sampler import Column
 
 FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
-
-
-def needs_row(sampling: Sampling, guided: bool) -> bool:
-    """Whether a request needs any of this."""
-    return guided or any(feature in FEATURES for _, feature in required_features(sampling))
 
 
 class Row:
@@ -87,14 +82,24 @@ class Rows:
 
     def __init__(self) -> None:
         self._open: dict[str, Row] = {}
+        self.guides: Guides | None = None
         self.step: list[tuple[int, Row]] = []
         """Place in the batch and row, of the requests that have one."""
         self.raw: dict[int, torch.Tensor] = {}
         """Log probabilities before anything was changed, for rows that report them."""
 
-    def open(self, key: str, row: Row) -> None:
-        """Adds a request's row."""
-        self._open[key] = row
+    @property
+    def features(self) -> frozenset[str]:
+        """What they add to the engine."""
+        return FEATURES if self.guides is None else FEATURES | {"guided"}
+
+    def open(self, key: str, request: EngineRequest, sampling: Sampling) -> dict[int, list[tuple[int, float]]] | None:
+        """Adds a row for a request that needs one; returns where its log probabilities will be. Raises Invalid."""
+        guide = self.guides.open(request.guided) if request.guided is not None and self.guides is not None else None
+        if guide is None and not any(feature in FEATURES for _, feature in required_features(sampling)):
+            return None
+        row = self._open[key] = Row(request, sampling, guide)
+        return row.logprobs
 
     def close(self, key: str) -> None:
         """The request has ended."""

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
+from services.worker.engines.transformers.adapter import MAX_SEED
+
 GREEDY = -1
 """As `pick`: the most likely token, the lowest id among equals, as `argmax` and `model.generate` choose."""
 FREE = 0
 """As `pick`: the engine's own random numbers."""
-MAX_SEED = 2**31 - 1
 
 _NEUTRAL: dict[str, float] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "pick": FREE}
 _INTEGERS = frozenset({"top_k", "pick"})

@@ -4,7 +4,6 @@ Codex takes anything else beside it for a failure, so neither reasoning nor text
 keep-alive events only.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Finish, TokenLogprob
 from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.items import Shape
-from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.answer.stream import ResponsesStream
 from services.frontend.apis.responses.sealing import TextSealer, seal_summary
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
@@ -22,8 +21,6 @@ NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conv
 
 class CompactionStream(ResponsesStream):
     """Renders one compaction."""
-
-    __slots__ = ("_sealer", "_summary")
 
     def __init__(self, reply: Reply, shape: Shape, sealer: TextSealer, *, recorded: bool = False) -> None:
         super().__init__(reply, shape, recorded=recorded)
@@ -55,23 +52,3 @@ class CompactionStream(ResponsesStream):
         self._whole_item(Raw(msgspec.json.encode(item)), out)
         self.state.finish(event)
         self._last(out)
-
-
-class CompactionCollector(ResponsesCollector):
-    """Collects the `response.compaction` document of POST /v1/responses/compact."""
-
-    def __init__(self, stream: ResponsesStream, user_messages: Sequence[Raw]) -> None:
-        """`user_messages`: those of the compacted conversation, which the document repeats."""
-        super().__init__(stream)
-        self._user_messages = user_messages
-
-    def document(self) -> dict[str, Any]:
-        """See `ResponsesCollector.document`."""
-        response = super().document()
-        return {
-            "id": response["id"],
-            "object": "response.compaction",
-            "created_at": response["created_at"],
-            "output": [*self._user_messages, *response["output"]],
-            "usage": response["usage"],
-        }

@@ -22,8 +22,6 @@ def response_id(turn: str) -> str:
 class ResponseState:
     """One Response, from its beginning to its end."""
 
-    __slots__ = ("failure", "incomplete", "items", "reply", "shape", "status", "tokens", "usage")
-
     def __init__(self, reply: Reply, shape: Shape) -> None:
         self.reply = reply
         self.shape = shape
@@ -49,7 +47,7 @@ class ResponseState:
 
     def finish(self, finish: Finish) -> None:
         """The turn ended by itself."""
-        self.usage = _sum(finish.usage, self.shape.spent)
+        self.usage = finish.usage + self.shape.spent
         cut = self.cut_by(finish)
         self.status = "incomplete" if cut else "completed"
         self.incomplete = "max_output_tokens" if cut else None
@@ -93,12 +91,3 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.prompt + usage.output,
     }
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        one.prompt + other.prompt,
-        one.cached + other.cached,
-        one.output + other.output,
-        one.reasoning + other.reasoning,
-    )

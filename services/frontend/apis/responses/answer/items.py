@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from schemas.events import BlockStart, BlockStop, TokenLogprob, TopLogprob, Usage
+from schemas.events import BlockStart, BlockStop, TokenLogprob, Usage
 from services.frontend.apis.base import Reply
 from services.frontend.apis.common.freeform import FreeformInput
+from services.frontend.apis.common.openai_chunks import logprob
 from services.frontend.apis.responses.request.tools import CallKind, ToolName, tool_name
 
 BUFFERED: frozenset[CallKind] = frozenset({"tool_search", "local_shell", "shell", "apply_patch"})
@@ -66,19 +67,6 @@ class ClosedItem(Struct, frozen=True):
 class OutputItem:
     """One block of the turn as an output item."""
 
-    __slots__ = (
-        "_freeform",
-        "_pieces",
-        "_shape",
-        "_turn",
-        "call_id",
-        "id",
-        "index",
-        "kind",
-        "logprobs",
-        "name",
-    )
-
     def __init__(self, start: BlockStart, reply: Reply, shape: Shape, index: int) -> None:
         self.index = index
         """Position in the Response's `output`."""
@@ -115,9 +103,7 @@ class OutputItem:
         if text:
             self._pieces.append(text)
         if logprobs and self._shape.logprobs and self.kind == "text":
-            self.logprobs += [
-                {**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top]} for token in logprobs
-            ]
+            self.logprobs += map(logprob, logprobs)
         return text
 
     def rest(self, complete: bool) -> str:
@@ -270,7 +256,3 @@ def _is_json(text: str, shape: Any) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
-
-
-def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
-    return {"token": token.token, "logprob": token.logprob, "bytes": list(token.data or token.token.encode())}

@@ -9,8 +9,6 @@ _CHUNK_BYTES = 64 * 1024
 class EventPacker:
     """Compresses a stream while it is sent. Events repeat each other: a tenth of their size or less is left."""
 
-    __slots__ = ("_packed", "_pending", "_pending_bytes")
-
     def __init__(self) -> None:
         self._packed = bytearray()  # a copy: the buffer of each result of zstandard keeps its uncompressed size
         self._pending: list[bytes] = []

@@ -51,8 +51,6 @@ _END = b"}\n\n"
 class ResponsesStream:
     """Renders one turn."""
 
-    __slots__ = ("_append", "_block", "_head", "_item", "_packer", "_pending_stop", "_sequence", "_tail", "state")
-
     def __init__(self, reply: Reply, shape: Shape, *, recorded: bool = False) -> None:
         """`recorded`: keep a compressed copy of the stream."""
         self.state = ResponseState(reply, shape)
@@ -268,20 +266,15 @@ class ResponsesStream:
             self._event("response.function_call_arguments.done", done, out)
         elif item.kind == "custom":
             self._event("response.custom_tool_call_input.done", {**place, "input": item.text}, out)
-        elif item.kind == "text":
+        elif item.kind in ("text", "reasoning"):
             part = item.part()
-            done = {**content, "text": part["text"], "logprobs": part["logprobs"]}
-            self._event("response.output_text.done", done, out)
+            done = {name: value for name, value in part.items() if name in ("text", "logprobs")}
+            self._event(f"response.{part['type']}.done", {**content, **done}, out)
             self._event("response.content_part.done", {**content, "part": part}, out)
-        elif item.kind == "reasoning":
-            text = Raw(_encode(item.text))
-            part = {"type": "reasoning_text", "text": text}
-            self._event("response.reasoning_text.done", {**content, "text": text}, out)
-            self._event("response.content_part.done", {**content, "part": part}, out)
-            if self.state.shape.summary:
+            if item.kind == "reasoning" and self.state.shape.summary:
                 summary = {**place, "summary_index": 0}
-                part = {"type": "summary_text", "text": text}
-                self._event("response.reasoning_summary_text.done", {**summary, "text": text}, out)
+                part = {**part, "type": "summary_text"}
+                self._event("response.reasoning_summary_text.done", {**summary, "text": part["text"]}, out)
                 self._event("response.reasoning_summary_part.done", {**summary, "part": part}, out)
 
     def _dispatch(self, item: OutputItem, closed: ClosedItem, out: list[bytes]) -> None:
@@ -305,10 +298,12 @@ class ResponsesStream:
 
 
 class ResponsesCollector:
-    """Collects one turn into a Response document: it keeps the final state of the stream, so that both agree."""
+    """Collects one turn into a document: it keeps the final state of the stream, so that both agree."""
 
-    def __init__(self, stream: ResponsesStream) -> None:
+    def __init__(self, stream: ResponsesStream, user_messages: Sequence[Raw] | None = None) -> None:
+        """`user_messages`: set for POST /v1/responses/compact, whose document repeats those of the conversation."""
         self.stream = stream
+        self._user_messages = user_messages
 
     def start(self, prepared: Sequence[Prepared]) -> None:
         """See `Collector.start`."""
@@ -320,13 +315,18 @@ class ResponsesCollector:
 
     def body(self) -> bytes:
         """See `Collector.body`. Raises TurnwireError where a compaction has no summary."""
-        return msgspec.json.encode(self.document())
-
-    def document(self) -> dict[str, Any]:
-        """The Response object. Raises as `body`."""
         if self.stream.state.failure is not None:
             raise raised(self.stream.state.failure)
-        return self.stream.state.document()
+        document = self.stream.state.document()
+        if self._user_messages is not None:
+            document = {
+                "id": document["id"],
+                "object": "response.compaction",
+                "created_at": document["created_at"],
+                "output": [*self._user_messages, *document["output"]],
+                "usage": document["usage"],
+            }
+        return msgspec.json.encode(document)
 
 
 def payloads(rendered: bytes) -> list[bytes]:

@@ -1,23 +1,32 @@
-"""Background responses: turns that run without their client, which can poll, follow and cancel them."""
+"""Background responses: turns that run without their client, which can poll, follow and cancel them.
+
+`send_events` sends the events of a running or stored response: GET /v1/responses/{id}?stream=true.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
+from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable
 from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.document import Status, response_id
-from services.frontend.apis.responses.answer.stream import ResponsesStream, payloads
+from services.frontend.apis.responses.answer.recording import unpack_events
+from services.frontend.apis.responses.answer.stream import DONE, KEEPALIVE, ResponsesStream, payloads, sse_frame
 from services.frontend.apis.responses.intake import AcceptedRequest
-from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Runner
+from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter, Runner
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
+from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.pipeline.metrics import TurnRecord
 
 RETRY_AFTER_S = 5.0
+POLL_S = 0.5
+"""Between two reads of a response that runs in another process."""
+Events = AsyncIterator[Sequence[bytes]]
 
 
 class Job:
@@ -157,7 +166,7 @@ class Background:
                 job.running = True
                 self._keep(job, owner=self._owner)
                 ask = job.accepted.ask
-                await self._runner.run(ask, job.renderer, exchange, record, emit=job.emit, on_end=lambda: None)
+                await self._runner.run(ask, job.renderer, exchange, record, Emitter(job.emit))
         except TurnwireError as error:
             self._fail(job, error.info)
         except Exception:
@@ -185,3 +194,36 @@ class Background:
         record = job.accepted.record(job.renderer, status=status or job.status, owner=owner)
         self._store.put(record)
         return record
+
+
+async def send_events(request: web.Request, events: Events, limits: StreamLimits) -> web.StreamResponse:
+    """Sends payloads as a stream, as they come. A client that hangs up or does not read ends nothing else."""
+    response = EventStream(request)
+    writer = SseWriter(request, response, limits, KEEPALIVE, on_slow=lambda: None)
+    writer.begin(b"")
+
+    async def feed() -> None:
+        try:
+            async for batch in events:
+                writer.write(b"".join(map(sse_frame, batch)))
+            writer.write(DONE)
+        finally:
+            writer.close()
+
+    feeding = asyncio.create_task(feed())
+    try:
+        await writer.run()
+        await feeding
+    finally:
+        feeding.cancel()
+    return response
+
+
+async def stored_events(store: MemoryStore, record: StoredResponse, after: int) -> Events:
+    """The events after number `after`. Those of a response that runs in another process come when it has ended."""
+    found: StoredResponse | None = record
+    while found is not None and not found.ended:
+        await asyncio.sleep(POLL_S)
+        found = await store.get(record.id, record.tenant, patient=False)
+    if found is not None and found.events:
+        yield payloads(unpack_events(found.events))[after + 1 :]

@@ -24,14 +24,16 @@ from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.answer.document import response_id
 from services.frontend.apis.responses.answer.stream import payloads
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.live import frames
-from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Runner
+from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter, Runner
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.store.chain import Histories
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.sse import StreamLimits
+from services.runtime.config import FrontendConfig
 
 MAX_AGE_S = 60 * 60.0
 """OpenAI's limit."""
@@ -45,6 +47,11 @@ MEMORY_BYTES = 64 * 1024 * 1024
 MEMORY_ENTRIES = 4096
 """What a connection may remember. A client whose response was dropped gets `previous_response_not_found`, on which it
 sends everything."""
+
+HEARTBEAT_S = 30.0
+"""Between two pings. A client that does not answer within half that time is disconnected."""
+WRITE_BYTES = 32 * 1024
+"""What is written between two checks whether the client still reads."""
 
 
 class Services(Struct, frozen=True):
@@ -136,7 +143,7 @@ class Socket:
 
     def _enqueue(self, lane: str | None, data: bytes) -> None:
         request = self._services.dialect.decode(data)
-        if request.background:
+        if request.body.background:
             raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
         waiting = self._lanes.get(lane)
         if waiting is not None:
@@ -189,7 +196,7 @@ class Socket:
             record = runner.record()
             try:
                 with exchange.turn(record):
-                    await runner.run(accepted.ask, renderer, exchange, record, emit=emit, on_end=keep)
+                    await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
             except Invalid as error:
                 if not request.prefill or error.kind is not ErrorKind.INVALID:
                     raise
@@ -213,6 +220,47 @@ class Socket:
 
     def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
         self._outbox.send(frames.error_frame(info, lane))
+
+
+class Connections:
+    """Serves WebSocket connections."""
+
+    def __init__(self, services: Services, config: FrontendConfig) -> None:
+        self._services = services
+        self._config = config
+        self._open: set[Socket] = set()
+        self._draining: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Handler of an upgrade. A refused one is answered with 426, on which clients continue over HTTP."""
+        ws = web.WebSocketResponse(
+            heartbeat=HEARTBEAT_S,
+            max_msg_size=self._config.max_body_bytes,
+            writer_limit=WRITE_BYTES,
+            decode_text=False,
+        )
+        enabled = self._config.enable_responses_websocket and self._draining is None
+        if not enabled or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
+            info = Invalid("This path is for WebSockets, and this server takes none; POST the request instead.").info
+            reply = error_reply(info, request[REQUEST_CONTEXT].request_id, 426)
+            return web.Response(status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body)
+        await ws.prepare(request)
+        socket = Socket(ws, request, self._services)
+        self._open.add(socket)
+        try:
+            await socket.run()
+        finally:
+            self._open.discard(socket)
+        return ws
+
+    def drain(self, reason: str) -> None:
+        """Opens no more connections; each open one ends with the last response on it."""
+        self._draining = reason
+        for socket in list(self._open):
+            socket.end(reason)
 
 
 class Outbox:

@@ -15,7 +15,7 @@ from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.known_parts import KnownParts
 from services.frontend.apis.common.openai_wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import convert, explain, out_of_range
+from services.frontend.apis.responses.errors import check_range, convert, explain
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -58,24 +58,9 @@ class ResponsesRequest(Struct, frozen=True):
         return self.body.model or ""
 
     @property
-    def stream(self) -> bool:
-        """Whether to stream the answer."""
-        return bool(self.body.stream)
-
-    @property
     def store(self) -> bool:
         """Whether to keep the response: natively the default."""
         return self.body.store is not False
-
-    @property
-    def background(self) -> bool:
-        """Whether the client does not wait for the answer."""
-        return bool(self.body.background)
-
-    @property
-    def previous_response_id(self) -> str | None:
-        """The response whose input and output come before this input."""
-        return self.body.previous_response_id
 
     @property
     def references(self) -> list[str]:
@@ -88,14 +73,8 @@ class ResponsesRequest(Struct, frozen=True):
 
     def without_input(self) -> "ResponsesRequest":
         """What rendering the answer needs. The items would keep the bytes of the whole request alive."""
-        body = wire.Body(
-            model=self.body.model, stream=self.body.stream, store=self.body.store, include=self.body.include
-        )
+        body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
         return msgspec.structs.replace(self, body=body, items=[], kinds=[])
-
-    def includes(self, what: str) -> bool:
-        """Whether `include` names this."""
-        return what in (self.body.include or ())
 
 
 def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:
@@ -106,8 +85,13 @@ def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None
     body = decode_body(_body.decode, data, explain)
     if not counting:
         _refuse_unsupported(body)
-    _check_ranges(body)
-    items = [_user_message(body.input)] if isinstance(body.input, str) else body.input or []
+    for name, low, high in _RANGES:
+        if (value := getattr(body, name)) is not None:
+            check_range(name, value, low, high)
+    items = body.input or []
+    if isinstance(items, str):
+        content = [{"type": "input_text", "text": body.input}]
+        items = [Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))]
     reasoning = convert(_reasoning, body.reasoning, "reasoning") or wire.Reasoning()
     text = convert(_text, body.text, "text") or wire.TextConfig()
     cache = convert(_cache, body.prompt_cache_options, "prompt_cache_options") or wire.CacheOptions()
@@ -136,12 +120,6 @@ def is_reference(kind: wire.ItemKind) -> bool:
     return kind.type == _REFERENCE or (kind.type is None and kind.role is None and kind.id is not None)
 
 
-def _user_message(text: str) -> Raw:
-    """The item for an input that is a string."""
-    content = [{"type": "input_text", "text": text}]
-    return Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))
-
-
 def given(raw: Raw) -> bool:
     """Whether a raw field is there and not null."""
     return bytes(raw) != b"null"
@@ -167,15 +145,6 @@ def _refuse_unsupported(body: wire.Body) -> None:
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
-
-
-def _check_ranges(body: wire.Body) -> None:
-    for name, low, high in _RANGES:
-        value = getattr(body, name)
-        if value is not None and value < low:
-            raise out_of_range(name, value, low, "min")
-        if value is not None and high is not None and value > high:
-            raise out_of_range(name, value, high, "max")
 
 
 def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, known: KnownParts[Raw]) -> dict[str, Any]:

@@ -1,13 +1,34 @@
-"""Converts content parts: text stays text, images, files and audio become `Media`."""
+"""Converts content parts: text stays text, images, files and audio become `Media`.
+
+Items of tools that OpenAI's servers run (web search, code interpreter, MCP, …) become text of the history: a session
+that began elsewhere brings them along, and refers to their results. None is refused; members which only those servers
+can use (ids, opaque data, base64 images) are left out.
+"""
 
 import base64
 import binascii
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
 
 from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.common.openai_wording import unsupported
 from services.frontend.apis.responses import wire
+
+AS_TEXT = frozenset(
+    {"web_search_call", "file_search_call", "computer_call", "image_generation_call"}
+    | {"code_interpreter_call", "mcp_call", "program", "program_output"}
+)
+"""Become text of the model's turn."""
+IGNORED = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response"})
+"""Have no content that a model needs."""
+
+_INPUT = ("server_label", "name", "arguments", "action", "actions", "queries", "code", "revised_prompt")
+_OUTPUT = ("results", "outputs", "output", "error")
+_OPAQUE = frozenset({"type", "id", "url_citation", "file_id", "attributes", "score", "container_id", "fingerprint"})
 
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml", "application/toml")
 _SUFFIXES = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "json": "application/json"}
@@ -76,3 +97,32 @@ def _data_url(url: str) -> tuple[str, str | None]:
 
 def _decoded_size(data: str) -> int:
     return len(data) * 3 // 4 - data[-2:].count("=")
+
+
+def hosted_text(kind: str, item: Raw) -> str:
+    """One line for the tool's input, then its output. Raises Invalid for an item that is nested too deeply."""
+    try:
+        members: dict[str, Any] = msgspec.json.decode(item)
+        given = " ".join(line for key in _INPUT if key in members for line in _lines(members[key]))
+        found = [line for key in _OUTPUT if key in members for line in _lines(members[key])]
+        if kind == "program_output":
+            found += _lines(members.get("result"))
+    except RecursionError:
+        raise Invalid(f"A `{kind}` item is nested too deeply.", param="input") from None
+    return "\n".join([f"[{kind} {given}]" if given else f"[{kind}]", *found])
+
+
+def _lines(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [line for item in value for line in _lines(item)]
+    if isinstance(value, dict):
+        nested = [item for key, item in value.items() if isinstance(item, dict | list) and key not in _OPAQUE]
+        flat = " ".join(str(item) for key, item in value.items() if _shown(key, item))
+        return ([flat] if flat else []) + [line for item in nested for line in _lines(item)]
+    return [] if value is None or value == "" else [str(value)]
+
+
+def _shown(key: str, value: Any) -> bool:
+    if key in _OPAQUE or value == "" or not isinstance(value, str | int | float):
+        return False
+    return not (isinstance(value, str) and value.startswith("data:"))

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolChoice, Turn
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.common.hints import hints
+from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.openai_wording import missing_parameter
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.responses import wire
@@ -43,6 +43,7 @@ def build(
     if not items.turns and not body.instructions and request.model and body.input is None:
         raise missing_parameter("input")
     reasoning, text = _settings(request, items)
+    session = first_header(headers, _SESSION_HEADERS)
     return Conversation(
         request.model,
         items.turns or [Turn("user", [])],
@@ -53,7 +54,7 @@ def build(
         sampling=_sampling(request),
         format=_format(text),
         template_kwargs=body.chat_template_kwargs or {},
-        client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+        client=Client(session=session or body.prompt_cache_key, user_agent=headers.get("user-agent")),
         verbosity=text.verbosity,
         hints=hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt),
         prefill=False,
@@ -133,7 +134,7 @@ def _sampling(request: ResponsesRequest) -> Sampling:
     return sampling_of(
         body,
         max_tokens=0 if request.prefill else body.max_output_tokens,
-        logprobs=(body.top_logprobs or 0) if request.includes(LOGPROBS) else None,
+        logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None,
         stop=[body.stop] if isinstance(body.stop, str) else body.stop,
         stop_token_ids=body.stop_token_ids,
         include_stop=body.include_stop_str_in_output,
@@ -152,8 +153,3 @@ def _format(text: wire.TextConfig) -> OutputFormat | None:
     if not form.name:
         raise missing_parameter("text.format.name")
     return OutputFormat("json_schema", schema=form.schema, name=form.name, strict=form.strict)
-
-
-def _session(request: ResponsesRequest, headers: Mapping[str, str]) -> str | None:
-    named = (headers[name] for name in _SESSION_HEADERS if headers.get(name))
-    return next(named, request.body.prompt_cache_key)

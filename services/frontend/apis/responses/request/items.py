@@ -17,7 +17,7 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE, given
-from services.frontend.apis.responses.request.hosted import AS_TEXT, IGNORED, hosted_text
+from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
 from services.frontend.apis.responses.sealing import TextSealer, open_summary
 

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Grammar, ToolChoice, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.common.known_parts import KnownParts, Spelled
+from services.frontend.apis.common.known_parts import KnownParts
 from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
@@ -108,8 +108,7 @@ class RequestTools(Struct):
         def read(_: bytes) -> RequestTools:
             tools = cls({}, {}, [], set())
             tools.add(raws, "tools", unique=True)
-            shown = tools.settled()
-            tools.shown = Spelled(shown) if shown else shown
+            tools.shown = tools.settled()
             return tools
 
         own = known.get(b",".join(raws), read)
@@ -134,9 +133,11 @@ class RequestTools(Struct):
         rendered: list[str] = []
         for index, raw in enumerate(raws):
             at = f"{place}[{index}]"
-            tool = self._read(raw, at)
-            if tool is None:
+            kind = convert(_type, raw, at).type
+            if kind not in _SERVED:  # nothing but the type is decoded
+                self.dropped.append(kind)
                 continue
+            tool = convert(_tool, raw, at)
             if tool.type == "namespace" and namespace is None:
                 if not tool.name:
                     raise missing_parameter(f"{at}.name")
@@ -153,7 +154,17 @@ class RequestTools(Struct):
                     spec = msgspec.structs.replace(spec, description=text)
                 spec = msgspec.structs.replace(spec, namespace=namespace.name)
             name = ToolName(tool.type, spec.name, spec.namespace)  # type: ignore[arg-type]
-            rendered.append(self._take(name, spec, at, found=found, unique=unique))
+            rendered.append(name.rendered)
+            if name.rendered in self.specs:
+                if unique:
+                    message = f"Tool names must be unique: '{name.rendered}'."
+                    raise Invalid(message, param=f"{at}.name", code="invalid_value")
+                continue
+            if found:
+                spec = msgspec.structs.replace(spec, deferred=True)
+                self.found.add(name.rendered)
+            self.specs[name.rendered] = spec
+            self.names[name.rendered] = name
         return rendered
 
     def settled(self) -> list[ToolSpec]:
@@ -166,27 +177,6 @@ class RequestTools(Struct):
             msgspec.structs.replace(spec, deferred=False) if spec.deferred and name not in self.found else spec
             for name, spec in self.specs.items()
         ]
-
-    def _read(self, raw: Raw, at: str) -> wire.Tool | None:
-        """A tool of a type that can be served. Of other types nothing but the type is decoded."""
-        kind = convert(_type, raw, at).type
-        if kind in _SERVED:
-            return convert(_tool, raw, at)
-        self.dropped.append(kind)
-        return None
-
-    def _take(self, name: ToolName, spec: ToolSpec, at: str, *, found: bool, unique: bool) -> str:
-        rendered = name.rendered
-        if rendered in self.specs:
-            if unique:
-                raise Invalid(f"Tool names must be unique: '{rendered}'.", param=f"{at}.name", code="invalid_value")
-            return rendered
-        if found:
-            spec = msgspec.structs.replace(spec, deferred=True)
-            self.found.add(rendered)
-        self.specs[rendered] = spec
-        self.names[rendered] = name
-        return rendered
 
     def _spec(self, tool: wire.Tool, at: str) -> ToolSpec | None:
         """One tool; None where it is left out."""

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
-from services.frontend.apis.responses.errors import out_of_range
+from services.frontend.apis.responses.errors import check_range
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, is_reference
 from services.frontend.apis.responses.store.record import item_id
 
@@ -110,10 +110,7 @@ def integer(query: Mapping[str, str], name: str, low: int, high: int | None) -> 
             param=name,
             code="invalid_type",
         ) from None
-    if value < low:
-        raise out_of_range(name, value, low, "min")
-    if high is not None and value > high:
-        raise out_of_range(name, value, high, "max")
+    check_range(name, value, low, high)
     return value
 
 

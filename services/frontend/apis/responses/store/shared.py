@@ -25,9 +25,10 @@ WAITS_S = (0.02, 0.05, 0.1, 0.2)
 """Pauses before reading the bucket again for a response that may be on its way."""
 
 
-class Peers(Struct, frozen=True):
-    """What a shared store needs of its process."""
+class Sharing(Struct, frozen=True):
+    """How several frontends share stored responses: the bucket, and what the store needs of its process."""
 
+    bucket: Bucket
     id: str
     """The process's own id."""
     alive: Callable[[str], bool]
@@ -56,13 +57,11 @@ class SharedStore(MemoryStore):
         self,
         limits: StoreLimits,
         clock: Callable[[], float],
-        bucket: Bucket,
-        peers: Peers,
+        sharing: Sharing,
         log: FilteringBoundLogger,
     ) -> None:
         super().__init__(limits, clock)
-        self._bucket = bucket
-        self._peers = peers
+        self._sharing = sharing
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
 
@@ -70,28 +69,28 @@ class SharedStore(MemoryStore):
         """See `MemoryStore.put`. The bucket is written in the background, the states of one response in order."""
         super().put(record)
         before = self._writes.get(record.id)
-        task = self._peers.spawn(self._write(record, before), f"keep {record.id}")
+        task = self._sharing.spawn(self._write(record, before), f"keep {record.id}")
         self._writes[record.id] = task
         task.add_done_callback(lambda done: self._written(record.id, done))
 
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
         """See `MemoryStore.get`."""
         record = self.find(id, tenant)
-        if record is not None and (record.ended or record.owner == self._peers.id):
+        if record is not None and (record.ended or record.owner == self._sharing.id):
             return record
         key = digest_key(tenant, id)
-        value = await self._bucket.get(key)
+        value = await self._sharing.bucket.get(key)
         for pause in WAITS_S if patient else ():
             if value is not None:
                 break
             await asyncio.sleep(pause)
-            value = await self._bucket.get(key)
+            value = await self._sharing.bucket.get(key)
         record = decode(value) if value is not None else None
         if record is None or record.tenant != tenant or record.id != id:
             return None
         if record.ended:
             super().put(record)
-        elif not self._peers.alive(record.owner):
+        elif not self._sharing.alive(record.owner):
             return failed_view(record)
         return record
 
@@ -111,8 +110,8 @@ class SharedStore(MemoryStore):
         self.forget(id)
         if (write := self._writes.get(id)) is not None:
             await asyncio.wait([write])
-        await self._bucket.delete(digest_key(tenant, id))
-        self._peers.publish_notice(ResponseNotice("forget", id))
+        await self._sharing.bucket.delete(digest_key(tenant, id))
+        self._sharing.publish_notice(ResponseNotice("forget", id))
         return True
 
     async def settled(self) -> None:
@@ -127,7 +126,7 @@ class SharedStore(MemoryStore):
         if len(value) > MAX_VALUE_BYTES:
             value = msgspec.json.encode(msgspec.structs.replace(record, events=b""))
         try:
-            await self._bucket.put(key, value)
+            await self._sharing.bucket.put(key, value)
         except TooLarge:
             self._log.warning("responses.not_shared", response=record.id, bytes=len(value), reason="too large")
         except TurnwireError as error:

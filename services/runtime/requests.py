@@ -1,0 +1,79 @@
+"""Requests over a bus: sends them, and passes each answer, refusal or timeout to the caller."""
+
+import asyncio
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from schemas.errors import TimedOut, TurnwireError, Unavailable
+
+OnAnswer = Callable[[bytes | TurnwireError], object]
+
+
+class _Request(NamedTuple):
+    subject: str
+    on_answer: OnAnswer
+    timer: asyncio.TimerHandle
+
+
+class Requester(ABC):
+    """Sends requests by `publish`. All answers come on one inbox, behind which a token names the request: a
+    subscription for each would cost two messages and a round trip."""
+
+    def __init__(self, inbox_prefix: str) -> None:
+        self.inbox = f"{inbox_prefix}.{secrets.token_hex(8)}."
+        self._last_request = 0
+        self.waiting: dict[str, _Request] = {}
+        """The requests that have no answer yet, by token."""
+
+    @abstractmethod
+    def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
+        """Sends one message; False: the connection is down."""
+
+    async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
+        """Sends a request and waits for one answer.
+
+        Raises:
+            Unavailable: the subject has no subscriber, or the connection is down.
+            TimedOut: no answer within `timeout_s`.
+            TooLarge: as `publish`.
+        """
+        outcome: asyncio.Future[bytes | TurnwireError] = asyncio.get_running_loop().create_future()
+        cancel = self.ask(subject, data, timeout_s, outcome.set_result)
+        try:
+            answer = await outcome
+        finally:
+            cancel()
+        if isinstance(answer, TurnwireError):
+            raise answer
+        return answer
+
+    def ask(self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer) -> Callable[[], object]:
+        """As `request`, without a task: the request is sent in this tick, `on_answer` gets the answer or the error.
+
+        Returns a function that cancels the call of `on_answer`. Raises as `request` for what is known at once.
+        """
+        self._last_request += 1
+        token = str(self._last_request)
+        if not self.publish(subject, data, reply_to=self.inbox + token):
+            raise Unavailable("the connection to the bus is down")
+
+        def expire() -> None:
+            self.answer(token, TimedOut(f"no answer on {subject} within {timeout_s:g} s"))
+
+        timer = asyncio.get_running_loop().call_later(timeout_s, expire)
+        self.waiting[token] = _Request(subject, on_answer, timer)
+        return partial(self._forget, token)
+
+    def answer(self, token: str, answer: bytes | TurnwireError) -> None:
+        """Ends a request, if it still waits."""
+        if (request := self._forget(token)) is not None:
+            request.on_answer(answer)
+
+    def _forget(self, token: str) -> _Request | None:
+        request = self.waiting.pop(token, None)
+        if request is not None:
+            request.timer.cancel()
+        return request
