@@ -240,7 +240,7 @@ class Recall:
         behind = [stored for stored in known if self._has_head(stored.entry.context, text)]
         if not behind:
             return None, "moved" if known else "unknown"
-        if chosen is not None and (base := self._stretch(chosen, text)) is not None:
+        if chosen is not None and (base := self._stretch(chosen, self._ledger.model.encoder.plain(text))) is not None:
             return base, "reused"
         context = behind[0].entry.context
         parent = self._parent(context)
@@ -340,7 +340,8 @@ class Recall:
             if calls:
                 return None
             state, begun = links[-1].state, squeeze(begun)
-        context = LedgerContext(state, head_chars, self._hash(text, head_chars), text[head_chars:], begun)
+        opening = self._ledger.model.encoder.plain(text[head_chars:])
+        context = LedgerContext(state, head_chars, self._hash(text, head_chars), opening, begun)
         if base is None:
             return context
         entry = base.stored.entry

@@ -221,6 +221,9 @@ class PreprocessorConfig(StageConfig):
     """Reasoning format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
     strip_anthropic_preamble: bool = True
     """Remove Claude Code's billing block, which changes with every conversation and defeats prefix caching."""
+    control_tokens_in_data: bool = False
+    """Encode control tokens that the text of users, files or tools spells as control tokens, which lets such text forge
+    turns (docs/prompts.md); default: as ordinary text."""
     max_model_len: Annotated[Count | None, also("--context-length", "--max-seq-len")] = None
     """Context window in tokens, if smaller than the worker's; default: the worker's."""
     max_output_tokens: Count | None = None

@@ -1,0 +1,249 @@
+"""Marks data (the text of users, files and tools) so that no control token is made of it. Pure.
+
+A prompt is one text, in which a template's `<|im_end|>` and the same characters in a file look alike. So data is marked
+before it is rendered: in every place where it spells a control token, or could be a piece of one, one character is
+replaced by a lone surrogate that stands for it. The marked text has the same length, blanks, quotes and line breaks, so
+that templates strip, slice, split and escape it as before. `DataMarks.pieces` finds the control tokens that the data
+spells and restores their text; `Encoder` encodes them as ordinary text.
+
+No text can hold a lone surrogate otherwise: no tokenizer takes one, and data that has any gets U+FFFD instead.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from services.tokenization.segments import alternatives
+
+_ASCII, _OTHER = 0xDC00, 0xDC80
+"""Marks: an ASCII character's code is added to the first; other characters are numbered from the second."""
+_MAX_OTHER = 0xE000 - _OTHER
+_MARK = re.compile("[\udc00-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which tokenizers refuse."""
+    return _SURROGATE.sub("\ufffd", text) if has_surrogates(text) else text
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether the text holds lone surrogates, marks included."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+class Piece(Struct, frozen=True):
+    """A part of a prompt's text."""
+
+    text: str
+    data: bool = False
+    """The text is a control token that data spells."""
+
+
+class Marker:
+    """Marks strings. Thread-safe."""
+
+    def __init__(
+        self, tokens: Collection[str], marks: dict[str, str], *, infixes: Collection[str], handled: Collection[str]
+    ) -> None:
+        """`tokens`: the control tokens; `marks`: the mark of each of their characters. For the others see `DataMarks`."""
+        self._marks = marks
+        words = sorted(tokens)
+        self._token = re.compile(alternatives(words)) if words else None
+        first = sorted({word[0] for word in words})
+        # A pattern whose matches all begin with the same character is ten times as fast.
+        self._by_first = [re.compile(alternatives([word for word in words if word[0] == one])) for one in first]
+        self._beginnings = {word[:end] for word in words for end in range(1, len(word))}
+        self._ends = {word[start:] for word in words for start in range(1, len(word))}
+        self._infixes = frozenset(infixes)
+        self._first, self._last = tuple(first), tuple(sorted({word[-1] for word in words}))
+        self._longest = max(map(len, words), default=0)
+        self._handled = re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True)))) if handled else None
+        self._edges = {word[_mark_at(word)] for word in words} | set(self._last)
+
+    def mark(self, text: str) -> str:
+        """The marked text; the same object where nothing is to be marked."""
+        if self._token is None or not text:
+            return text
+        text = replace_surrogates(text)
+        if self._handled is not None and self._handled.search(text):
+            text = self._mark_all(text)
+        if any(pattern.search(text) for pattern in self._by_first):
+            while self._token.search(text):  # more than once where tokens overlap
+                text = self._token.sub(lambda found: self._marked(found[0]), text)
+        return self._mark_ends(text)
+
+    def mark_json(self, value: Any) -> Any:
+        """JSON data with every string marked, keys too; the same object where nothing is to be marked."""
+        if isinstance(value, str):
+            return self.mark(value)
+        if isinstance(value, dict):
+            items = [(self.mark_json(key), self.mark_json(item)) for key, item in value.items()]
+            pairs = zip(items, value.items(), strict=True)
+            same = all(new[0] is old[0] and new[1] is old[1] for new, old in pairs)
+            return value if same else dict(items)
+        if isinstance(value, list):
+            found = [self.mark_json(item) for item in value]
+            return value if all(new is old for new, old in zip(found, value, strict=True)) else found
+        return value
+
+    def _mark_ends(self, text: str) -> str:
+        """Marks what a template could complete to a control token: the beginning of one at the text's end, the end of
+        one at its beginning, and a middle that the template's own text completes. Blanks around it may be stripped."""
+        bare = text.strip()
+        head, tail = bare[: self._longest], bare[-self._longest :]
+        start = len(text) - len(text.lstrip()) if bare is not text else 0
+        end = start + len(bare)
+        places: list[tuple[int, int]] = []
+        if bare in self._infixes:
+            places.append((start, end))
+        for first in self._first:
+            at = tail.find(first)
+            while at >= 0:
+                if tail[at:] in self._beginnings:
+                    places.append((end - len(tail) + at, end))
+                at = tail.find(first, at + 1)
+        for last in self._last:
+            at = head.find(last)
+            while at >= 0:
+                if head[: at + 1] in self._ends:
+                    places.append((start, start + at + 1))
+                at = head.find(last, at + 1)
+        for begin, stop in places:
+            text = text[:begin] + self._marked(text[begin:stop]) + text[stop:]
+        return text
+
+    def _mark_all(self, text: str) -> str:
+        """Marks every character with which a control token begins or ends, since the template takes this text apart:
+        what it cuts out may join what stood around it."""
+        assert self._handled is not None
+        pieces: list[str] = []
+        at = 0
+        for found in self._handled.finditer(text):
+            pieces += [self._mark_edges(text[at : found.start()]), found[0]]
+            at = found.end()
+        return "".join((*pieces, self._mark_edges(text[at:])))
+
+    def _mark_edges(self, text: str) -> str:
+        return "".join(self._marks.get(one, one) if one in self._edges else one for one in text)
+
+    def _marked(self, text: str) -> str:
+        at = _mark_at(text)
+        return text[:at] + self._marks.get(text[at], text[at]) + text[at + 1 :]
+
+
+class DataMarks:
+    """The marks of one model's prompts. Immutable and thread-safe."""
+
+    def __init__(
+        self,
+        tokens: Iterable[str],
+        *,
+        literals: Iterable[str] = (),
+        names: Iterable[str] = (),
+        handled: Iterable[str] = (),
+        kept: Collection[str] = (),
+    ) -> None:
+        """`tokens`: the control tokens. `literals`: the texts and strings of the template, which may join with data.
+        `names`: its strings and attributes, with which it compares data. `handled`: strings at which it takes texts
+        apart. `kept`: control tokens that keep their meaning in the assistant's own text."""
+        named = [token for token in tokens if token.strip()]
+        letters = {letter for token in named for letter in token}
+        others = sorted(letter for letter in letters if not letter.isascii())[:_MAX_OTHER]
+        marks = {letter: chr(_ASCII + ord(letter)) for letter in map(chr, range(128))}
+        marks |= {letter: chr(_OTHER + number) for number, letter in enumerate(others)}
+        self.tokens = frozenset(token for token in named if token[_mark_at(token)] in marks)
+        self._letters = {mark: letter for letter, mark in marks.items()}
+        self._token = re.compile(alternatives(sorted(self.tokens))) if self.tokens else None
+        self._longest = max(map(len, self.tokens), default=0)
+        literals = [literal for literal in literals if literal]
+        handled = {text for text in handled if text.strip()}
+        infixes = _completed(self.tokens, literals) - set(names)
+        self.data = Marker(self.tokens, marks, infixes=infixes, handled=handled)
+        """Marks the text of users, tools and instructions."""
+        rest = self.tokens - set(kept)
+        self.assistant = Marker(rest, marks, infixes=infixes, handled=handled) if kept else self.data
+        """Marks the text of the assistant's own history."""
+
+    def plain(self, text: str) -> str:
+        """The text without marks: what the template renders for unmarked data."""
+        return self._plain(text) if has_surrogates(text) else text
+
+    def pieces(self, text: str) -> list[Piece]:
+        """A rendered text, without marks, in pieces to be encoded apart: control tokens that data spells, and what
+        stands between them. Mostly one piece."""
+        plain = self._plain(text)
+        spans: list[tuple[int, int, bool]] = []
+        done = 0
+        for found in _MARK.finditer(text) if self._token is not None else ():
+            if found.start() >= done:
+                for start, end, data in self._around(text, plain, found.start(), done):
+                    spans.append((start, end, data))
+                    done = end if data else done
+        pieces: list[Piece] = []
+        at = 0
+        for start, end, data in sorted(spans):
+            if start >= at:
+                pieces.append(Piece(plain[at:start]))
+                if data:
+                    pieces.append(Piece(plain[start:end], True))
+                at = end
+        pieces.append(Piece(plain[at:]))
+        return [piece for piece in pieces if piece.text]
+
+    def _around(self, text: str, plain: str, place: int, done: int) -> list[tuple[int, int, bool]]:
+        """The control token that the marked character at `place` is part of; or empty spans, at which a control token
+        of the template ends or begins that data would join otherwise."""
+        assert self._token is not None
+        low, high = max(place - self._longest, done), min(place + self._longest, len(text))
+        left, right = low, high
+        for own in self._token.finditer(text, max(low - self._longest, 0), min(high + self._longest, len(text))):
+            if own.end() <= place:
+                left = max(left, own.end())
+            elif own.start() > place:
+                right = min(right, own.start())
+                break
+        for start, end in ((left, right), (low, high)):
+            for found in self._token.finditer(plain, start, end):
+                if found.start() <= place < found.end():
+                    if (start, end) == (left, right):
+                        return [(found.start(), found.end(), True)]
+                    return [(at, at, False) for at in (left, right) if found.start() < at < found.end()]
+        return []
+
+    def _plain(self, text: str) -> str:
+        return _MARK.sub(lambda found: self._letters.get(found[0], "\ufffd"), text)
+
+
+def _mark_at(text: str) -> int:
+    """The place of the character that is marked: one that templates and JSON leave as it is."""
+    for good in (
+        lambda one: one.isascii() and not one.isalnum() and not one.isspace() and one not in "\"\\'",
+        lambda one: one.isascii() and one.isalnum(),
+        lambda one: not one.isspace(),
+    ):
+        found = next((at for at, one in enumerate(text) if good(one)), None)
+        if found is not None:
+            return found
+    return 0
+
+
+def _completed(tokens: Iterable[str], literals: Sequence[str]) -> set[str]:
+    """Texts that become a control token between two texts of the template, such as `user` between `<|` and `|>`."""
+    longest = max(map(len, tokens), default=0)
+    before = {literal[-size:] for literal in literals for size in range(1, min(longest, len(literal)) + 1)}
+    after = {literal[:size] for literal in literals for size in range(1, min(longest, len(literal)) + 1)}
+    found: set[str] = set()
+    for token in tokens:
+        starts = [at for at in range(1, len(token)) if token[:at] in before]
+        ends = [at for at in range(1, len(token)) if token[at:] in after] if starts else []
+        found.update(token[start:end].strip() for start in starts for end in ends if start < end)
+    return found - {""}
