@@ -61,7 +61,7 @@ class ModelSetup:
         """
         facts = read_facts(config.model)
         loaded = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
-        template = ChatTemplate.of(loaded, override=config.chat_template)
+        template = ChatTemplate.of(loaded, override=config.chat_template, model=config.model_name)
         traits = probe(template)
         tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
         detection = choose_family(config, template, traits, loaded.get_added_vocab())

@@ -21,7 +21,18 @@ from services.tokenization.data_marks import DataMarks
 from services.tokenization.tokenizer_files import LoadedTokenizer
 
 _TAKES_APART = frozenset(
-    ("lstrip", "partition", "removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "rstrip", "split", "strip")
+    (
+        "lstrip",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rpartition",
+        "rsplit",
+        "rstrip",
+        "split",
+        "strip",
+    )
 )
 """Methods and filters that cut their arguments out of a text."""
 _TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
@@ -34,9 +45,7 @@ _TURNS = [
 ]
 
 
-def data_marks(
-    tokenizer: LoadedTokenizer, template: ChatTemplate, traits: TemplateTraits, family: Family
-) -> DataMarks:
+def data_marks(tokenizer: LoadedTokenizer, template: ChatTemplate, traits: TemplateTraits, family: Family) -> DataMarks:
     """The marks of data for this model."""
     tree = environment().parse(template.source)
     strings = list(_strings(tree))

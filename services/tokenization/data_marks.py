@@ -54,7 +54,7 @@ class Marker:
     def __init__(
         self, tokens: Collection[str], marks: dict[str, str], *, infixes: Collection[str], handled: Collection[str]
     ) -> None:
-        """`tokens`: the control tokens; `marks`: the mark of each of their characters. For the others see `DataMarks`."""
+        """`tokens`: the control tokens; `marks`: the mark of each character; for the others see `DataMarks`."""
         self._marks = marks
         words = sorted(tokens)
         self._token = re.compile(alternatives(words)) if words else None
@@ -66,7 +66,9 @@ class Marker:
         self._infixes = frozenset(infixes)
         self._first, self._last = tuple(first), tuple(sorted({word[-1] for word in words}))
         self._longest = max(map(len, words), default=0)
-        self._handled = re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True)))) if handled else None
+        self._handled = (
+            re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True)))) if handled else None
+        )
         self._edges = {word[_mark_at(word)] for word in words} | set(self._last)
 
     def mark(self, text: str) -> str:
@@ -224,16 +226,13 @@ class DataMarks:
 
 
 def _mark_at(text: str) -> int:
-    """The place of the character that is marked: one that templates and JSON leave as it is."""
-    for good in (
-        lambda one: one.isascii() and not one.isalnum() and not one.isspace() and one not in "\"\\'",
-        lambda one: one.isascii() and one.isalnum(),
-        lambda one: not one.isspace(),
-    ):
-        found = next((at for at, one in enumerate(text) if good(one)), None)
-        if found is not None:
-            return found
-    return 0
+    """The place of the character that is marked: one that templates and JSON leave as it is, and no blank."""
+
+    def rank(place: int) -> tuple[bool, bool, bool]:
+        one = text[place]
+        return one.isspace(), not one.isascii(), one.isalnum() or one in "\"\\'"
+
+    return min(range(len(text)), key=rank)
 
 
 def _completed(tokens: Iterable[str], literals: Sequence[str]) -> set[str]:

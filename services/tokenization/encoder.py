@@ -8,7 +8,8 @@ no difference for this tokenizer. Segments between control tokens are cached, an
 import hashlib
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Literal, Protocol, TypeAlias
@@ -59,6 +60,10 @@ class FastTokenizer(Protocol):
         """The ids of the texts as bytes, and their offsets."""
 
 
+class TooLong(Exception):
+    """A text is longer than the caller wants to wait for."""
+
+
 class Encoder:
     """Encodes prompts. Thread-safe; both tokenizers release the interpreter's lock while they work.
 
@@ -88,7 +93,8 @@ class Encoder:
         """Texts that the fast encoder refused."""
         self._reference = encode
         self._fast = fast
-        self._slow = SegmentCache(encode, cuts, cache_bytes)
+        self._limit = threading.local()
+        self._slow = SegmentCache(self._encode_new, cuts, cache_bytes)
         self._encode_data = encode_data
         self._data_ids: dict[str, TokenIds] = {}
         self._lock = threading.Lock()
@@ -152,11 +158,21 @@ class Encoder:
         """A rendered text without marks."""
         return text if self.marks is None else self.marks.plain(text)
 
+    @contextmanager
+    def limited(self, fast: int, slow: int) -> Iterator[None]:
+        """Within it, this thread raises TooLong instead of encoding more characters at once than `fast` by fastokens,
+        or `slow` by tokenizers."""
+        self._limit.chars = fast, slow
+        try:
+            yield
+        finally:
+            self._limit.chars = None
+
     def distrust(self, reason: str) -> None:
         """Stops using fastokens or, if it is not in use, cutting. For good."""
         if self._fast is None:
             self.cuts = Cuts(())
-            self._slow = SegmentCache(self._reference, self.cuts, 0)
+            self._slow = SegmentCache(self._encode_new, self.cuts, 0)
         self._fast, self.reason = None, reason
         self._trusted += 1
 
@@ -189,7 +205,7 @@ class Encoder:
         return ids[len(line) :] if ids[: len(line)] == line else encode(text)
 
     def _data(self, token: str) -> TokenIds:
-        """The ids of a control token's text. Where the model's vocabulary would make the token of it all the same, it is
+        """The ids of a control token's text. Where the model's vocabulary makes the token of it all the same, it is
         encoded in two parts."""
         known = self._data_ids.get(token)
         if known is None:
@@ -207,10 +223,18 @@ class Encoder:
         encoded = self._reference(sorted(self.marks.tokens)) if self.marks is not None else []
         return frozenset(ids[0] for ids in encoded if len(ids) == 1)
 
+    def _encode_new(self, texts: list[str]) -> list[TokenIds]:
+        limit = getattr(self._limit, "chars", None)
+        if limit is not None and sum(map(len, texts)) > limit[1]:
+            raise TooLong
+        return self._reference(texts)
+
     def _whole(self, text: str) -> TokenIds:
         fast = self._fast
         if fast is None:
             return self._slow.encode(text)
+        if (limit := getattr(self._limit, "chars", None)) is not None and len(text) > limit[0]:
+            raise TooLong
         try:
             return _encode_fast(fast, text)
         except Exception:  # fastokens documents no types; a known case is a limit of its pattern engine

@@ -35,9 +35,7 @@ class PromptTokenizer:
         """End-of-sequence ids, the model's first."""
         self.vocab_size = len(tokenizer)
 
-    def encoder(
-        self, choice: Choice = "auto", cache_bytes: int = 64 << 20, marks: DataMarks | None = None
-    ) -> Encoder:
+    def encoder(self, choice: Choice = "auto", cache_bytes: int = 64 << 20, marks: DataMarks | None = None) -> Encoder:
         """The encoder of rendered prompts, with the same ids as `encode`, but for marked data. `cache_bytes` bounds its
         cache.
 

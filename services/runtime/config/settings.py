@@ -230,6 +230,8 @@ class PreprocessorConfig(StageConfig):
     """Most output tokens of a turn; default: as many as the context window leaves."""
     threads: Count = 4
     """Threads that render and tokenize."""
+    render_timeout_s: Positive = 10.0
+    """Most time that the chat template may take for one prompt."""
     tokenizer: Literal["auto", "fastokens", "tokenizers"] = "auto"
     """Library that encodes prompts; `auto`: fastokens if its tokens are equal for this model, else tokenizers."""
     prompt_cache_mb: Count = 64
