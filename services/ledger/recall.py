@@ -240,7 +240,7 @@ class Recall:
         behind = [stored for stored in known if self._has_head(stored.entry.context, text)]
         if not behind:
             return None, "moved" if known else "unknown"
-        if chosen is not None and (base := self._stretch(chosen, self._ledger.model.encoder.plain(text))) is not None:
+        if chosen is not None and (base := self._stretch(chosen, text)) is not None:
             return base, "reused"
         context = behind[0].entry.context
         parent = self._parent(context)
@@ -257,7 +257,7 @@ class Recall:
         for end in ledger.ends(text, start):
             if end - start < size:
                 continue
-            stretch = ledger.without_header(text[start:end])
+            stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
             if ledger.has_foreign_end(stretch, turn.text):
                 continue
             if not reader.is_kept(turn, stretch, opening, self._tools, mode):
@@ -265,7 +265,8 @@ class Recall:
             missing = "" if entry.closed else reader.missing_end(turn, stretch, opening, self._tools, mode)
             return None if missing is None else _Base(stored, end, entry.tail + missing)
         for end in ledger.marker_ends(text, start, turn.text) if entry.closed else ():
-            if reader.is_kept(turn, ledger.without_header(text[start:end]), opening, self._tools, mode):
+            stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
+            if reader.is_kept(turn, stretch, opening, self._tools, mode):
                 return _Base(stored, end, entry.tail)
         return None
 

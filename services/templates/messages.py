@@ -110,14 +110,14 @@ def _count_leading_instructions(conversation: Conversation) -> int:
     return next((index for index, turn in enumerate(turns) if not _is_instruction(turn)), len(turns))
 
 
-def _leading_instructions(conversation: Conversation) -> str:
+def _leading_instructions(conversation: Conversation, mark: Callable[[str], str]) -> str:
     """Top-level instructions and the instruction turns at the front, as one system message for every API."""
     texts = [text.text for text in conversation.system]
     for turn in conversation.turns:
         if not _is_instruction(turn):
             break
         texts += [part.text for part in turn.parts if isinstance(part, Text)]
-    return JOIN.join(texts)
+    return JOIN.join(map(mark, texts))
 
 
 class _Writer:
@@ -146,7 +146,7 @@ class _Writer:
         self._preface = ""
         if prefix is not None:
             self.messages += prefix.messages
-        elif system := self._mark(_leading_instructions(conversation)):
+        elif system := _leading_instructions(conversation, self._mark):
             if traits.system == "none":
                 self._preface = system
             else:

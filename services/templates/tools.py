@@ -81,7 +81,9 @@ class SessionTools(list[ToolSpec]):
         if marker is None:
             return self.definitions
         if self._marked is None or self._marked[0] is not marker:
-            marked = [self._mark(definition, marker) for definition in self.definitions]
+            marked = self.definitions
+            if not _is_clean(marked, marker):
+                marked = [self._mark(definition, marker) for definition in marked]
             if not self.repeated:
                 return marked
             self._marked = marker, marked
@@ -112,3 +114,10 @@ class SessionTools(list[ToolSpec]):
     @cached_property
     def _types_json(self) -> bytes:
         return _encode(bare(self.rendered))
+
+
+def _is_clean(definitions: list[Tool], marker: Marker) -> bool:
+    try:
+        return marker.is_clean(_encode(definitions).decode())
+    except UnicodeEncodeError:  # lone surrogates
+        return False

@@ -9,10 +9,13 @@ spells and restores their text; `Encoder` encodes them as ordinary text.
 No text can hold a lone surrogate otherwise: no tokenizer takes one, and data that has any gets U+FFFD instead.
 """
 
+import json
 import re
+import threading
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from cachetools import LRUCache
 from msgspec import Struct
 
 from services.tokenization.segments import alternatives
@@ -20,6 +23,9 @@ from services.tokenization.segments import alternatives
 _ASCII, _OTHER = 0xDC00, 0xDC80
 """Marks: an ASCII character's code is added to the first; other characters are numbered from the second."""
 _MAX_OTHER = 0xE000 - _OTHER
+_SHORT = 1024
+"""Longer texts are looked up: the same instructions and files come with every request of a session."""
+_KEPT_CHARS = 1 << 24
 _MARK = re.compile("[\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -52,7 +58,13 @@ class Marker:
     """Marks strings. Thread-safe."""
 
     def __init__(
-        self, tokens: Collection[str], marks: dict[str, str], *, infixes: Collection[str], handled: Collection[str]
+        self,
+        tokens: Collection[str],
+        marks: dict[str, str],
+        *,
+        infixes: Collection[str],
+        names: Collection[str],
+        handled: Collection[str],
     ) -> None:
         """`tokens`: the control tokens; `marks`: the mark of each character; for the others see `DataMarks`."""
         self._marks = marks
@@ -64,17 +76,49 @@ class Marker:
         self._beginnings = {word[:end] for word in words for end in range(1, len(word))}
         self._ends = {word[start:] for word in words for start in range(1, len(word))}
         self._infixes = frozenset(infixes)
+        self._names = frozenset(names)
         self._first, self._last = tuple(first), tuple(sorted({word[-1] for word in words}))
         self._longest = max(map(len, words), default=0)
         self._handled = (
             re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True)))) if handled else None
         )
         self._edges = {word[_mark_at(word)] for word in words} | set(self._last)
+        hints = self._edges | set(first)
+        self._hint = re.compile("[" + re.escape("".join(sorted(hints))) + "]") if hints else None
+        self._in_json = _json_patterns(words, self._infixes)
+        self._known: LRUCache[str, str] = LRUCache(_KEPT_CHARS, len)
+        self._lock = threading.Lock()
 
     def mark(self, text: str) -> str:
         """The marked text; the same object where nothing is to be marked."""
-        if self._token is None or not text:
+        if self._token is None or self._hint is None:
             return text
+        if len(text) < _SHORT:
+            if text.isascii() and self._hint.search(text) is None and text.strip() not in self._infixes:
+                return text
+            return self._mark(text)
+        with self._lock:
+            known = self._known.get(text)
+        if known is None:
+            known = self._mark(text)
+            with self._lock:
+                if len(text) <= self._known.maxsize:
+                    self._known[text] = known
+        return known
+
+    def is_clean(self, json_text: str) -> bool:
+        """Whether no string in this JSON is to be marked. False where that is not certain; much faster than
+        `mark_json`."""
+        if self._handled is not None and self._handled.search(json_text):
+            return False
+        patterns, reversed_patterns = self._in_json
+        if any(pattern.search(json_text) for pattern in patterns):
+            return False
+        backwards = json_text[::-1]
+        return not any(pattern.search(backwards) for pattern in reversed_patterns)
+
+    def _mark(self, text: str) -> str:
+        assert self._token is not None
         text = replace_surrogates(text)
         if self._handled is not None and self._handled.search(text):
             text = self._mark_all(text)
@@ -99,8 +143,10 @@ class Marker:
 
     def _mark_ends(self, text: str) -> str:
         """Marks what a template could complete to a control token: the beginning of one at the text's end, the end of
-        one at its beginning, and a middle that the template's own text completes. Blanks around it may be stripped."""
+        one at its beginning, and a middle behind the template's own beginning. Blanks around it may be stripped."""
         bare = text.strip()
+        if bare in self._names:
+            return text
         head, tail = bare[: self._longest], bare[-self._longest :]
         start = len(text) - len(text.lstrip()) if bare is not text else 0
         end = start + len(bare)
@@ -155,7 +201,8 @@ class DataMarks:
         kept: Collection[str] = (),
     ) -> None:
         """`tokens`: the control tokens. `literals`: the texts and strings of the template, which may join with data.
-        `names`: its strings and attributes, with which it compares data. `handled`: strings at which it takes texts
+        `names`: its strings and attributes, with which it compares data and looks it up: of these only whole control
+        tokens are marked. `handled`: strings at which it takes texts
         apart. `kept`: control tokens that keep their meaning in the assistant's own text."""
         named = [token for token in tokens if token.strip()]
         letters = {letter for token in named for letter in token}
@@ -168,11 +215,12 @@ class DataMarks:
         self._longest = max(map(len, self.tokens), default=0)
         literals = [literal for literal in literals if literal]
         handled = {text for text in handled if text.strip()}
-        infixes = _completed(self.tokens, literals) - set(names)
-        self.data = Marker(self.tokens, marks, infixes=infixes, handled=handled)
+        infixes = _completed(self.tokens, literals)
+        names = set(names)
+        self.data = Marker(self.tokens, marks, infixes=infixes, names=names, handled=handled)
         """Marks the text of users, tools and instructions."""
         rest = self.tokens - set(kept)
-        self.assistant = Marker(rest, marks, infixes=infixes, handled=handled) if kept else self.data
+        self.assistant = Marker(rest, marks, infixes=infixes, names=names, handled=handled) if kept else self.data
         """Marks the text of the assistant's own history."""
 
     def plain(self, text: str) -> str:
@@ -235,14 +283,32 @@ def _mark_at(text: str) -> int:
     return min(range(len(text)), key=rank)
 
 
+def _json_patterns(
+    words: Sequence[str], infixes: Collection[str]
+) -> tuple[list[re.Pattern[str]], list[re.Pattern[str]]]:
+    """Patterns for what is marked in a JSON text: control tokens, their beginnings before a quote and whole infixes;
+    and, for the text backwards, their ends behind a quote. Each begins with one character, which makes it fast."""
+
+    def each(texts: Iterable[str], behind: str) -> list[re.Pattern[str]]:
+        listed = sorted(set(texts))
+        firsts = sorted({text[0] for text in listed})
+        return [re.compile(alternatives([text for text in listed if text[0] == one]) + behind) for one in firsts]
+
+    escaped = [json.dumps(word, ensure_ascii=False)[1:-1] for word in words]
+    beginnings = [word[:end] for word in escaped for end in range(1, len(word))]
+    ends = [word[start:][::-1] for word in escaped for start in range(1, len(word))]
+    whole = [f'"{infix}' for infix in infixes]
+    blank, blank_backwards = r"(?:\s|\\[fnrt]|\\u001[c-f])*", r"(?:\s|[fnrt]\\|[c-f]100u\\)*"
+    patterns = [*each(escaped, ""), *each(beginnings, blank + '"'), *each(whole, blank + '"')]
+    return patterns, each(ends, blank_backwards + '"')
+
+
 def _completed(tokens: Iterable[str], literals: Sequence[str]) -> set[str]:
-    """Texts that become a control token between two texts of the template, such as `user` between `<|` and `|>`."""
+    """Texts with which a control token may go on behind a text of the template, such as `user` behind `<|`."""
     longest = max(map(len, tokens), default=0)
     before = {literal[-size:] for literal in literals for size in range(1, min(longest, len(literal)) + 1)}
-    after = {literal[:size] for literal in literals for size in range(1, min(longest, len(literal)) + 1)}
     found: set[str] = set()
     for token in tokens:
         starts = [at for at in range(1, len(token)) if token[:at] in before]
-        ends = [at for at in range(1, len(token)) if token[at:] in after] if starts else []
-        found.update(token[start:end].strip() for start in starts for end in ends if start < end)
+        found.update(token[start:end].strip() for start in starts for end in range(start + 1, len(token)))
     return found - {""}

@@ -23,6 +23,8 @@ from services.tokenization.segments import Cuts, SegmentCache, TokenIds
 Choice: TypeAlias = Literal["auto", "fastokens", "tokenizers"]
 Encode: TypeAlias = Callable[[str], TokenIds]
 
+_UNKNOWN = "\U0010fffe"
+"""A character that no vocabulary has."""
 DIGEST_BYTES = 16
 """Length of the hash of a prompt's text."""
 
@@ -219,9 +221,9 @@ class Encoder:
 
     @cached_property
     def _control(self) -> frozenset[int]:
-        """The ids of the control tokens."""
+        """The ids of the control tokens, without the one that stands for unknown characters."""
         encoded = self._reference(sorted(self.marks.tokens)) if self.marks is not None else []
-        return frozenset(ids[0] for ids in encoded if len(ids) == 1)
+        return frozenset(ids[0] for ids in encoded if len(ids) == 1) - set(self._reference([_UNKNOWN])[0])
 
     def _encode_new(self, texts: list[str]) -> list[TokenIds]:
         limit = getattr(self._limit, "chars", None)

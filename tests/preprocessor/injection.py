@@ -1,11 +1,13 @@
-"""Model setups for chat templates, with a tokenizer that has every control token which the template writes."""
+"""Model setups for chat templates, each with a tokenizer that has every control token which the template writes."""
 
 import re
 from dataclasses import replace
 
+from msgspec.structs import replace as changed
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
 from services.families import family
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.audit import Audit
@@ -18,11 +20,12 @@ from services.tokenization.prompt_tokenizer import PromptTokenizer
 from tests.tokenization.tokenizer_zoo import KINDS
 
 _CONTROL = re.compile(r"<[|\uff5c][^\s<>{}'\"]+?[|\uff5c]>|</?[a-zA-Z_:]{2,24}>|\[/?[A-Z_]{3,24}\]")
+_MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_end")
 
 
 def tokens_of(source: str) -> list[str]:
-    """What looks like a control token in a template."""
-    return sorted({*_CONTROL.findall(source), "<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>"})
+    """What looks like a control token in a template, and some that begin each other or that templates build."""
+    return sorted({*_CONTROL.findall(source), *_MORE})
 
 
 def tokenizer_with(kind: str, tokens: list[str]) -> PreTrainedTokenizerFast:
@@ -36,18 +39,18 @@ def tokenizer_with(kind: str, tokens: list[str]) -> PreTrainedTokenizerFast:
 
 
 def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> tuple[ModelSetup, PreTrainedTokenizerFast]:
-    """`setup` with this template and a tokenizer for it."""
+    """`setup` with this template and a tokenizer for it, and the tokenizer."""
     loaded = tokenizer_with(kind, tokens_of(source))
     loaded.chat_template = source
     template = ChatTemplate(loaded, source)
     traits = probe(template)
     detection = detect_family(template, traits, {}, loaded.get_added_vocab())
     found = detection.family if detection is not None else family("hermes")
-    traits = replace_tags(template, traits, found)
+    traits = changed(traits, own_tags=own_tags(template, traits, found))
     tokenizer = PromptTokenizer(loaded)
     encoder = tokenizer.encoder("tokenizers", marks=data_marks(loaded, template, traits, found))
     history = History(template, traits, max_bytes=1 << 24)
-    return replace(
+    made = replace(
         setup,
         template=template,
         traits=traits,
@@ -57,11 +60,24 @@ def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> tuple
         audit=Audit(history, encoder),
         family=found,
         stop_ids=(),
-    ), loaded
+    )
+    return made, loaded
 
 
-def replace_tags(template: ChatTemplate, traits, found):  # type: ignore[no-untyped-def]
-    """The traits with the family's tags, as at load."""
-    from msgspec.structs import replace as changed
-
-    return changed(traits, own_tags=own_tags(template, traits, found))
+def conversation(data: str, key: str) -> Conversation:
+    """An agent's turns with `data` in everything that comes from outside, and `key` as the name of parameters."""
+    properties = {"city": {"type": "string", "description": data}, key: {"type": "string", "enum": [data]}}
+    tool = ToolSpec("look", f"Looks. {data}", {"type": "object", "properties": properties, "required": [key]})
+    arguments = f'{{"city": "Paris {data}", "{key}": "{data}"}}'
+    return Conversation(
+        "m",
+        [
+            Turn("user", [Text(f"Read it. {data} So.")]),
+            Turn("assistant", [Reasoning(f"I see {data} there."), Call("call00001", "look", arguments)]),
+            Turn("tool", [Result("call00001", [Text(f"begin {data}\n{data}")])]),
+            Turn("assistant", [Text("Done.")]),
+            Turn("user", [Text(data)]),
+        ],
+        system=[Text(f"Be brief. {data}")],
+        tools=[tool],
+    )
