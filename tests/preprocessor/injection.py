@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 from msgspec.structs import replace as changed
 from tokenizers import AddedToken, Tokenizer
@@ -33,7 +34,8 @@ def tokenizer_with(kind: str, tokens: list[str]) -> PreTrainedTokenizerFast:
     backend: Tokenizer = KINDS[kind]()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens[::2]])
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in tokens[1::2]])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    make: Any = PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast = make(tokenizer_object=backend)
     tokenizer.bos_token, tokenizer.eos_token = "<|bos|>", "<|eos|>"
     return tokenizer
 

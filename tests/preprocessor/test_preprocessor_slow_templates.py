@@ -124,7 +124,7 @@ def test_a_template_without_end_is_not_taken_for_a_deep_schema(
     template = ChatTemplate(demo_tokenizer, source, "endless.jinja")
     history = History(template, setup.traits, max_bytes=1 << 20)
     endless = replace(setup, template=template, history=history)
-    with pytest.raises(Invalid, match="the chat template endless.jinja exceeded the recursion limit"):
+    with pytest.raises(Invalid, match=r"the chat template endless\.jinja exceeded the recursion limit"):
         assemble(ask("hi"), endless)
 
 
