@@ -140,6 +140,7 @@ class _Writer:
         self._ids = calls.ids
         self._unseal = unseal
         self._marks = marks
+        self._mark: Callable[[str], str] = marks.data.mark if marks is not None else lambda text: text
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names = calls.names
         self._split: list[Message] = []
@@ -235,21 +236,17 @@ class _Writer:
                 self.messages.insert(place, result)
                 return
 
-    def _mark(self, text: str) -> str:
-        return text if self._marks is None else self._marks.data.mark(text)
-
     def _mark_assistant(self, parts: list[AssistantPart]) -> list[AssistantPart]:
         """Calls are marked as they are written."""
         marks = self._marks
         if marks is None:
             return parts
-        marked: list[AssistantPart] = []
-        for part in parts:
-            if isinstance(part, Text):
-                marked.append(Text(marks.assistant.mark(part.text)))
-            else:
-                marked.append(Reasoning(marks.data.mark(part.text or "")) if isinstance(part, Reasoning) else part)
-        return marked
+        for index, part in enumerate(parts):
+            if isinstance(part, Text) and (text := marks.assistant.mark(part.text)) is not part.text:
+                parts[index] = Text(text)
+            elif isinstance(part, Reasoning) and part.text and (text := self._mark(part.text)) is not part.text:
+                parts[index] = Reasoning(text)
+        return parts
 
     def _append(self, role: str, text: str) -> Message:
         content = [{"type": "text", "text": text}] if self._traits.content == "parts" else text

@@ -82,12 +82,18 @@ class SessionTools(list[ToolSpec]):
             return self.definitions
         if self._marked is None or self._marked[0] is not marker:
             marked = self.definitions
-            if not _is_clean(marked, marker):
+            if not self._is_clean(marker):
                 marked = [self._mark(definition, marker) for definition in marked]
             if not self.repeated:
                 return marked
             self._marked = marker, marked
         return self._marked[1]
+
+    def _is_clean(self, marker: Marker) -> bool:
+        try:
+            return marker.is_clean(self._rendered_json.decode())
+        except UnicodeEncodeError:  # lone surrogates
+            return False
 
     def _mark(self, definition: Tool, marker: Marker) -> Tool:
         """The definition itself where nothing is to be marked: it may keep its JSON."""
@@ -101,7 +107,11 @@ class SessionTools(list[ToolSpec]):
     @property
     def parser_json(self) -> bytes:
         """`rendered` as JSON, at least with what parsers need."""
-        return self._types_json if self.repeated else _encode(self.rendered)
+        return self._types_json if self.repeated else self._rendered_json
+
+    @cached_property
+    def _rendered_json(self) -> bytes:
+        return _encode(self.rendered)
 
     @cached_property
     def _cached_definitions(self) -> list[Tool]:
@@ -114,10 +124,3 @@ class SessionTools(list[ToolSpec]):
     @cached_property
     def _types_json(self) -> bytes:
         return _encode(bare(self.rendered))
-
-
-def _is_clean(definitions: list[Tool], marker: Marker) -> bool:
-    try:
-        return marker.is_clean(_encode(definitions).decode())
-    except UnicodeEncodeError:  # lone surrogates
-        return False

@@ -13,6 +13,7 @@ import json
 import re
 import threading
 from collections.abc import Collection, Iterable, Sequence
+from operator import is_
 from typing import Any
 
 from cachetools import LRUCache
@@ -86,7 +87,8 @@ class Marker:
         hints = self._edges | set(first)
         self._hint = re.compile("[" + re.escape("".join(sorted(hints))) + "]") if hints else None
         self._in_json = _json_patterns(words, self._infixes)
-        self._known: LRUCache[str, str] = LRUCache(_KEPT_CHARS, len)
+        self._known: LRUCache[int, tuple[str, str]] = LRUCache(_KEPT_CHARS, lambda known: len(known[0]))
+        """Marked texts by the identity of the text, which lives as long as its entry: hashing takes as long as marking."""
         self._lock = threading.Lock()
 
     def mark(self, text: str) -> str:
@@ -94,17 +96,19 @@ class Marker:
         if self._token is None or self._hint is None:
             return text
         if len(text) < _SHORT:
-            if text.isascii() and self._hint.search(text) is None and text.strip() not in self._infixes:
+            plain = self._hint.search(text) is None and text.isascii()
+            if plain and not (self._infixes and text.strip() in self._infixes):
                 return text
             return self._mark(text)
         with self._lock:
-            known = self._known.get(text)
-        if known is None:
-            known = self._mark(text)
+            known = self._known.get(id(text))
+        if known is not None and known[0] is text:
+            return known[1]
+        marked = self._mark(text)
+        if len(text) <= _KEPT_CHARS:
             with self._lock:
-                if len(text) <= self._known.maxsize:
-                    self._known[text] = known
-        return known
+                self._known[id(text)] = text, marked
+        return marked
 
     def is_clean(self, json_text: str) -> bool:
         """Whether no string in this JSON is to be marked. False where that is not certain; much faster than
@@ -132,13 +136,15 @@ class Marker:
         if isinstance(value, str):
             return self.mark(value)
         if isinstance(value, dict):
-            items = [(self.mark_json(key), self.mark_json(item)) for key, item in value.items()]
-            pairs = zip(items, value.items(), strict=True)
-            same = all(new[0] is old[0] and new[1] is old[1] for new, old in pairs)
-            return value if same else dict(items)
+            same, marked = True, {}
+            for key, item in value.items():
+                new_key, new = self.mark_json(key), self.mark_json(item)
+                same = same and new_key is key and new is item
+                marked[new_key] = new
+            return value if same else marked
         if isinstance(value, list):
             found = [self.mark_json(item) for item in value]
-            return value if all(new is old for new, old in zip(found, value, strict=True)) else found
+            return value if all(map(is_, found, value)) else found
         return value
 
     def _mark_ends(self, text: str) -> str:
