@@ -20,21 +20,9 @@ from services.templates.traits import TemplateTraits
 from services.tokenization.data_marks import DataMarks
 from services.tokenization.tokenizer_files import LoadedTokenizer
 
-_TAKES_APART = frozenset(
-    (
-        "lstrip",
-        "partition",
-        "removeprefix",
-        "removesuffix",
-        "replace",
-        "rpartition",
-        "rsplit",
-        "rstrip",
-        "split",
-        "strip",
-    )
-)
-"""Methods and filters that cut their arguments out of a text."""
+_TAKES_APART = frozenset(("partition", "removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "split"))
+"""Methods and filters that cut their first argument out of a text; `replace` only where nothing takes its place. Single
+characters do not count: most texts hold them."""
 _TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
 _TURNS = [
     Turn("user", [Text("Hi.")]),
@@ -52,12 +40,14 @@ def data_marks(tokenizer: LoadedTokenizer, template: ChatTemplate, traits: Templ
     literals = [*(node.data for node in tree.find_all(nodes.TemplateData)), *strings]
     handled = set(_handled(tree))
     thought = {tag.strip() for tag in family.think or ()}
+    if handled.isdisjoint(thought):
+        thought = set()
     return DataMarks(
         _control_tokens(tokenizer, "\0".join(literals), _rendered(template, traits), family),
         literals=literals,
         names=[*strings, *(node.attr for node in tree.find_all(nodes.Getattr))],
-        handled=handled,
-        kept=thought & handled,
+        handled=handled | thought,
+        kept=thought,
     )
 
 
@@ -86,15 +76,9 @@ def _strings(tree: nodes.Node) -> Iterator[str]:
 
 def _handled(tree: nodes.Template) -> Iterator[str]:
     """Strings at which the template takes texts apart."""
-    for call in tree.find_all(nodes.Call):
-        if isinstance(call.node, nodes.Getattr) and call.node.attr in _TAKES_APART:
-            yield from (text for argument in call.args for text in _constants(argument))
-    for applied in tree.find_all(nodes.Filter):
-        if applied.name in _TAKES_APART:
-            yield from (text for argument in applied.args for text in _constants(argument))
-
-
-def _constants(node: nodes.Node) -> Iterator[str]:
-    if isinstance(node, nodes.Const) and isinstance(node.value, str):
-        yield node.value
-    yield from _strings(node)
+    calls = [(call.node.attr, call.args) for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
+    for name, arguments in (*calls, *((applied.name, applied.args) for applied in tree.find_all(nodes.Filter))):
+        texts = [one.value for one in arguments if isinstance(one, nodes.Const) and isinstance(one.value, str)]
+        replaced = name == "replace" and "".join(texts[1:]).strip()
+        if name in _TAKES_APART and texts and len(texts[0]) > 1 and not replaced:
+            yield texts[0]

@@ -88,7 +88,7 @@ class Marker:
         self._hint = re.compile("[" + re.escape("".join(sorted(hints))) + "]") if hints else None
         self._in_json = _json_patterns(words, self._infixes)
         self._known: LRUCache[int, tuple[str, str]] = LRUCache(_KEPT_CHARS, lambda known: len(known[0]))
-        """Marked texts by the identity of the text, which lives as long as its entry: hashing takes as long as marking."""
+        """Marked texts by the identity of the text, which lives as long as its entry. A hash would cost as much."""
         self._lock = threading.Lock()
 
     def mark(self, text: str) -> str:
@@ -237,43 +237,37 @@ class DataMarks:
         """A rendered text, without marks, in pieces to be encoded apart: control tokens that data spells, and what
         stands between them. Mostly one piece."""
         plain = self._plain(text)
-        spans: list[tuple[int, int, bool]] = []
-        done = 0
-        for found in _MARK.finditer(text) if self._token is not None else ():
-            if found.start() >= done:
-                for start, end, data in self._around(text, plain, found.start(), done):
-                    spans.append((start, end, data))
-                    done = end if data else done
+        spans = self._spans(text, plain)
         pieces: list[Piece] = []
         at = 0
-        for start, end, data in sorted(spans):
-            if start >= at:
-                pieces.append(Piece(plain[at:start]))
-                if data:
-                    pieces.append(Piece(plain[start:end], True))
-                at = end
+        for start, end, data in spans:
+            pieces.append(Piece(plain[at:start]))
+            if data:
+                pieces.append(Piece(plain[start:end], True))
+            at = end
         pieces.append(Piece(plain[at:]))
         return [piece for piece in pieces if piece.text]
 
-    def _around(self, text: str, plain: str, place: int, done: int) -> list[tuple[int, int, bool]]:
-        """The control token that the marked character at `place` is part of; or empty spans, at which a control token
-        of the template ends or begins that data would join otherwise."""
-        assert self._token is not None
-        low, high = max(place - self._longest, done), min(place + self._longest, len(text))
-        left, right = low, high
-        for own in self._token.finditer(text, max(low - self._longest, 0), min(high + self._longest, len(text))):
-            if own.end() <= place:
-                left = max(left, own.end())
-            elif own.start() > place:
-                right = min(right, own.start())
-                break
-        for start, end in ((left, right), (low, high)):
-            for found in self._token.finditer(plain, start, end):
-                if found.start() <= place < found.end():
-                    if (start, end) == (left, right):
-                        return [(found.start(), found.end(), True)]
-                    return [(at, at, False) for at in (left, right) if found.start() < at < found.end()]
-        return []
+    def _spans(self, text: str, plain: str) -> list[tuple[int, int, bool]]:
+        """The control tokens that data spells, in order, and empty spans at which a control token of the template
+        begins or ends that data would join otherwise. Linear in the text between the first and the last mark."""
+        marked = [found.start() for found in _MARK.finditer(text)]
+        if self._token is None or not marked:
+            return []
+        low = max(marked[0] - 2 * self._longest, 0)
+        high = min(marked[-1] + 2 * self._longest, len(text))
+        spans: list[tuple[int, int, bool]] = []
+        bounds: set[int] = set()
+        at = low
+        for start, end in [*((own.start(), own.end()) for own in self._token.finditer(text, low, high)), (high, high)]:
+            spans += [(found.start(), found.end(), True) for found in self._token.finditer(plain, at, start)]
+            bounds.update((start, end))
+            at = end
+        bounds.discard(high)
+        for found in self._token.finditer(plain, low, high):
+            inside = (place for place in range(found.start() + 1, found.end()) if place in bounds)
+            spans += [(place, place, False) for place in inside]
+        return sorted(set(spans))
 
     def _plain(self, text: str) -> str:
         return _MARK.sub(lambda found: self._letters.get(found[0], "\ufffd"), text)

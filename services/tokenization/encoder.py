@@ -25,6 +25,8 @@ Encode: TypeAlias = Callable[[str], TokenIds]
 
 _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
+_MAX_PIECES = 64
+"""So many pieces are encoded where time is limited."""
 DIGEST_BYTES = 16
 """Length of the hash of a prompt's text."""
 
@@ -194,6 +196,8 @@ class Encoder:
         if self.marks is None or self._encode_data is None:
             return encode(replace_surrogates(text))
         first, *rest = self.marks.pieces(text)
+        if len(rest) > _MAX_PIECES and getattr(self._limit, "chars", None) is not None:
+            raise TooLong
         joined: TokenIds = array("I")
         joined.extend(self._data(first.text) if first.data else encode(first.text))
         for piece in rest:
