@@ -1,5 +1,6 @@
 """Model setups for chat templates, each with a tokenizer that has every control token which the template writes."""
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -70,7 +71,7 @@ def conversation(data: str, key: str) -> Conversation:
     """An agent's turns with `data` in everything that comes from outside, and `key` as the name of parameters."""
     properties = {"city": {"type": "string", "description": data}, key: {"type": "string", "enum": [data]}}
     tool = ToolSpec("look", f"Looks. {data}", {"type": "object", "properties": properties, "required": [key]})
-    arguments = f'{{"city": "Paris {data}", "{key}": "{data}"}}'
+    arguments = json.dumps({"city": f"Paris {data}", key: data})
     return Conversation(
         "m",
         [
