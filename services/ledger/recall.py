@@ -257,7 +257,7 @@ class Recall:
         for end in ledger.ends(text, start):
             if end - start < size:
                 continue
-            stretch = ledger.without_header(text[start:end])
+            stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
             if ledger.has_foreign_end(stretch, turn.text):
                 continue
             if not reader.is_kept(turn, stretch, opening, self._tools, mode):
@@ -265,7 +265,8 @@ class Recall:
             missing = "" if entry.closed else reader.missing_end(turn, stretch, opening, self._tools, mode)
             return None if missing is None else _Base(stored, end, entry.tail + missing)
         for end in ledger.marker_ends(text, start, turn.text) if entry.closed else ():
-            if reader.is_kept(turn, ledger.without_header(text[start:end]), opening, self._tools, mode):
+            stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
+            if reader.is_kept(turn, stretch, opening, self._tools, mode):
                 return _Base(stored, end, entry.tail)
         return None
 
@@ -340,7 +341,8 @@ class Recall:
             if calls:
                 return None
             state, begun = links[-1].state, squeeze(begun)
-        context = LedgerContext(state, head_chars, self._hash(text, head_chars), text[head_chars:], begun)
+        opening = self._ledger.model.encoder.plain(text[head_chars:])
+        context = LedgerContext(state, head_chars, self._hash(text, head_chars), opening, begun)
         if base is None:
             return context
         entry = base.stored.entry

@@ -15,6 +15,7 @@ from services.preprocessor.prompt.history import History
 from services.preprocessor.prompt.locality import open_history
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
+from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family
 from services.templates.probe import own_tags, probe
 from services.templates.thinking import EFFORTS
@@ -60,12 +61,13 @@ class ModelSetup:
         """
         facts = read_facts(config.model)
         loaded = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
-        template = ChatTemplate.of(loaded, override=config.chat_template)
+        template = ChatTemplate.of(loaded, override=config.chat_template, model=config.model_name)
         traits = probe(template)
         tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
-        encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20)
         detection = choose_family(config, template, traits, loaded.get_added_vocab())
         found = detection.family
+        marks = None if config.control_tokens_in_data else data_marks(loaded, template, traits, found)
+        encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20, marks)
         traits = replace(traits, own_tags=own_tags(template, traits, found))
         history = open_history(template, traits, config.prompt_cache_mb << 20)
         window = config.max_model_len or facts.window

@@ -222,12 +222,17 @@ class PreprocessorConfig(StageConfig):
     """Reasoning format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
     strip_anthropic_preamble: bool = True
     """Remove Claude Code's billing block, which changes with every conversation and defeats prefix caching."""
+    control_tokens_in_data: bool = False
+    """Encode control tokens that the text of users, files or tools spells as control tokens, which lets such text forge
+    turns (docs/prompts.md); default: as ordinary text."""
     max_model_len: Annotated[Count | None, also("--context-length", "--max-seq-len")] = None
     """Context window in tokens, if smaller than the worker's; default: the worker's."""
     max_output_tokens: Count | None = None
     """Most output tokens of a turn; default: as many as the context window leaves."""
     threads: Count = 4
     """Threads that render and tokenize."""
+    render_timeout_s: Positive = 10.0
+    """Most time that the chat template may take for one prompt."""
     tokenizer: Literal["auto", "fastokens", "tokenizers"] = "auto"
     """Library that encodes prompts; `auto`: fastokens if its tokens are equal for this model, else tokenizers."""
     prompt_cache_mb: Count = 64
