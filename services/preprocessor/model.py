@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from schemas.control import ModelCard
 from schemas.conversation import Sampling
-from services.families import Family, families, family, reasoning_family
+from services.families import Family, family, reasoning_family
 from services.families.detection import Detection
 from services.preprocessor.prompt.audit import Audit
 from services.preprocessor.prompt.history import History
 from services.preprocessor.prompt.locality import open_history
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
-from services.templates.detection import detect_family
+from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import own_tags, probe
 from services.templates.thinking import EFFORTS
 from services.templates.traits import TemplateTraits
@@ -79,7 +79,7 @@ class ModelSetup:
             audit=Audit(history, encoder),
             encoder=encoder,
             family=found,
-            evidence=detection.evidence,
+            evidence=detection.statement,
             max_model_len=window,
             window_cap=config.max_model_len,
             stop_ids=_stop_ids(tokenizer, traits, found),
@@ -112,13 +112,13 @@ def choose_family(
     else:
         found = detect_family(template, traits, read_json(config.model, "config.json") or {}, tokens)
     if found is None and traits.arguments is not None:
-        raise ValueError(
-            f"no parser reads the tool calls of {config.model}; choose one with tool_call_parser, none for no calls: "
-            f"{', '.join(families())}"
-        )
+        raise ValueError(f"no parser reads the tool calls of {config.model}: {unread_calls(template, traits)}")
     if found is None:
         own = family(config.reasoning_parser or "hermes")
-        found = Detection(own if own.style.call else family("hermes"), ("no evidence",))
+        found = Detection(
+            own if own.style.call else family("hermes"),
+            ("no evidence: the chat template writes no calls; tool_call_parser names the model's format",),
+        )
     if reasoning is None:
         return found
     evidence = (*found.evidence, f"reasoning of {reasoning.name}: the operator's choice")
