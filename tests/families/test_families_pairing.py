@@ -30,15 +30,14 @@ FIRST = {found.think: found for found in reversed(REASONS)}
 READING = [found for found in REASONS if found.name != "minimax_m2_append_think"]
 
 
-def read(name: str, raw: str, **options: bool) -> list[tuple[str, object]]:
+def read(name: str, raw: str, *, in_reasoning: bool = False) -> list[tuple[str, object]]:
     """The blocks, the same whole, by token, by character and at random cuts."""
     chance = random.Random(raw)
     cuts = [list(cut(raw)) for cut in CHUNKINGS.values()]
     places = sorted(chance.sample(range(len(raw) + 1), min(6, len(raw))))
     cuts.append([raw[a:b] for a, b in zip([0, *places], [*places, len(raw)], strict=True)])
     results = [
-        fold(run(open_parser(name, tools=TOOLS, **{"in_reasoning": False, **options}), cut, FinishReason.STOP))
-        for cut in cuts
+        fold(run(open_parser(name, tools=TOOLS, in_reasoning=in_reasoning), cut, FinishReason.STOP)) for cut in cuts
     ]
     assert all(result == results[0] for result in results)
     return [

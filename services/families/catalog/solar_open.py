@@ -26,7 +26,11 @@ START = Shape("<|begin|>assistant", then=("<|",))
 CALL = "<|tool_call:begin|>{word}<|tool_call:name|>{name}<|tool_call:args|>"
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call:end|>",))
 CALLS = Section((Call(Shape(CALL, then=("{",)), ARGUMENTS),), (*map(Shape, ENDS), START))
-KINDS = {"think": MessageKind.REASONING, "content": MessageKind.TEXT, "tool_calls": Tool(None, CALLS)}
+KINDS: dict[str, MessageKind | Tool] = {
+    "think": MessageKind.REASONING,
+    "content": MessageKind.TEXT,
+    "tool_calls": Tool(None, CALLS),
+}
 HEADS = tuple(f"<|{kind}|>" for kind in KINDS)
 
 

@@ -153,8 +153,9 @@ class Markup:
     def _build(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
         openers, closers = [opener for opener, _ in self.think], [closer for _, closer in self.think]
         answer = _meaning(Mark.ANSWER, closers)
-        always = [(call.shape, call) for call in self.calls] if place.calls else []
-        always = [*(self._empty if place.calls else ()), *always, *_meaning(Mark.STOP, self.stops)]
+        always = _meaning(Mark.STOP, self.stops)
+        if place.calls:
+            always = [*self._empty, *((call.shape, call) for call in self.calls), *always]
         frame = _meaning(Mark.FRAME, [opener for opener, _ in self.frames])
         unframe = _meaning(Mark.UNFRAME, [closer for _, closer in self.frames])
         if place.reasoning:
