@@ -178,6 +178,7 @@ def test_a_closer_of_nothing_at_the_end_is_dropped(raw: str) -> None:
         "Write <think>\nso\n</think>",
         "Write <think>\nso\n</think>\nand done",
         "Write <tool_call>it</tool_call>",
+        "<tool_call>\n<function=x>y</tool_call>",
     ],
 )
 def test_a_closer_in_running_text_is_text(raw: str) -> None:
@@ -196,3 +197,7 @@ def test_a_closer_of_nothing_at_the_start_is_dropped() -> None:
 
 def test_a_piece_of_a_tail_is_none() -> None:
     assert texts(opened(), CALL[:-3]) == ['{"cmd": "ls"}']
+
+
+def test_a_call_that_is_none_keeps_its_closer() -> None:
+    assert texts(opened("hermes"), '<tool_call>{"key": 1}</tool_call>') == ['<tool_call>{"key": 1}</tool_call>']

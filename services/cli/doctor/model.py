@@ -76,7 +76,8 @@ def check_family(tokenizer: Any, config: PreprocessorConfig) -> Finding:
         found = choose_family(config, template, probe(template), tokenizer.get_added_vocab())
     except (TurnwireError, ValueError, OSError) as error:
         return Finding("fail", "parser", first_line(error))
-    return Finding("ok", "parser", f"{found.family.name}: {'; '.join(found.statement)}")
+    also = f"; {', '.join(other.name for other in found.also)} would fit too" if found.also else ""
+    return Finding("ok", "parser", f"{found.family.name}: {'; '.join(found.evidence)}{also}")
 
 
 def check_encoder(tokenizer: Any, config: PreprocessorConfig) -> Finding:

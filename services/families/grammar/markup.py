@@ -104,6 +104,7 @@ class Markup:
                 passed = yield from hit.meaning.read(turn, hit.match)
                 if passed is not None:
                     turn.prose(passed)
+                    turn.quotes = True
                     continue
                 if turn.scanner.final:
                     return  # the input ended in the call; the rest belongs to it
