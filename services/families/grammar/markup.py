@@ -156,7 +156,8 @@ class Markup:
         answer = _meaning(Mark.ANSWER, closers)
         always = _meaning(Mark.STOP, self.stops)
         if place.calls:
-            always = [*self._empty, *((call.shape, call) for call in self.calls), *always]
+            empty = ((shape, Mark.EMPTY) for shape in self.empty_sections)
+            always = [*empty, *((call.shape, call) for call in self.calls), *always]
         frame = _meaning(Mark.FRAME, [opener for opener, _ in self.frames])
         unframe = _meaning(Mark.UNFRAME, [closer for _, closer in self.frames])
         if place.reasoning:
@@ -182,7 +183,7 @@ class Markup:
         )
 
     @cached_property
-    def _empty(self) -> "list[tuple[Shape, Meaning]]":
+    def empty_sections(self) -> tuple[Shape, ...]:
         """Sections without calls, or with an empty list of them. In running text a bare pair of tags counts only where
         it begins a line: a model may name its own tags."""
         blank = "{junk}" if any("{junk}" in call.shape.text for call in self.calls) else "{ws}"
@@ -191,7 +192,7 @@ class Markup:
             token = any(char in opener for char in "|｜")
             empty += [_whole(opener + blank + tail, line_start=not token) for tail in self.tails]
             empty += [_whole(opener + "{ws}[{ws}]{ws}" + tail) for tail in (*self.tails, "")]
-        return [(shape, Mark.EMPTY) for shape in empty]
+        return tuple(empty)
 
 
 @dataclass(frozen=True)
