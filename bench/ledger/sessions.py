@@ -102,7 +102,7 @@ class Model:
     def say(self) -> str:
         """Some words with the punctuation of prose and code."""
         words = [self.word() for _ in range(1 + self.choose.below(4))]
-        forms = ("{} and {}.", "{},\n{}", "{}\n\n- {}", "`{}` < {}", "{} {{{}}}", "{}: é船 {}")
+        forms = ("{} and {}.", "{},\n{}", "{}\n\n- {}", "`{}` < {}", "{} {{{}}}", "{}: é船 {}", '"{}" isn\'t C:\\{}\\n')
         text = words[0]
         for word in words[1:]:
             text = str(self.choose.of(forms)).format(text, word)

@@ -19,12 +19,12 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Part, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Part, Text, ToolSpec, Turn
 from schemas.frames import unpack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from services.families import Family
 from services.ledger.chain import Chain, ChainCache, Link, scope_of, text_and_calls
-from services.ledger.comparison import ParseMode, TurnReader, restored_parts
+from services.ledger.comparison import ParseMode, TurnReader, WriteCalls, restored_parts
 from services.ledger.keys import add, chain, squeeze, turn_key
 from services.ledger.store import EntryStore, OriginalTurn, PromptCache, RestoredTurn, StoredEntry
 from services.templates.messages import Unseal
@@ -51,6 +51,8 @@ class LedgerModel(Struct, frozen=True):
     vocabulary: Vocabulary
     ends: tuple[str, ...]
     """Texts of the tokens that end a turn."""
+    write_calls: WriteCalls | None = None
+    """How the template writes calls that follow each other."""
     header: str = ""
     """What the template writes before a turn of the model, without reasoning marks and white space around it."""
 
@@ -83,7 +85,7 @@ class Ledger:
         self.entries = EntryStore(entry_bytes)
         self.prompts = PromptCache(prompt_bytes)
         self._chains = ChainCache(prompt_bytes)
-        self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens)
+        self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens, model.write_calls)
         self._end = (
             re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
         )
@@ -131,18 +133,21 @@ class Ledger:
                 return
             yield match.start()
 
-    def marker_ends(self, text: str, start: int, original: str) -> Iterable[int]:
+    def own_ends(self, text: str, start: int, turn: OriginalTurn) -> Iterable[int]:
         """Where a turn that begins at `start` may end for a template that writes no end of turn (Apertus, before a
-        result): behind the marker with which the turn itself ends."""
-        bare = original.rstrip()
-        marker = next((marker for marker in self.model.family.markers if bare.endswith(marker)), None)
+        result): behind the marker, or else the text, with which the turn itself ends."""
+        bare = turn.text.rstrip()
+        blanks = turn.text[len(bare) :]
+        last = next((marker for marker in self.model.family.markers if bare.endswith(marker)), "")
+        if not last and isinstance(turn.parts[-1], Text):
+            last = turn.parts[-1].text.strip()
         at = start
-        for _ in range(MAX_ENDS if marker else 0):
-            at = text.find(marker or "", at)
+        for _ in range(MAX_ENDS if last else 0):
+            at = text.find(last, at)
             if at < 0:
                 return
-            at += len(marker or "")
-            yield at
+            at += len(last)
+            yield at + _common(blanks, text[at : at + len(blanks)])
 
     def has_foreign_end(self, stretch: str, original: str) -> bool:
         """Whether a stretch holds an end token that neither the turn itself quotes nor more of the model's output
@@ -264,8 +269,10 @@ class Recall:
                 continue
             missing = "" if entry.closed else reader.missing_end(turn, stretch, opening, self._tools, mode)
             return None if missing is None else _Base(stored, end, entry.tail + missing)
-        for end in ledger.marker_ends(text, start, turn.text) if entry.closed else ():
+        for end in ledger.own_ends(text, start, turn) if entry.closed else ():
             stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
+            if ledger.has_foreign_end(stretch, turn.text):
+                continue
             if reader.is_kept(turn, stretch, opening, self._tools, mode):
                 return _Base(stored, end, entry.tail)
         return None
@@ -374,3 +381,10 @@ def _prompt_key(context: LedgerContext) -> bytes:
 def _guard(encoder: Encoder) -> str | None:
     """A control token that leaves the text behind it unchanged: one that does not take white space (`rstrip`)."""
     return next((token for token in encoder.cuts.tokens if len(encoder.encode(f"{token} \n{token}")) > 2), None)
+
+
+def _common(first: str, second: str) -> int:
+    """How many characters two texts begin with in common."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )

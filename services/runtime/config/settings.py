@@ -215,11 +215,12 @@ class PreprocessorConfig(StageConfig):
     chat_template: Annotated[str | None, also("--custom-jinja-template")] = None
     """File with a chat template that replaces the model's own."""
     family: str = "auto"
-    """Parser family of the model's output; `auto`: detected from its chat template and configuration."""
+    """Parser family of the model's output, or a pair `CALLS+REASONING`; `auto`: detected from its chat template and
+    configuration."""
     tool_call_parser: Annotated[str | None, also("--dyn-tool-call-parser", "--tool-parser")] = None
     """Tool-call format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
     reasoning_parser: Annotated[str | None, also("--dyn-reasoning-parser")] = None
-    """Reasoning format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
+    """Reasoning format, by its name in vLLM, SGLang or Dynamo; replaces that of `family` or `tool_call_parser`."""
     strip_anthropic_preamble: bool = True
     """Remove Claude Code's billing block, which changes with every conversation and defeats prefix caching."""
     control_tokens_in_data: bool = False
