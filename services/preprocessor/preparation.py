@@ -43,7 +43,7 @@ class Preparation:
         self.setup = setup
         self.ledger = ledger
         self._process = process
-        self._unseal = sealer.open
+        self._sealer = sealer
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
 
     async def prompt(self, conversation: Conversation, *, limit: bool, size: int, fresh: int) -> Prompt:
@@ -53,7 +53,8 @@ class Preparation:
         `size`: bytes of the request; `fresh`: bytes that were not known. With few of them the prompt is made on the
         event loop, which takes less time than a thread's switches.
         """
-        make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=self._unseal)
+        unseal = self._sealer.of(conversation.client.tenant).open
+        make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=unseal)
         ledger, here = self.ledger, self._is_short(size, fresh)
         if ledger is None:
             return make() if here else await self.run(make)
@@ -76,7 +77,8 @@ class Preparation:
     def ids(self, conversation: Conversation) -> Sequence[int]:
         """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
         remember = self.ledger.remember_known if self.ledger is not None else None
-        return assemble(conversation, self.setup, limit=False, unseal=self._unseal, remember=remember).ids
+        unseal = self._sealer.of(conversation.client.tenant).open
+        return assemble(conversation, self.setup, limit=False, unseal=unseal, remember=remember).ids
 
     async def audit(self, check: Check) -> None:
         """Runs a comparison of the audit in a thread, and logs a difference."""

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -69,6 +69,22 @@ class Bucket:
             return None
         return found.data or None
 
+    async def members(self, key: str) -> list[bytes]:
+        """The values of a key that has several, oldest first."""
+        subject, values, seq = subjects.bucket_members(self._config.name, key), list[bytes](), 0
+
+        def next_one(js: Any) -> Awaitable[Any]:
+            return cast(Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True))
+
+        while True:
+            try:
+                found = await self._call(next_one)
+            except NotFound:
+                return values
+            seq = found.seq
+            if found.data:
+                values.append(found.data)
+
     async def put(self, key: str, value: bytes) -> None:
         """Keeps a value; when this returns, every process can read it.
 
@@ -79,16 +95,18 @@ class Bucket:
         self._check(value)
         await self._write(key, value, None)
 
-    def offer(self, key: str, value: bytes) -> bool:
+    def offer(self, key: str, value: bytes, member: str | None = None) -> bool:
         """Sends a value to keep, within `OFFER_DELAY_S` and before any other write, without an acknowledgement. False:
-        the connection is down. If it breaks within that time the value is lost.
+        the connection is down. If it breaks within that time the value is lost. `member`: see `members`.
 
         Raises as `put`.
         """
         self._check(value)
         if not self._bus.connected:
             return False
-        self._offered.append((subjects.bucket_key(self._config.name, key), value))
+        bucket = self._config.name
+        subject = subjects.bucket_key(bucket, key) if member is None else subjects.bucket_member(bucket, key, member)
+        self._offered.append((subject, value))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(OFFER_DELAY_S, self._send_offered)
         return True

@@ -63,8 +63,8 @@ class Session:
 
     def prompt(self, *turns: Turn, **more: Any) -> Prompt:
         conversation = Conversation("m", [ASKED, *turns], **{"tools": [BASH], **more})
-        remember = partial(self.ledger.recall, unseal=SEALER.open)
-        return assemble(conversation, self.setup, unseal=SEALER.open, remember=remember)
+        remember = partial(self.ledger.recall, unseal=SEALER.of(None).open)
+        return assemble(conversation, self.setup, unseal=SEALER.of(None).open, remember=remember)
 
     def ids(self, text: str) -> list[int]:
         """Never those of a tokenizer: two characters at a time."""
@@ -204,7 +204,7 @@ class TestClients:
         "sent",
         [
             [Reasoning("so"), Text("Looking."), called()],
-            [Reasoning(None, SEALER.seal(" so ")), Text(" Looking."), called('{ "command" : "ls" }')],
+            [Reasoning(None, SEALER.of(None).seal(" so ", "t1")), Text(" Looking."), called('{ "command" : "ls" }')],
             [Reasoning(None, "foreign"), Text("Looking."), Text(" \n"), called()],
             [Text("Looking."), called()],
             [called(), Text("Looking.")],
@@ -304,7 +304,7 @@ class TestEntries:
 
     def test_a_parent_that_is_not_there_costs_the_parents_tokens_only(self, session: Session) -> None:
         entry = self.signed(session)
-        lost = replace(entry, context=replace(entry.context, parent=b"x" * 16, parent_key=b"y" * 16, parent_end=5))
+        lost = replace(entry, context=replace(entry.context, parent=b"x" * 16, parent_end=5))
         session.ledger.add(NOTARY.sign(lost))
         prompt = self.prompt(session)
         assert prompt.found is not None

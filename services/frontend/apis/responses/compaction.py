@@ -23,22 +23,23 @@ from services.frontend.apis.responses.store.record import json_size
 from services.frontend.http.bodies import apart
 from services.frontend.http.middleware import RequestContext
 from services.frontend.pipeline.interfaces import TurnGateway
-from services.runtime.seal import Sealer
+from services.runtime.seal import Sealer, TenantSealer
 
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
 _managed = msgspec.json.Decoder(list[wire.ManagedContext] | None)
 
 
-SealerOf = Callable[[str], TextSealer]
-"""Returns the sealer for a model by the name that a client has for it."""
+SealerOf = Callable[[str, str | None], TextSealer]
+"""Returns the sealer for a model, by the name that a client has for it, and a tenant."""
 
 
 class ModelSealer:
     """Seals with the key that follows from a model's name. Raises NotFound, on first use, where it is not served."""
 
-    def __init__(self, gateway: TurnGateway, model: str) -> None:
+    def __init__(self, gateway: TurnGateway, model: str, tenant: str | None) -> None:
         self._gateway = gateway
         self._model = model
+        self._tenant = tenant
 
     def seal(self, text: str) -> str:
         """See `TextSealer.seal`."""
@@ -49,8 +50,8 @@ class ModelSealer:
         return self._sealer.open(blob)
 
     @cached_property
-    def _sealer(self) -> Sealer:
-        return Sealer.load(None, self._gateway.resolve(self._model).name)
+    def _sealer(self) -> TenantSealer:
+        return Sealer.load(None, self._gateway.resolve(self._model).name).of(self._tenant)
 
 
 class CompactedRequest(Struct, frozen=True):
@@ -83,7 +84,7 @@ class Compactor:
             return None
         item, spent = await self._summary(request.with_items([*items]), headers, exchange)
         context = [*instructions(items), item, *user_messages(items)[-1:]]
-        sealer = self._sealer_of(request.model)
+        sealer = self._sealer_of(request.model, exchange.tenant)
         fresh = self._dialect.understand(request.with_items(context), headers, sealer=sealer)
         fresh = msgspec.structs.replace(fresh, request=request, notes=ask.notes, before=[item], spent=spent)
         return CompactedRequest(fresh, context)
@@ -92,7 +93,7 @@ class Compactor:
         self, request: ResponsesRequest, headers: Mapping[str, str], exchange: RequestContext
     ) -> tuple[Raw, Usage]:
         def understood() -> ResponsesAsk:
-            sealer = self._sealer_of(request.model)
+            sealer = self._sealer_of(request.model, exchange.tenant)
             return self._dialect.understand(request, headers, sealer=sealer, compacting=True)
 
         ask = await apart(json_size(*request.items), understood)

@@ -97,7 +97,7 @@ class Intake:
                 headers,
                 history=history,
                 resolve=references.get,
-                sealer=self._sealer_of(request.model),
+                sealer=self._sealer_of(request.model, tenant),
                 counting=counting,
                 compacting=compacting,
             )

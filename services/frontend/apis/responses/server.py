@@ -67,8 +67,8 @@ class ResponsesServer:
             self.store = SharedStore(limits, time.time, sharing.bucket, sharing.peers, log)
         common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
 
-        def sealer_of(model: str) -> TextSealer:
-            return common or ModelSealer(gateway, model)
+        def sealer_of(model: str, tenant: str | None) -> TextSealer:
+            return common.of(tenant) if common is not None else ModelSealer(gateway, model, tenant)
 
         self.runner = Runner(server, gateway, config, metrics, log)
         compactor = Compactor(self.dialect, self.runner, gateway, sealer_of)

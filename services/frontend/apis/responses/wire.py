@@ -228,6 +228,7 @@ class Message(Struct):
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[Part]
+    id: object = None
 
 
 class ReasoningItem(Struct):
