@@ -46,10 +46,11 @@ class Evidence(Struct, frozen=True):
         return self.thoughts[:1] == entry.thoughts[:1] or set(self.thoughts[1:]) <= set(entry.thoughts)
 
     def verdict(self, entry: LedgerEntry, unseal: Unseal | None) -> bool | None:
-        """Whether what was sent is this entry's turn; None where nothing shows it."""
+        """Whether what was sent is this entry's turn; None where it may be. Equal reasoning proves nothing: other turns
+        may have it, too."""
         if marks := self.marks(entry, unseal):
             return marks <= set(entry.marks)
-        return self.fits_reasoning(entry) if self.thoughts else None
+        return False if self.thoughts and not self.fits_reasoning(entry) else None
 
 
 def call_id(turn: str, block: int) -> str:
