@@ -111,11 +111,12 @@ class Choice:
         return decided
 
     def _by_session(self, number: int, found: list[StoredEntry], *, hidden: bool) -> list[StoredEntry]:
-        """Those of the conversation's session, if they are one. `hidden`: the client did not send the turn's reasoning.
-        """
+        """Those of the conversation's session, if they are one. `hidden`: the client did not send the turn's reasoning."""
         lines = [(stored, self._lineage(number, stored)) for stored in found]
         proven = [stored for stored, own in lines if own]
         found = proven or [stored for stored, own in lines if own is None]
+        if _differ(found):
+            found = self._behind_reasoning(number, found)
         if _differ(found):
             found = [stored for stored in found if stored.entry.context.session == self._session]
         if not found or _differ(found):
@@ -141,6 +142,21 @@ class Choice:
                 return verdict
             stored = before
         return None
+
+    def _behind_reasoning(self, number: int, found: list[StoredEntry]) -> list[StoredEntry]:
+        """Those of the session to which the reasoning of an earlier turn belongs, where that is one."""
+        for earlier in range(number - 1, -1, -1):
+            if self._evidence_of(earlier).thoughts and (own := self._decide(earlier)):
+                macs = {stored.entry.mac for stored in own}
+                return [stored for stored in found if macs & self._ancestors(stored)]
+        return found
+
+    def _ancestors(self, stored: StoredEntry | None) -> set[bytes]:
+        macs: set[bytes] = set()
+        while stored is not None and (before := stored.entry.context.previous):
+            macs.add(before)
+            stored = self._store.get(before)
+        return macs
 
     def _evidence_of(self, number: int) -> Evidence:
         if number not in self._evidence:

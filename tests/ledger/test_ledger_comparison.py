@@ -80,7 +80,13 @@ class Session:
         return ids
 
     def decode(
-        self, prompt: Prompt, text: str, reason: FinishReason = FinishReason.STOP, **context: Any
+        self,
+        prompt: Prompt,
+        text: str,
+        reason: FinishReason = FinishReason.STOP,
+        *,
+        turn: str = "t1",
+        **context: Any,
     ) -> tuple[TurnParse, LedgerEntry | None]:
         assert prompt.found is not None
         given = ParseContext(
@@ -94,7 +100,7 @@ class Session:
             ledger=prompt.found.context,
             **context,
         )
-        parse = TurnParse("t1", 1, given, "w")
+        parse = TurnParse(turn, 1, given, "w")
         parse.start(self.ledger.model.vocabulary, SEALER)
         parse.feed(self.ids(text))
         if not parse.ended:

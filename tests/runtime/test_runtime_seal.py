@@ -56,3 +56,19 @@ def test_call_ids_follow_from_the_turn() -> None:
     assert len(ids) == 1000
     assert call_id("t", 1) == call_id("t", 1)
     assert all(len(i) == 30 and i.startswith("toolu_") for i in ids)
+
+
+def test_a_tenant_opens_its_own_seals_only() -> None:
+    sealer = Sealer(b"secret")
+    tenants = [None, "", "a", "b", "=a"]
+    blobs = {tenant: sealer.of(tenant).seal("thought", "t1") for tenant in tenants}
+    assert len(set(blobs.values())) == len(tenants)
+    for reader in tenants:
+        for writer, blob in blobs.items():
+            assert sealer.of(reader).open(blob) == ("thought" if reader == writer else None)
+    assert sealer.of("a").open == sealer.of("a").open, "prompts are compared with it"
+
+
+def test_equal_thoughts_of_two_turns_have_different_seals() -> None:
+    assert SEALER.seal("thought", "t1") != SEALER.seal("thought", "t2")
+    assert SEALER.open(SEALER.seal("thought", "t1")) == SEALER.open(SEALER.seal("thought", "t2")) == "thought"
