@@ -111,7 +111,7 @@ class Choice:
         return decided
 
     def _by_session(self, number: int, found: list[StoredEntry], *, hidden: bool) -> list[StoredEntry]:
-        """Those of the conversation's session, if they are one. `hidden`: the client did not send the turn's reasoning."""
+        """Those of the conversation's session, if they are one. `hidden`: the client did not send the reasoning."""
         lines = [(stored, self._lineage(number, stored)) for stored in found]
         proven = [stored for stored, own in lines if own]
         found = proven or [stored for stored, own in lines if own is None]

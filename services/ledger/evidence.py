@@ -93,9 +93,9 @@ def evidence_of(turns: Iterable[Turn]) -> Evidence:
         items = [*turn.ids]
         for part in turn.parts:
             if isinstance(part, Call):
-                bare = _SEPARATORS.sub("", part.call_id)  # OpenClaw removes the underscore
-                if _CALL_ID.fullmatch(bare):
-                    ids.add(_mark("call", bare))
+                # OpenClaw removes the underscore, or puts the id into a longer one.
+                if (own := _CALL_ID.search(_SEPARATORS.sub("", part.call_id))) is not None:
+                    ids.add(_mark("call", own[0]))
                 items.append(part.item_id or "")
             elif isinstance(part, Reasoning):
                 thoughts.append(part.text or "")

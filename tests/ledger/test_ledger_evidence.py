@@ -10,7 +10,7 @@ TURN = "0123456789abcdef01234567"
 def test_call_ids_are_found_however_they_are_separated() -> None:
     own = call_id(TURN, 3)
     marks = set(turn_marks(TURN, [own], []))
-    for spelled in (own, own.replace("_", ""), own.replace("_", "-")):
+    for spelled in (own, own.replace("_", ""), own.replace("_", "-"), f"call_{own}|fc_1"):
         found = evidence_of([said(call("run", "{}", spelled))])
         assert found.ids
         assert found.ids < marks

@@ -160,7 +160,7 @@ async def test_every_session_is_its_own_prefix(
     two_of_each: Stack, http: aiohttp.ClientSession, demo_model: Path
 ) -> None:
     tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
-    sessions = [
+    sessions: list[Session] = [
         api(http, two_of_each, tenant, reasons=reasons, question=WORK)
         for api in (Messages, Chat, Responses)
         for tenant in TENANTS
@@ -184,7 +184,7 @@ async def test_without_evidence_nothing_is_restored(
 ) -> None:
     """Look-alike sessions of clients that send back nothing but the same text."""
     tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
-    sessions = [
+    sessions: list[Session] = [
         api(http, two_of_each, "red", reasons=False, question=TALK) for api in (Messages, Chat) for _ in range(3)
     ]
     async with BusTurns(two_of_each.nats.url) as bus:
