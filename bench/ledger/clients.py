@@ -227,8 +227,8 @@ CLIENTS: Mapping[str, Client] = {
     "messages-without-thinking": messages_without_thinking,
     "codex": codex,
     "openclaw-responses": openclaw_responses,
-    "responses-ids": stored_responses,
     "openclaw-chat": openclaw_chat,
     "opencode-chat": opencode_chat,
     "plain-chat": plain_chat,
+    "responses-ids": stored_responses,
 }

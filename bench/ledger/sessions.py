@@ -162,9 +162,12 @@ class Model:
 
     def _call(self) -> str:
         self._calls += 1
+        written = self._written_call()
+        if ":0<|tool_call" not in written:
+            return written
         # Kimi K2 counts its calls over the whole conversation, or forgets to.
         number = self.choose.of((self._calls - 1, self._calls - 1, 0))
-        return self._written_call().replace(":0<|tool_call", f":{number}<|tool_call")
+        return written.replace(":0<|tool_call", f":{number}<|tool_call")
 
     def _written_call(self) -> str:
         style = self.setup.family.style

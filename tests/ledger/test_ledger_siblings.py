@@ -9,7 +9,7 @@ from bench.ledger.crowd import Crowd
 from bench.ledger.models import build
 from tests.ledger.test_ledger_sessions import TEMPLATES, UNENDED
 
-CROWDS = 12
+CROWDS = 6
 """Crowds per template in the long walk."""
 
 
