@@ -83,7 +83,7 @@ class ItemReader:
         parts = content.parts(message.content, f"{at}.content")
         if message.role == "assistant":
             self._add(*parts)
-            self._ids += [message.id] if isinstance(message.id, str) else []
+            self._ids += [message.id] if message.id else []
             return
         self.close()
         if parts or message.role == "user":
