@@ -58,14 +58,15 @@ class LedgerReader:
         self._sealer = sealer
         self._bucket = bucket
         self._loop = asyncio.get_running_loop()
-        self._fetched: TTLCache[bytes, None] = TTLCache(MAX_FETCHED_KEYS, FETCHED_S, self._loop.time)
+        self._fetched: TTLCache[bytes, bool] = TTLCache(MAX_FETCHED_KEYS, FETCHED_S, self._loop.time)
+        """By key: whether there was anything."""
         self._silent_until = 0.0
         self.outcomes: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()
         self.on_entry: list[Callable[[LedgerEntry], None]] = []
         """Called with every turn that ended and is new here."""
-        process.on_reconnect.append(ledger.entries.doubt)
+        process.on_reconnect.append(self._doubt)
         register(process.metrics, LedgerCollector(self))
 
     async def start(self) -> None:
@@ -113,8 +114,13 @@ class LedgerReader:
                 return
         for data in values:
             self._take(data, "fetched")
-        self._fetched[key] = None
+        self._fetched[key] = bool(values)
         self.ledger.entries.set_complete(key)
+
+    def _doubt(self) -> None:
+        """Entries may have been missed while the connection was down."""
+        self._fetched.clear()
+        self.ledger.entries.doubt()
 
     def _bucket_silent(self, reason: str) -> None:
         now = self._loop.time()
@@ -135,7 +141,7 @@ class LedgerReader:
             return
         self.messages[origin] += 1
         if origin == "heard":
-            if entry.key in self._fetched:  # nothing was there a moment ago
+            if self._fetched.get(entry.key) is False:  # nothing was there a moment ago
                 self.ledger.entries.set_complete(entry.key)
             for listener in self.on_entry:
                 listener(entry)
