@@ -120,6 +120,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """How many alternatives each `TokenLogprob` has; None: no log probabilities."""
     window_limited: bool = False
     """`max_tokens` is what the context window leaves, so reaching it means that the window is full."""
+    tenant: str | None = None
+    """Name of the API key, to which seals are bound."""
     ledger: LedgerContext | None = None
     """For the turn's entry in the ledger; None: no entry."""
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from schemas.ledger import LedgerEntry
@@ -210,9 +212,9 @@ def restored_parts(
 ) -> list[Part] | None:
     """The original turn's parts, if what the client sent back is that turn; None where the client changed it.
 
-    Ids, names and kinds of calls are the client's, since its results refer to them. Reasoning that it did not send, or
-    only in parts, is restored with `with_reasoning` and else left out. The key guarantees that calls are equal, and
-    texts nearly so.
+    Ids, names and kinds of calls are the client's, since its results refer to them; templates show the model's own ids.
+    Reasoning that it did not send, or only in parts, is restored with `with_reasoning` and else left out. The key
+    guarantees that calls are equal, and texts nearly so.
     """
     texts = [part.text for part in sent if isinstance(part, Text)]
     if not _joined(texts) & _joined([part.text for part in turn.parts if isinstance(part, Text)]):
@@ -229,9 +231,8 @@ def restored_parts(
             call = next(calls, None)
             if call is None or changes_directory(part.arguments, call.arguments):
                 return None
-            if call.kind != "custom":
-                call = Call(call.call_id, call.name, part.arguments, call.kind, call.namespace, call.item_id)
-            parts.append(call)
+            arguments = call.arguments if call.kind == "custom" else part.arguments
+            parts.append(replace(call, arguments=arguments, original_id=part.original_id))
         elif isinstance(part, Text) or thoughts or with_reasoning:
             parts.append(part)
     return parts
@@ -258,7 +259,7 @@ def _joined(texts: Sequence[str]) -> set[str]:
 
 def _part(start: BlockStart, text: str) -> TurnPart:
     if start.kind == "tool_use":
-        return Call("", start.name or "", text)
+        return Call("", start.name or "", text, original_id=start.call_id)
     return Reasoning(text) if start.kind == "reasoning" else Text(text)
 
 

@@ -60,7 +60,7 @@ class Preparation:
         self.setup = setup
         self.ledger = ledger
         self._process = process
-        self._unseal = sealer.open
+        self._sealer = sealer
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
         self._slow_pool = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-template")
         self._render_timeout_s = render_timeout_s
@@ -73,7 +73,8 @@ class Preparation:
         event loop, which takes less time than a thread's switches. A template that takes long all the same leaves the
         loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`.
         """
-        make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=self._unseal)
+        unseal = self._sealer.of(conversation.client.tenant).open
+        make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=unseal)
         ledger, here = self.ledger, self._is_short(size, fresh)
         if ledger is None:
             return await self._run_limited(make, here=here)
@@ -136,7 +137,8 @@ class Preparation:
     def ids(self, conversation: Conversation) -> Sequence[int]:
         """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
         remember = self.ledger.remember_known if self.ledger is not None else None
-        make = partial(assemble, conversation, self.setup, limit=False, unseal=self._unseal, remember=remember)
+        unseal = self._sealer.of(conversation.client.tenant).open
+        make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, remember=remember)
         try:
             return self._limit(make, self._render_timeout_s).ids
         except TooLong:

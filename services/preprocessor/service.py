@@ -248,7 +248,7 @@ async def _open_ledger(
     signer = EntrySigner.load(config.seal_key_file, config.model_name)
     limits = ledger_bucket(config.ledger_ttl_s, config.ledger_store_mb)
     bucket = await open_bucket(process.bus, limits, process.log) if config.ledger_store_mb else None
-    return LedgerReader(process, ledger, signer, sealer.open, bucket)
+    return LedgerReader(process, ledger, signer, sealer, bucket)
 
 
 async def run(config: PreprocessorConfig) -> None:

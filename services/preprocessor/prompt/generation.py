@@ -39,6 +39,7 @@ def generate_request(
         allowed=allowed_tools(conversation),
         logprobs=sampling.logprobs,
         window_limited=prompt.window_limited,
+        tenant=conversation.client.tenant,
         ledger=ledger_context_of(prompt, conversation),
     )
     return GenerateRequest(
