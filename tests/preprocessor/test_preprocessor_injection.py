@@ -40,7 +40,7 @@ def check(setup: ModelSetup, spelled: str, key: str, exact: bool) -> None:
     found = assemble(conversation(spelled, key), setup, limit=False)
     harmless = assemble(conversation("word", "key"), setup, limit=False)
     assert control(setup, found.ids) == control(setup, harmless.ids)
-    assert "begin word\nword" not in harmless.text or f"begin {spelled}\n{spelled}" in found.text
+    assert "begin word\nword" not in harmless.text or f"begin {spelled}\n{spelled}".rstrip() in found.text
     if exact:
         assert setup.tokenizer.decode(found.ids) == found.text
 
