@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,7 +35,7 @@ from services.preprocessor.prompt.generation import generate_request
 from services.preprocessor.prompt.history import History
 from services.preprocessor.request_decoder import RequestDecoder
 from services.runtime.config import PreprocessorConfig
-from services.tokenization.encoder import Encoder
+from services.tokenization.encoder import Encoder, encode_without_added_tokens
 from services.tokenization.segments import Cuts, TokenIds
 
 README: Final = Path(__file__).parent / "README.md"
@@ -86,19 +87,24 @@ class Way(NamedTuple):
 def open_ways(model: Path) -> dict[str, Way]:
     """The ways to prepare, each with empty caches of its own. The last one is the plain one."""
     setup = ModelSetup.load(PreprocessorConfig(model=str(model)))
-    tokenizer = setup.tokenizer
+    tokenizer, marks = setup.tokenizer, setup.encoder.marks
+    assert tokenizer.backend is not None
 
     def encode(texts: list[str]) -> list[TokenIds]:
         return [array("I", tokenizer.encode(text)) for text in texts]
 
+    data = partial(encode_without_added_tokens, tokenizer.backend)
+    plain = Encoder(encode, cuts=Cuts(()), cache_bytes=0, marks=marks, encode_data=data)
     whole = History(setup.template, setup.traits, max_bytes=0)
     whole.turn_off("for comparison")
     ours = History(setup.template, setup.traits, max_bytes=256 << 20)
     return {
         f"in parts, {setup.encoder.name}": _in_parts(setup),
-        "in parts, tokenizers": _in_parts(replace(setup, encoder=tokenizer.encoder("tokenizers"), history=ours)),
+        "in parts, tokenizers": _in_parts(
+            replace(setup, encoder=tokenizer.encoder("tokenizers", marks=marks), history=ours)
+        ),
         "whole, tokenizers": Way(
-            replace(setup, encoder=Encoder(encode, cuts=Cuts(()), cache_bytes=0), history=whole),
+            replace(setup, encoder=plain, history=whole),
             msgspec.json.Decoder(TurnRequest).decode,
         ),
     }

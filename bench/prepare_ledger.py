@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Reasoning, Text, Turn
 from schemas.frames import TurnRequest, pack_ids
 from schemas.ledger import LedgerEntry
+from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import key_arguments, squeeze, turn_key
 from services.ledger.recall import Ledger
 from services.preprocessor.ledger_model import open_ledger
@@ -58,6 +59,7 @@ def _commit(ledger: Ledger, setup: ModelSetup, prompt: Prompt, turn: Turn, numbe
             key=turn_key(context.state, squeeze(said.text), [(call.name, key_arguments(call.arguments))]),
             context=context,
             ids=pack_ids(setup.encoder.encode(text)),
+            thoughts=reasoning_digests([reasoning.text or ""]),
             closed=True,
             in_reasoning=prompt.in_reasoning,
             mac=number.to_bytes(16, "little"),

@@ -30,6 +30,7 @@ _CHANNELS: Final = {
     "gpt_oss": ("<|start|>assistant", "<|channel|>final<|message|>", "<|end|>"),
     "beam": ("<|start|>assistant", "<|channel|>final<|message|>", "<|end|>"),
     "muse_glimmer": ("<|start|>assistant", " to=user<|message|>", "<|eom|>"),
+    "solar_open": ("<|begin|>assistant", "<|content|>", "<|end|>"),
     "inkling": ("<|message_model|>", "<|content_text|>", "<|end_message|>"),
 }
 """The start of a further message, and the text before and after prose."""

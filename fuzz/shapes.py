@@ -101,6 +101,8 @@ def framing(family: str, calls: bool) -> Framing | None:
     markers = {*grammar.tails, *grammar.stops}
     markers.update(text for pair in grammar.think for text in pair)
     markers.update(text for pair in grammar.frames for text in pair)
+    if calls:
+        markers.update(section.text for section in grammar.empty_sections)
     heads = {call.shape.head for call in grammar.calls if calls} | {_HOLE.split(marker)[0] for marker in markers}
     # Up to its first bracket a marker is unambiguous: truncated after it, it is still not text.
     return Framing(frozenset(markers), frozenset(head[: head.find(">") + 1] or head for head in heads))

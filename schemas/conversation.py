@@ -47,6 +47,8 @@ class Call(Struct, frozen=True, tag="call", omit_defaults=True):
     kind: Literal["function", "custom"] = "function"
     namespace: str | None = None
     item_id: str | None = None
+    original_id: str | None = None
+    """The id that the model itself wrote, in a turn that the ledger restored: what the template shows."""
 
 
 class ToolReference(Struct, frozen=True, tag="tool_reference"):
@@ -76,6 +78,8 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     role: Role
     parts: list[Part]
     name: str | None = None
+    ids: list[str] = []
+    """Ids of the items that the client sent this turn of the model in, beside those of its parts (Responses)."""
 
 
 class Grammar(Struct, frozen=True):

@@ -123,6 +123,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     reported too. Empty: no ids."""
     window_limited: bool = False
     """`max_tokens` is what the context window leaves, so reaching it means that the window is full."""
+    tenant: str | None = None
+    """Name of the API key, to which seals are bound."""
     ledger: LedgerContext | None = None
     """For the turn's entry in the ledger; None: no entry."""
 

@@ -23,9 +23,14 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     """The text with which the client has begun the turn, without white space."""
     parent: bytes = b""
     """`mac` of the last turn whose original tokens the prompt holds."""
-    parent_key: bytes = b""
     parent_end: int = 0
     """Where the text that `parent` stands for ends."""
+    previous: bytes = b""
+    """`mac` of the last turn that the prompt restored, with or without its original tokens: it and its own `previous`
+    are the entries of this turn's session."""
+    previous_key: bytes = b""
+    session: bytes = b""
+    """Digest of the client's session id; empty: it sent none."""
     joint: str = ""
     """Text between `parent`'s tokens and the text behind it: what a turn that was cut off lacks."""
 
@@ -47,5 +52,9 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     """As in the turn's `ParseContext`, like `prefix` and `calls_as_text`."""
     prefix: str = ""
     calls_as_text: bool = False
+    marks: list[bytes] = []
+    """Digests of the ids and seals that only this turn's client was given (`services/ledger/evidence.py`)."""
+    thoughts: list[bytes] = []
+    """Digests of the turn's reasoning: of all of it, then of each block; empty: it has none."""
     mac: bytes = b""
     """Authenticates all other fields with the deployment's seal key; also the entry's identity."""

@@ -17,6 +17,7 @@ tw.v1.ledger.<model>                       parser → preprocessors           en
 tw.v1.resp                                 frontend → frontends
 
 $KV.<bucket>.<key>                         stored values (JetStream's key-value form, NATS ADR-8)
+$KV.<bucket>.<key>.<member>                the values of a key that has several
 
 There are no queue groups: the sender chooses the receiver.
 """
@@ -87,6 +88,16 @@ def responses() -> str:
 def bucket_key(bucket: str, key: str) -> str:
     """The value of a key. Any text is a key."""
     return f"$KV.{bucket}.{escape(key)}"
+
+
+def bucket_member(bucket: str, key: str, member: str) -> str:
+    """One of the values of a key that has several."""
+    return f"{bucket_key(bucket, key)}.{escape(member)}"
+
+
+def bucket_members(bucket: str, key: str) -> str:
+    """Matches the values of a key that has several."""
+    return f"{bucket_key(bucket, key)}.*"
 
 
 def bucket_keys(bucket: str) -> str:

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.ledger", description=__doc__)
     parser.add_argument("templates", nargs="*", help="names of templates; default: all")
-    parser.add_argument("--sessions", type=int, default=len(CLIENTS), help="sessions per template")
+    parser.add_argument("--sessions", type=int, default=8, help="sessions per template")
     options = parser.parse_args(argv)
     known = published()
     if not known:

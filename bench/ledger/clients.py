@@ -24,6 +24,8 @@ class Block:
     name: str = ""
     call_id: str = ""
     seal: str = ""
+    item_id: str = ""
+    """Of the Responses item."""
 
 
 @dataclass
@@ -130,6 +132,11 @@ def openclaw_responses(dialogue: Dialogue) -> Conversation:
     return _responses(dialogue, lambda b: {"summary": [], "encrypted_content": b.seal}, ids=False)
 
 
+def stored_responses(dialogue: Dialogue) -> Conversation:
+    """A client that sends ids back and no reasoning."""
+    return _responses(dialogue, lambda b: {"summary": []}, ids=True)
+
+
 def _responses(dialogue: Dialogue, thought: Callable[[Block], dict[str, Any]], *, ids: bool) -> Conversation:
     items: list[dict[str, Any]] = [{"type": "message", "role": "developer", "content": _input(dialogue.system)}]
     for kind, what in dialogue.entries:
@@ -148,9 +155,10 @@ def _responses(dialogue: Dialogue, thought: Callable[[Block], dict[str, Any]], *
                 else:
                     given = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
                     items.append({"type": "function_call", **given})
+                items[-1] |= {"id": block.item_id} if ids else {}
     if ids:
         for index, item in enumerate(items):
-            item["id"] = f"{item['type'][:2]}_{index}"
+            item.setdefault("id", f"{item['type'][:2]}_{index}")
     tools = [{"type": "function", "name": t["name"], "parameters": t["schema"]} for t in dialogue.tools]
     body = {"model": "m", "input": items, "tools": tools, "store": False, "include": ["reasoning.encrypted_content"]}
     return Responses().parse(json.dumps(body).encode(), JSON).conversations[0]
@@ -222,4 +230,5 @@ CLIENTS: Mapping[str, Client] = {
     "openclaw-chat": openclaw_chat,
     "opencode-chat": opencode_chat,
     "plain-chat": plain_chat,
+    "responses-ids": stored_responses,
 }

@@ -6,7 +6,7 @@ without a parser.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +43,7 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "look", "schema": {"type": "object", "properties": {"where": {"type": "string"}}}},
 ]
 _BLANKS = ("", "", "", " ", "\n", "\n\n", "  \n")
+_ITEMS = {"reasoning": "rs", "text": "msg", "tool_use": "fc"}
 _CALLS = (1, 1, 1, 2, 3, 4)
 
 
@@ -74,11 +75,19 @@ class Output:
 class Model:
     """A model that writes what `Choices` say, in its family's form and in tokens of its own choosing."""
 
-    def __init__(self, setup: ModelSetup, ledger: Ledger, choose: Choices) -> None:
+    def __init__(self, setup: ModelSetup, ledger: Ledger, choose: Choices, number: int = 0) -> None:
+        """`number`: the session's; its turns have ids of their own."""
         self.setup = setup
         self.ledger = ledger
         self.choose = choose
+        self.sample = choose
+        """Chooses tokens."""
+        self.think: Callable[[], str] = self.say
+        """Makes a thought."""
+        self.calls = bool(setup.family.style.call)
+        """It calls tools now and then."""
         self._words = self._counting()
+        self._number = number
         self._turns = self._calls = 0
         self._signer, self._sealer = EntrySigner(b"bench"), Sealer(b"bench")
         tokens = setup.tokenizer.backend.get_added_tokens_decoder().values()  # type: ignore[union-attr]
@@ -102,7 +111,7 @@ class Model:
     def say(self) -> str:
         """Some words with the punctuation of prose and code."""
         words = [self.word() for _ in range(1 + self.choose.below(4))]
-        forms = ("{} and {}.", "{},\n{}", "{}\n\n- {}", "`{}` < {}", "{} {{{}}}", "{}: é船 {}")
+        forms = ("{} and {}.", "{},\n{}", "{}\n\n- {}", "`{}` < {}", "{} {{{}}}", "{}: é船 {}", '"{}" isn\'t C:\\{}\\n')
         text = words[0]
         for word in words[1:]:
             text = str(self.choose.of(forms)).format(text, word)
@@ -119,7 +128,7 @@ class Model:
             if opened and kind != "reasoning":
                 pieces.append(self._unopened("") + str(self.choose.of(("", "\n"))))
             if kind == "reasoning":
-                said = self.say()
+                said = self.think()
                 pieces.append(self._unopened(said) if opened else style.write_reasoning(said))
             elif kind == "text":
                 pieces.append(style.write_text(self._blank() + self.say() + self._blank()))
@@ -135,9 +144,8 @@ class Model:
         return text
 
     def _plan(self, thinks: bool) -> list[str]:
-        able = bool(self.setup.family.style.call)
         plans: list[list[str]] = [["text"], ["reasoning", "text"]]
-        if able:
+        if self.calls:
             calls = ["call"] * int(self.choose.of(_CALLS))
             plans += [
                 *([*calls], ["reasoning", *calls], ["reasoning", "text", *calls], ["text", *calls]),
@@ -154,8 +162,12 @@ class Model:
 
     def _call(self) -> str:
         self._calls += 1
-        # Kimi K2 counts its calls over the whole conversation.
-        return self._written_call().replace(":0<|tool_call", f":{self._calls - 1}<|tool_call")
+        written = self._written_call()
+        if ":0<|tool_call" not in written:
+            return written
+        # Kimi K2 counts its calls over the whole conversation, or forgets to.
+        number = self.choose.of((self._calls - 1, self._calls - 1, 0))
+        return written.replace(":0<|tool_call", f":{number}<|tool_call")
 
     def _written_call(self) -> str:
         style = self.setup.family.style
@@ -188,7 +200,7 @@ class Model:
                 continue
             at = 0
             while at < len(piece):
-                size = 1 + self.choose.below(12)
+                size = 1 + self.sample.below(12)
                 ids += self.setup.tokenizer.encode(piece[at : at + size])
                 at += size
         return ids
@@ -206,7 +218,7 @@ class Model:
             prefix=prompt.prefix,
             ledger=prompt.found.context,
         )
-        parse = TurnParse(f"t{self._turns}", 1, context, "w")
+        parse = TurnParse(f"{self._number:08x}{self._turns:016x}", 1, context, "w")
         parse.start(self.ledger.model.vocabulary, self._sealer)
         parse.feed(ids)
         parse.finish(TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None))
@@ -248,5 +260,6 @@ def _blocks(parse: TurnParse) -> list[Block]:
         elif isinstance(event, Delta):
             said += event.text
         elif isinstance(event, BlockStop) and (begun.kind != "tool_use" or event.complete):
-            blocks.append(Block(begun.kind, said, begun.name or "", begun.call_id or "", event.seal or ""))
+            item_id = f"{_ITEMS[begun.kind]}_{parse.turn}{event.block:03d}"
+            blocks.append(Block(begun.kind, said, begun.name or "", begun.call_id or "", event.seal or "", item_id))
     return blocks

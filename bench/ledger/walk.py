@@ -14,6 +14,7 @@ from services.preprocessor.prompt.assembly import Prompt, assemble
 from services.runtime.seal import Sealer
 
 ROOM = 1 << 28
+SEALER = Sealer(b"bench")
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Walk:
         return model.answer(prompt)
 
     def _prompt(self, client: Client, dialogue: object) -> Prompt:
-        unseal = Sealer(b"bench").open
+        unseal = SEALER.of(None).open
         recall = partial(self.ledger.recall, unseal=unseal)
         return assemble(client(dialogue), self.setup, unseal=unseal, remember=recall)  # type: ignore[arg-type]
 

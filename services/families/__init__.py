@@ -24,9 +24,19 @@ from services.families.coercion import Tools
 from services.families.family import Family
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.families.grammar.turn import TurnParser, TurnState
-from services.families.registry import UnknownFamily, families, family
+from services.families.pairing import UnknownFamily
+from services.families.registry import families, family, reasoning_family
 
-__all__ = ["BlockTrace", "Family", "TurnParser", "UnknownFamily", "families", "family", "open_parser"]
+__all__ = [
+    "BlockTrace",
+    "Family",
+    "TurnParser",
+    "UnknownFamily",
+    "families",
+    "family",
+    "open_parser",
+    "reasoning_family",
+]
 
 
 class BlockTrace(Protocol):
@@ -59,7 +69,7 @@ def open_parser(
     """A parser for one generation.
 
     Args:
-        family: any name of the family; see `families` and docs/families.md.
+        family: any name of the family, or of a pair (`CALLS+REASONING`); see `registry.family` and docs/families.md.
         tools: the tools of the request. Their schemas give the types of arguments that a format writes as bare text.
             Without tools call markers are text.
         in_reasoning: the prompt ends inside reasoning.
@@ -69,7 +79,7 @@ def open_parser(
         trace: records where the text of blocks came from.
 
     Raises:
-        UnknownFamily: no family has this name.
+        UnknownFamily: no family has this name, or the two of a pair do not fit.
     """
     found = _family(family)
     scanner, blocks = (trace.scanner, trace.blocks) if trace is not None else (None, None)

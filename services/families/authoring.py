@@ -205,7 +205,7 @@ def tagged_json(
     *openers: str, closer: str, think: Pairs = (THINK,), stops: tuple[str, ...] = CHATML_STOPS, form: Form = Form.OBJECT
 ) -> Markup:
     """`<tool_call> {"name": NAME, "arguments": {…}} </tool_call>`, or a list of such."""
-    then = ("{",) if form is Form.OBJECT else ("[", "{")
+    then = ("{",) if form in (Form.OBJECT, Form.LINES) else ("[", "{")
     body = JsonCalls(form=form, closes=(closer,) if closer else ())
     return Markup(
         think=think,

@@ -41,17 +41,18 @@ class Tools:
     def __bool__(self) -> bool:
         return bool(self._by_name)
 
-    def named(self, name: str, namespaces: tuple[str, ...] = ()) -> str:
+    def named(self, name: str, namespaces: tuple[str, ...] = (), *, unknown: bool = True) -> str:
         """`name` as the tool is registered: without the namespace that the format puts before it (`functions.f`), or
-        its repetition (`f.f`)."""
+        its repetition (`f.f`). `unknown`: so is the name of a tool that is not registered."""
         if name in self._by_name:
             return name
-        for namespace in namespaces:
-            if name.startswith(namespace) and name != namespace:
-                return name[len(namespace) :]
-        head, dot, tail = name.rpartition(".")
-        doubled = dot and head == tail
-        return tail if tail in self._by_name and (doubled or namespaces) else name
+        bare = next((name[len(n) :] for n in namespaces if name.startswith(n) and name != n), name)
+        if bare in self._by_name:
+            return bare
+        head, _, tail = bare.rpartition(".")
+        if tail in self._by_name and (head == tail or namespaces):
+            return tail
+        return bare if unknown else name
 
     def parameters(self, tool: str) -> Mapping[str, Any]:
         """The schemas of a tool's parameters; empty for an unknown tool."""

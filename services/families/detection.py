@@ -16,6 +16,12 @@ class Detection:
     evidence: tuple[str, ...]
     also: tuple[Family, ...] = ()
 
+    @property
+    def statement(self) -> tuple[str, ...]:
+        """The evidence and the candidates."""
+        names = ", ".join(family.name for family in self.also)
+        return (*self.evidence, f"{names} would fit too") if names else self.evidence
+
 
 @dataclass(frozen=True)
 class _Fit:

@@ -17,6 +17,7 @@ from typing import Final
 
 from services.families import catalog
 from services.families.family import Family
+from services.families.pairing import UnknownFamily, paired
 from services.families.verbatim import VERBATIM
 
 ENTRY_POINTS: Final = "turnwire.families"
@@ -38,10 +39,6 @@ PRECEDENCE: Final = (
 """Families that precede others of the same alias or markup: the first one has it. The rest follows in order of name."""
 
 
-class UnknownFamily(ValueError):
-    """No family has this name; the message lists the nearest ones."""
-
-
 @cache
 def families() -> Mapping[str, Family]:
     """All families by their own names. One that a package adds replaces the built-in one of the same name."""
@@ -54,17 +51,36 @@ def families() -> Mapping[str, Family]:
 def family(name: str) -> Family:
     """The family of this name: its own, or one under which vLLM, SGLang, Dynamo or TensorRT-LLM know its parser.
 
-    Dashes and capitals do not matter. `verbatim` reads raw completions. Raises `UnknownFamily` for any other name.
+    Dashes and capitals do not matter. `CALLS+REASONING` names a pair: the calls of one family, the reasoning of
+    another (see `reasoning_family`). `verbatim` reads raw completions. Raises `UnknownFamily` for any other name, and
+    for a pair that cannot be read.
     """
-    if name == VERBATIM.name:
-        return VERBATIM
-    known, aliases, plain = families(), _aliases(), _plain(name)
+    calls, plus, reasoning = name.partition("+")
+    if plus:
+        return _pair(family(calls).name, reasoning_family(reasoning).name)
+    return VERBATIM if name == VERBATIM.name else _find(name, _aliases("tool_parsers", "reasoning_parsers"))
+
+
+def reasoning_family(name: str) -> Family:
+    """As `family`, for the name of a reasoning parser: several servers give one name to a tool parser and to the
+    reasoning parser of another family. Raises `UnknownFamily`."""
+    return _find(name, _aliases("reasoning_parsers", "tool_parsers"))
+
+
+def _find(name: str, aliases: Mapping[str, Family]) -> Family:
+    known, plain = families(), _plain(name)
     found = known.get(name) or aliases.get(name) or known.get(plain) or aliases.get(plain)
     if found is None:
         near = get_close_matches(plain, dict.fromkeys((*known, *aliases)), n=4, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(known)}"
         raise UnknownFamily(f"no parser is called {name!r}; {hint}")
     return found
+
+
+@cache
+def _pair(calls: str, reasoning: str) -> Family:
+    known = families()
+    return paired(known[calls], known[reasoning], known.values())
 
 
 def _rank(name: str) -> tuple[int, str]:
@@ -76,10 +92,10 @@ def _plain(name: str) -> str:
 
 
 @cache
-def _aliases() -> Mapping[str, Family]:
-    """Other servers' names. A tool parser's name counts before the same name of a reasoning parser."""
+def _aliases(*kinds: str) -> Mapping[str, Family]:
+    """Other servers' names; those of the first kind take precedence."""
     names: dict[str, Family] = {}
-    for kind in ("tool_parsers", "reasoning_parsers"):
+    for kind in kinds:
         for found in families().values():
             for alias in getattr(found, kind):
                 names.setdefault(alias, found)

@@ -5,8 +5,11 @@ empty think block and the spelling of arguments (`keys.canonical_arguments`) mak
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
@@ -15,9 +18,12 @@ from services.families import Family, TurnParser, open_parser
 from services.ledger.keys import canonical_arguments, changes_directory, squeeze
 from services.ledger.store import OriginalTurn
 from services.templates.messages import Unseal
+from services.templates.wording import arguments_of
 from services.tokenization.detokenizer import Vocabulary
 
 TurnPart: TypeAlias = Text | Reasoning | Call
+WriteCalls: TypeAlias = Callable[[Sequence[Call]], str]
+"""Writes calls that follow each other as the template does; "" where it refuses them."""
 _OPENING_CHARS = 256
 _TEXT, _REASONING = "\x00text", "\x00reasoning"
 """Kinds of parts, where a call has its name."""
@@ -43,12 +49,19 @@ class ParseMode(NamedTuple):
 class TurnReader:
     """Parses turns as the parser stage does. Thread-safe."""
 
-    def __init__(self, family: Family, vocabulary: Vocabulary, controls: Iterable[str] = ()) -> None:
-        """`controls`: the texts of the tokenizer's special tokens."""
+    def __init__(
+        self,
+        family: Family,
+        vocabulary: Vocabulary,
+        controls: Iterable[str] = (),
+        write_calls: WriteCalls | None = None,
+    ) -> None:
+        """`controls`: the texts of the tokenizer's special tokens. `write_calls`: how the template writes calls."""
         hidden = sorted(set(controls) - set(family.markers), key=len, reverse=True)
         self._hidden_text = re.compile("|".join(map(re.escape, hidden))) if hidden else None
         """Tokens that a parser does not get, though templates write their text."""
         self._family = family
+        self._write_calls = write_calls
         self._vocabulary = vocabulary
         self._hidden = vocabulary.hidden(family.markers)
         self._opening = self._empty_thought = None
@@ -90,12 +103,17 @@ class TurnReader:
     def is_kept(self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode) -> bool:
         """Whether the stretch of text that a template renders for a turn parses to that turn, with or without the
         control tokens that a parser does not get. The stretch begins where the prompt's turn opening began."""
-        if self._parses_to(turn, stretch, opening, tools, mode):
-            return True
         hidden = self._hidden_text
-        if hidden is None or hidden.search(stretch) is None:
-            return False
-        return self._parses_to(turn, hidden.sub("", stretch), hidden.sub("", opening), tools, mode)
+        for form in (stretch, self._with_readable_calls(turn, stretch)):
+            if form is None:
+                continue
+            if self._parses_to(turn, form, opening, tools, mode):
+                return True
+            if hidden is None or hidden.search(form) is None:
+                continue
+            if self._parses_to(turn, hidden.sub("", form), hidden.sub("", opening), tools, mode):
+                return True
+        return False
 
     def missing_end(
         self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
@@ -124,6 +142,26 @@ class TurnReader:
         while not rest.startswith(blanks):
             blanks = blanks[:-1]
         return rest[len(blanks) :]
+
+    def _with_readable_calls(self, turn: OriginalTurn, stretch: str) -> str | None:
+        """The stretch with the turn's calls in the family's own spelling, where the template has written these calls in
+        another: some print strings unescaped (LFM2.5), so that no parser reads the value back. None where it did not.
+        """
+        if self._write_calls is None:
+            return None
+        written, at = "", 0
+        for is_call, parts in groupby(turn.parts, lambda part: isinstance(part, Call)):
+            if not is_call:
+                continue
+            calls = [part for part in parts if isinstance(part, Call)]
+            shown = self._write_calls(calls)
+            found = stretch.find(shown, at) if shown else -1
+            if found < 0:
+                return None
+            own = [self._family.write_call(call.name, arguments_of(call)) for call in calls]
+            written += stretch[at:found] + self._family.style.joint.join(own)
+            at = found + len(shown)
+        return written + stretch[at:] if at else None
 
     def _open(self, tools: list[ToolSpec], mode: ParseMode) -> TurnParser:
         in_reasoning, prefix, as_text, _ = mode
@@ -174,9 +212,9 @@ def restored_parts(
 ) -> list[Part] | None:
     """The original turn's parts, if what the client sent back is that turn; None where the client changed it.
 
-    Ids, names and kinds of calls are the client's, since its results refer to them. Reasoning that it did not send, or
-    only in parts, is restored with `with_reasoning` and else left out. The key guarantees that calls are equal, and
-    texts nearly so.
+    Ids, names and kinds of calls are the client's, since its results refer to them; templates show the model's own ids.
+    Reasoning that it did not send, or only in parts, is restored with `with_reasoning` and else left out. The key
+    guarantees that calls are equal, and texts nearly so.
     """
     texts = [part.text for part in sent if isinstance(part, Text)]
     if not _joined(texts) & _joined([part.text for part in turn.parts if isinstance(part, Text)]):
@@ -193,9 +231,8 @@ def restored_parts(
             call = next(calls, None)
             if call is None or changes_directory(part.arguments, call.arguments):
                 return None
-            if call.kind != "custom":
-                call = Call(call.call_id, call.name, part.arguments, call.kind, call.namespace, call.item_id)
-            parts.append(call)
+            arguments = call.arguments if call.kind == "custom" else part.arguments
+            parts.append(replace(call, arguments=arguments, original_id=part.original_id))
         elif isinstance(part, Text) or thoughts or with_reasoning:
             parts.append(part)
     return parts
@@ -222,7 +259,7 @@ def _joined(texts: Sequence[str]) -> set[str]:
 
 def _part(start: BlockStart, text: str) -> TurnPart:
     if start.kind == "tool_use":
-        return Call("", start.name or "", text)
+        return Call("", start.name or "", text, original_id=start.call_id)
     return Reasoning(text) if start.kind == "reasoning" else Text(text)
 
 

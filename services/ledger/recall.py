@@ -19,12 +19,14 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Part, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Part, Text, ToolSpec, Turn
 from schemas.frames import unpack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from services.families import Family
-from services.ledger.chain import Chain, ChainCache, Link, scope_of, text_and_calls
-from services.ledger.comparison import ParseMode, TurnReader, restored_parts
+from services.ledger.chain import Chain, ChainCache, scope_of, text_and_calls
+from services.ledger.choice import Choice
+from services.ledger.comparison import ParseMode, TurnReader, WriteCalls, restored_parts
+from services.ledger.evidence import session_digest
 from services.ledger.keys import add, chain, squeeze, turn_key
 from services.ledger.store import EntryStore, OriginalTurn, PromptCache, RestoredTurn, StoredEntry
 from services.templates.messages import Unseal
@@ -35,9 +37,9 @@ from services.tokenization.segments import TokenIds
 MAX_ENDS = 16
 """Places that are tried as the end of a turn's stretch: only a turn that quotes end tokens has more than one."""
 
-Outcome: TypeAlias = Literal["first", "reused", "unknown", "client", "moved", "template"]
-"""Of the newest turn: there is none; its tokens are in the prompt; it is not in the ledger; its client changed it; the
-text before it changed; the template renders it differently."""
+Outcome: TypeAlias = Literal["first", "reused", "unknown", "client", "ambiguous", "moved", "template"]
+"""Of the newest turn: there is none; its tokens are in the prompt; it is not in the ledger; its client changed it; it
+may be any of several; the text before it changed; the template renders it differently."""
 
 
 class LedgerModel(Struct, frozen=True):
@@ -51,6 +53,8 @@ class LedgerModel(Struct, frozen=True):
     vocabulary: Vocabulary
     ends: tuple[str, ...]
     """Texts of the tokens that end a turn."""
+    write_calls: WriteCalls | None = None
+    """How the template writes calls that follow each other."""
     header: str = ""
     """What the template writes before a turn of the model, without reasoning marks and white space around it."""
 
@@ -83,7 +87,7 @@ class Ledger:
         self.entries = EntryStore(entry_bytes)
         self.prompts = PromptCache(prompt_bytes)
         self._chains = ChainCache(prompt_bytes)
-        self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens)
+        self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens, model.write_calls)
         self._end = (
             re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
         )
@@ -131,18 +135,21 @@ class Ledger:
                 return
             yield match.start()
 
-    def marker_ends(self, text: str, start: int, original: str) -> Iterable[int]:
+    def own_ends(self, text: str, start: int, turn: OriginalTurn) -> Iterable[int]:
         """Where a turn that begins at `start` may end for a template that writes no end of turn (Apertus, before a
-        result): behind the marker with which the turn itself ends."""
-        bare = original.rstrip()
-        marker = next((marker for marker in self.model.family.markers if bare.endswith(marker)), None)
+        result): behind the marker, or else the text, with which the turn itself ends."""
+        bare = turn.text.rstrip()
+        blanks = turn.text[len(bare) :]
+        last = next((marker for marker in self.model.family.markers if bare.endswith(marker)), "")
+        if not last and isinstance(turn.parts[-1], Text):
+            last = turn.parts[-1].text.strip()
         at = start
-        for _ in range(MAX_ENDS if marker else 0):
-            at = text.find(marker or "", at)
+        for _ in range(MAX_ENDS if last else 0):
+            at = text.find(last, at)
             if at < 0:
                 return
-            at += len(marker or "")
-            yield at
+            at += len(last)
+            yield at + _common(blanks, text[at : at + len(blanks)])
 
     def has_foreign_end(self, stretch: str, original: str) -> bool:
         """Whether a stretch holds an end token that neither the turn itself quotes nor more of the model's output
@@ -176,25 +183,25 @@ class Recall:
         self._tools = tools
         self._unseal = unseal
         self._stable: StablePrefix | None = None
-        self._chosen: list[StoredEntry | None] = [None] * len(links.links)
+        self._with_reasoning = conversation.thinking.history != "drop"
+        self._restored: dict[int, list[Turn]] = {}
+        self._choice = Choice(ledger.entries, conversation, links.links, unseal, self._restores)
         open_ended = bool(links.links) and links.links[-1].end == len(conversation.turns)
         self._ended = len(links.links) - open_ended
         """How many of the model's turns have something behind them."""
 
     @property
     def missing(self) -> list[bytes]:
-        """Keys of turns of which memory has no entry."""
-        return [link.key for link in self._chain.links if not self._ledger.entries.find(link.key)]
+        """Keys of turns of which memory may lack the entry."""
+        return self._choice.missing
 
     def restore(self) -> Conversation:
         """The conversation with its turns as the model wrote them. A turn that the client changed stays as the client
         has it; reasoning that it dropped is restored, unless the request asks for dropping."""
         conversation, turns, at = self._conversation, list[Turn](), 0
-        with_reasoning = conversation.thinking.history != "drop"
-        for index, link in enumerate(self._chain.links):
+        for number, link in enumerate(self._chain.links):
             turns += conversation.turns[at : link.first]
-            restored = self._restored(index, link, with_reasoning=with_reasoning)
-            turns += restored or conversation.turns[link.first : link.end]
+            turns += self._restored.get(number) or conversation.turns[link.first : link.end]
             at = link.end
         turns += conversation.turns[at:]
         return replace(conversation, turns=turns)
@@ -235,65 +242,62 @@ class Recall:
 
     def _try(self, index: int, text: str) -> tuple[_Base | None, Outcome]:
         """The turn at `index`, or else the turn before it of which its prompt was made."""
-        chosen = self._chosen[index]
-        known = [chosen] if chosen is not None else self._ledger.entries.find(self._chain.links[index].key)
-        behind = [stored for stored in known if self._has_head(stored.entry.context, text)]
-        if not behind:
-            return None, "moved" if known else "unknown"
-        if chosen is not None and (base := self._stretch(chosen, text)) is not None:
+        chosen = self._choice.chosen[index]
+        if not chosen:
+            return None, self._choice.doubts[index]
+        stored = next((stored for stored in chosen if self._has_head(stored.entry.context, text)), None)
+        if stored is None:
+            return None, "moved"
+        if (base := self._stretch(stored, text)) is not None:
             return base, "reused"
-        context = behind[0].entry.context
+        context = stored.entry.context
         parent = self._parent(context)
         # The text of the parent's turn lies within the compared head, and was read when this prompt was made.
-        base = None if parent is None else _Base(parent, context.parent_end, context.joint)
-        return base, "template" if chosen is not None else "client"
+        return (None if parent is None else _Base(parent, context.parent_end, context.joint)), "template"
 
     def _stretch(self, stored: StoredEntry, text: str) -> _Base | None:
         """The turn with the end of its stretch, if the template keeps it."""
-        entry, turn, ledger, reader = stored.entry, stored.turn, self._ledger, self._ledger.reader
-        assert turn is not None  # `restore` has read it
+        entry, turn, ledger, reader = stored.entry, self._read(stored), self._ledger, self._ledger.reader
+        assert turn is not None  # an entry with the same tokens was read when it was chosen
         start, opening, mode = entry.context.head_chars, entry.context.opening, ParseMode.of(entry)
         size = max((len((part.text or "").strip()) for part in turn.parts if not isinstance(part, Call)), default=0)
         for end in ledger.ends(text, start):
             if end - start < size:
                 continue
-            stretch = ledger.without_header(text[start:end])
+            stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
             if ledger.has_foreign_end(stretch, turn.text):
                 continue
             if not reader.is_kept(turn, stretch, opening, self._tools, mode):
                 continue
             missing = "" if entry.closed else reader.missing_end(turn, stretch, opening, self._tools, mode)
             return None if missing is None else _Base(stored, end, entry.tail + missing)
-        for end in ledger.marker_ends(text, start, turn.text) if entry.closed else ():
-            if reader.is_kept(turn, ledger.without_header(text[start:end]), opening, self._tools, mode):
+        for end in ledger.own_ends(text, start, turn) if entry.closed else ():
+            stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
+            if ledger.has_foreign_end(stretch, turn.text):
+                continue
+            if reader.is_kept(turn, stretch, opening, self._tools, mode):
                 return _Base(stored, end, entry.tail)
         return None
 
-    def _restored(self, index: int, link: Link, *, with_reasoning: bool) -> list[Turn] | None:
+    def _restores(self, number: int, stored: StoredEntry) -> bool:
+        """Whether the client sent back the entry's turn unchanged, which is then restored."""
+        turn, link = self._read(stored), self._chain.links[number]
+        if turn is None:
+            return False
         turns = self._conversation.turns[link.first : link.end]
-        sent = [part for turn in turns for part in turn.parts]
-        for stored in self._ledger.entries.find(link.key):
-            turn = self._read(stored)
-            if turn is None:
-                continue
-            if stored.entry.context.begun:  # the client began this turn: its text is not all the model's
-                self._chosen[index] = stored
-                return turns
-            known = stored.restored
-            if (
-                known is None
-                or known.with_reasoning != with_reasoning
-                or known.unseal != self._unseal
-                or known.sent != turns
-            ):
-                parts = restored_parts(sent, turn, self._unseal, with_reasoning=with_reasoning)
-                if parts is None:
-                    continue
-                restored = [Turn("assistant", parts, turns[0].name)]
-                known = stored.restored = RestoredTurn(turns, restored, with_reasoning, self._unseal)
-            self._chosen[index] = stored
-            return known.restored
-        return None
+        if stored.entry.context.begun:  # the client began this turn: its text is not all the model's
+            self._restored[number] = turns
+            return True
+        known, wanted = stored.restored, self._with_reasoning
+        if known is None or known.with_reasoning != wanted or known.unseal != self._unseal or known.sent != turns:
+            sent = [part for turn in turns for part in turn.parts]
+            parts = restored_parts(sent, turn, self._unseal, with_reasoning=wanted)
+            if parts is None:
+                return False
+            restored = [Turn("assistant", parts, turns[0].name)]
+            known = stored.restored = RestoredTurn(turns, restored, wanted, self._unseal)
+        self._restored[number] = known.restored
+        return True
 
     def _read(self, stored: StoredEntry) -> OriginalTurn | None:
         """What the entry's tokens parse to; None where that is not what its key stands for."""
@@ -340,11 +344,21 @@ class Recall:
             if calls:
                 return None
             state, begun = links[-1].state, squeeze(begun)
-        context = LedgerContext(state, head_chars, self._hash(text, head_chars), text[head_chars:], begun)
+        last = next((chosen[0].entry for chosen in reversed(self._choice.chosen[: self._ended]) if chosen), None)
+        context = LedgerContext(
+            state,
+            head_chars,
+            self._hash(text, head_chars),
+            self._ledger.model.encoder.plain(text[head_chars:]),
+            begun,
+            previous=b"" if last is None else last.mac,
+            previous_key=b"" if last is None else last.key,
+            session=session_digest(self._conversation.client.session),
+        )
         if base is None:
             return context
         entry = base.stored.entry
-        return replace(context, parent=entry.mac, parent_key=entry.key, parent_end=base.end, joint=base.joint)
+        return replace(context, parent=entry.mac, parent_end=base.end, joint=base.joint)
 
     def _has_head(self, context: LedgerContext, text: str) -> bool:
         """Whether the text begins with the prompt head behind which the turn was decoded."""
@@ -359,7 +373,7 @@ class Recall:
         return hasher.digest()
 
     def _parent(self, context: LedgerContext) -> StoredEntry | None:
-        return self._ledger.entries.one(context.parent_key, context.parent) if context.parent else None
+        return self._ledger.entries.get(context.parent) if context.parent else None
 
 
 def _prompt_key(context: LedgerContext) -> bytes:
@@ -372,3 +386,10 @@ def _prompt_key(context: LedgerContext) -> bytes:
 def _guard(encoder: Encoder) -> str | None:
     """A control token that leaves the text behind it unchanged: one that does not take white space (`rstrip`)."""
     return next((token for token in encoder.cuts.tokens if len(encoder.encode(f"{token} \n{token}")) > 2), None)
+
+
+def _common(first: str, second: str) -> int:
+    """How many characters two texts begin with in common."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )

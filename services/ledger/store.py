@@ -2,7 +2,8 @@
 
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from itertools import islice
 
 from cachetools import LRUCache
 from msgspec import Struct
@@ -13,11 +14,10 @@ from schemas.ledger import LedgerEntry
 from services.templates.messages import Unseal
 from services.tokenization.segments import TokenIds
 
-MAX_SIBLINGS = 4
-"""Entries under one key: turns that differ only in their reasoning, or in white space."""
 _ENTRY_OVERHEAD = 1024
 _PER_ID_BYTE = 4
 """The memory of an id's four bytes, its parsed text included."""
+_PER_MARK = 160
 
 
 class OriginalTurn(Struct, frozen=True):
@@ -53,11 +53,14 @@ class StoredEntry(Struct):
 
 
 class EntryStore:
-    """Entries by key. Thread-safe."""
+    """Entries by key. Entries of one key are siblings: turns with the same visible history. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._entries: LRUCache[bytes, tuple[StoredEntry, ...]] = LRUCache(max_bytes, getsizeof=_weight)
-        self._lock = threading.Lock()
+        self._entries = _Entries(max_bytes, self._evicted)
+        self._siblings: dict[bytes, _Siblings] = {}
+        self._lock = threading.RLock()
+        self.shared = False
+        """There is a bucket, which may have siblings that are not here."""
 
     @property
     def size(self) -> float:
@@ -69,25 +72,85 @@ class EntryStore:
 
     def add(self, entry: LedgerEntry) -> bool:
         """Keeps an entry. False: it was there."""
+        stored = StoredEntry(entry)
         with self._lock:
-            siblings = self._entries.get(entry.key, ())
-            if any(stored.entry.mac == entry.mac for stored in siblings):
+            if entry.mac in self._entries:
                 return False
-            kept = (StoredEntry(entry), *siblings)[:MAX_SIBLINGS]
-            if _weight(kept) <= self._entries.maxsize:
-                self._entries[entry.key] = kept
+            if _weight(stored) <= self._entries.maxsize:
+                siblings = self._siblings.setdefault(entry.key, _Siblings(not self.shared))
+                siblings.entries[entry.mac] = stored
+                siblings.marks.update(dict.fromkeys(entry.marks, stored))
+                self._entries[entry.mac] = stored
             return True
 
-    def find(self, key: bytes) -> Sequence[StoredEntry]:
-        """The entries of a key, newest first."""
-        if key not in self._entries:  # without the lock: a session from another process looks up every turn of it
-            return ()
+    def find(self, key: bytes, most: int) -> list[StoredEntry]:
+        """The entries of a key, newest first, `most` at most."""
+        if key not in self._siblings:  # without the lock: a session from another process looks up every turn of it
+            return []
         with self._lock:
-            return self._entries.get(key, ())
+            siblings = self._siblings.get(key)
+            return [] if siblings is None else list(islice(reversed(siblings.entries.values()), most))
 
-    def one(self, key: bytes, mac: bytes) -> StoredEntry | None:
-        """The entry of a key with this `mac`."""
-        return next((stored for stored in self.find(key) if stored.entry.mac == mac), None)
+    def marked(self, key: bytes, marks: Iterable[bytes]) -> StoredEntry | None:
+        """The entry of a key with one of these marks."""
+        with self._lock:
+            siblings = self._siblings.get(key)
+            known = siblings.marks if siblings is not None else {}
+            return next((known[mark] for mark in marks if mark in known), None)
+
+    def get(self, mac: bytes) -> StoredEntry | None:
+        """The entry with this `mac`, which is marked as used."""
+        with self._lock:
+            return self._entries.get(mac)
+
+    def is_complete(self, key: bytes) -> bool:
+        """Whether all entries of the key are here, as far as this process can know."""
+        siblings = self._siblings.get(key)
+        return siblings.complete if siblings is not None else not self.shared
+
+    def set_complete(self, key: bytes) -> None:
+        """All entries that the bucket has of this key were added."""
+        with self._lock:
+            if (siblings := self._siblings.get(key)) is not None:
+                siblings.complete = True
+
+    def doubt(self) -> None:
+        """Entries may have been missed: no key counts as complete any more."""
+        with self._lock:
+            for siblings in self._siblings.values():
+                siblings.complete = False
+
+    def _evicted(self, stored: StoredEntry) -> None:
+        entry = stored.entry
+        siblings = self._siblings[entry.key]
+        del siblings.entries[entry.mac]
+        for mark in entry.marks:
+            if siblings.marks.get(mark) is stored:
+                del siblings.marks[mark]
+        siblings.complete = False
+        if not siblings.entries:
+            del self._siblings[entry.key]
+
+
+class _Siblings:
+    __slots__ = ("complete", "entries", "marks")
+
+    def __init__(self, complete: bool) -> None:
+        self.complete = complete
+        self.entries: dict[bytes, StoredEntry] = {}
+        """By `mac`, oldest first."""
+        self.marks: dict[bytes, StoredEntry] = {}
+
+
+class _Entries(LRUCache[bytes, StoredEntry]):
+    def __init__(self, max_bytes: int, evicted: Callable[[StoredEntry], None]) -> None:
+        super().__init__(max_bytes, getsizeof=_weight)
+        self._on_evicted = evicted
+
+    def popitem(self) -> tuple[bytes, StoredEntry]:
+        mac, stored = super().popitem()
+        self._on_evicted(stored)
+        return mac, stored
 
 
 class PromptCache:
@@ -111,9 +174,7 @@ class PromptCache:
                 self._ids[key] = ids
 
 
-def _weight(siblings: Sequence[StoredEntry]) -> int:
-    entries = [stored.entry for stored in siblings]
-    return sum(
-        _ENTRY_OVERHEAD + _PER_ID_BYTE * len(entry.ids) + 4 * len(entry.context.begun) + len(entry.tail)
-        for entry in entries
-    )
+def _weight(stored: StoredEntry) -> int:
+    entry = stored.entry
+    text = 4 * len(entry.context.begun) + len(entry.tail)
+    return _ENTRY_OVERHEAD + _PER_ID_BYTE * len(entry.ids) + _PER_MARK * (len(entry.marks) + len(entry.thoughts)) + text

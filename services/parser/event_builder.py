@@ -1,37 +1,19 @@
 """Writes a parser's events into the turn's log: applies stop strings, barred calls, seals and call ids. Pure."""
 
-import hashlib
-from typing import Final
-
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason, TokenLogprob
 from schemas.frames import ParseContext
 from services.families.verbatim import VERBATIM
+from services.ledger.evidence import call_id
 from services.parser.stop_strings import StopStrings
 from services.parser.trace import Trace
-from services.runtime.seal import Sealer
+from services.runtime.seal import TenantSealer
 from services.runtime.streams.turn_log import TurnLog
-
-_ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_CALL_ID_LENGTH: Final = 24
-
-
-def call_id(turn: str, block: int) -> str:
-    """An id such as `toolu_…` for the call in a block of a turn: 140 bits, the same in every shard.
-
-    Prefix and length are Anthropic's; clients of the other APIs do not look at them.
-    """
-    number = int.from_bytes(hashlib.blake2b(f"{turn}/{block}".encode(), digest_size=24).digest())
-    characters = []
-    for _ in range(_CALL_ID_LENGTH):
-        number, index = divmod(number, len(_ALPHABET))
-        characters.append(_ALPHABET[index])
-    return "toolu_" + "".join(characters)
 
 
 class EventBuilder:
     """Writes one turn's blocks into its log. Once `cut` is set, it must get no more events."""
 
-    def __init__(self, turn: str, context: ParseContext, log: TurnLog, sealer: Sealer) -> None:
+    def __init__(self, turn: str, context: ParseContext, log: TurnLog, sealer: TenantSealer) -> None:
         self._turn = turn
         self._context = context
         self._log = log
@@ -92,7 +74,7 @@ class EventBuilder:
             self._log.add(f"{event.name}(")
             self._suffix = ")"
             return
-        if event.kind == "tool_use" and event.call_id is None:
+        if event.kind == "tool_use":
             event = BlockStart(event.block, event.kind, event.name, call_id(self._turn, event.block))
         if event.kind == "text" and self._stop is not None:
             self._held, self._held_text, self._held_logprobs, self._shown = event, "", [], 0
@@ -135,7 +117,7 @@ class EventBuilder:
             self._show(event.block, self._stop.flush(), blank=True)
             event = BlockStop(event.block, event.complete, self._shown)
         elif kind == "reasoning":
-            seal = self._sealer.seal(self._log.text(event.block))
+            seal = self._sealer.seal(self._log.text(event.block), self._turn)
             event = BlockStop(event.block, event.complete, event.length, seal)
         self._log.append(event)
         if kind == "tool_use" and event.complete and self._context.calls == "single":

@@ -1,8 +1,11 @@
 """Makes the ledger entry of a turn that has ended. Pure."""
 
+from msgspec import Struct
+
 from schemas.events import Finish, FinishReason
 from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
+from services.ledger.evidence import reasoning_digests, turn_marks
 from services.ledger.keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse
 from services.tokenization.detokenizer import Detokenizer
@@ -20,7 +23,7 @@ def entry_of(parse: TurnParse, detokenizer: Detokenizer) -> LedgerEntry | None:
     content = _content(parse)
     if content is None:
         return None
-    text, calls = content
+    text, calls = "".join(content.texts), content.calls
     if not (text or calls or ledger.begun):
         return None
     kept, tail = len(parse.ids), ""
@@ -36,23 +39,39 @@ def entry_of(parse: TurnParse, detokenizer: Detokenizer) -> LedgerEntry | None:
         in_reasoning=parse.context.in_reasoning,
         prefix=parse.context.prefix,
         calls_as_text=parse.context.calls == "none",
+        marks=turn_marks(parse.turn, content.call_ids, content.seals),
+        thoughts=reasoning_digests(content.thoughts),
     )
 
 
-def _content(parse: TurnParse) -> tuple[str, list[tuple[str, str]]] | None:
-    """All text, and the calls; None if a call is incomplete."""
-    log = parse.log
+class _Content(Struct):
+    """What the client was given."""
+
     texts: list[str] = []
     calls: list[tuple[str, str]] = []
+    """Names and `key_arguments`."""
+    call_ids: list[str] = []
+    thoughts: list[str] = []
+    seals: list[str] = []
+
+
+def _content(parse: TurnParse) -> _Content | None:
+    """None if a call is incomplete."""
+    log, content = parse.log, _Content()
     for block in range(log.blocks):
         start, stop = log.ends(block)
         if start.kind == "text":
-            texts.append(log.text(block))
-        elif start.kind == "tool_use":
-            if stop is None or not stop.complete:
-                return None
-            calls.append((start.name or "", key_arguments(log.text(block))))
-    return "".join(texts), calls
+            content.texts.append(log.text(block))
+        elif start.kind == "reasoning":
+            content.thoughts.append(log.text(block))
+            if stop is not None and stop.seal is not None:
+                content.seals.append(stop.seal)
+        elif stop is None or not stop.complete:
+            return None
+        else:
+            content.calls.append((start.name or "", key_arguments(log.text(block))))
+            content.call_ids.append(start.call_id or "")
+    return content
 
 
 def _before_stop(parse: TurnParse, stop: str, detokenizer: Detokenizer) -> tuple[int, str]:

@@ -9,6 +9,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.errors import TurnwireError
+from schemas.ledger import LedgerEntry
 from services.families import family
 from services.ledger.signer import MAX_ENTRY_BYTES, EntrySigner
 from services.parser.ledger_entry import entry_of
@@ -33,7 +34,7 @@ class LedgerWriter:
         self._signer = signer
         self._vocabulary = vocabulary
         self._bucket = bucket
-        self._unsent: deque[tuple[str, str, bytes]] = deque(maxlen=MAX_UNSENT)
+        self._unsent: deque[tuple[str, LedgerEntry, bytes]] = deque(maxlen=MAX_UNSENT)
         self.written = 0
         self.too_large = 0
         process.on_reconnect.append(self._send)
@@ -52,21 +53,22 @@ class LedgerWriter:
         entry = entry_of(parse, self._vocabulary.open(hidden))
         if entry is None:
             return
-        data = _encode(self._signer.sign(entry))
+        entry = self._signer.sign(entry)
+        data = _encode(entry)
         if len(data) > MAX_ENTRY_BYTES:
             self.too_large += 1
             return
-        self._unsent.append((subjects.ledger(entry.model), entry.key.hex(), data))
+        self._unsent.append((subjects.ledger(entry.model), entry, data))
         self._send()
 
     def _send(self) -> None:
         while self._unsent:
-            subject, key, data = self._unsent[0]
+            subject, entry, data = self._unsent[0]
             try:
                 if not self._process.bus.publish(subject, data):
                     return
                 if self._bucket is not None:
-                    self._bucket.offer(key, data)
+                    self._bucket.offer(entry.key.hex(), data, entry.mac.hex())
                 self.written += 1
             except TurnwireError as error:
                 self._process.log.warning("ledger.not_written", error=error.info.message)

@@ -74,7 +74,7 @@ class TurnParse:
         """Opens the family's parser; propagates its errors."""
         context = self.context
         self._vocabulary = vocabulary
-        self._builder = EventBuilder(self.turn, context, self.log, sealer)
+        self._builder = EventBuilder(self.turn, context, self.log, sealer.of(context.tenant))
         if context.logprobs is not None:
             self.trace = Trace(vocabulary, context.logprobs)
         kind = family(context.family)

@@ -1,12 +1,14 @@
 """Makes the ledger of a loaded model."""
 
 import hashlib
+from collections.abc import Sequence
 
-from schemas.conversation import Conversation, Text, Turn
+from schemas.conversation import Call, Conversation, Text, Turn
 from schemas.errors import Invalid
-from services.ledger.comparison import TurnReader
+from services.ledger.comparison import TurnReader, WriteCalls
 from services.ledger.recall import Ledger, LedgerModel
 from services.preprocessor.model import ModelSetup
+from services.templates.assistant import AssistantWriter
 from services.templates.messages import adapt
 from services.tokenization.detokenizer import Vocabulary
 
@@ -32,9 +34,24 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
         encoder=setup.encoder,
         vocabulary=vocabulary,
         ends=tuple(sorted(ends - {""})),
+        write_calls=_call_writer(setup),
         header=_header(setup, TurnReader(setup.family, vocabulary)),
     )
     return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
+
+
+def _call_writer(setup: ModelSetup) -> WriteCalls:
+    writer = AssistantWriter(
+        setup.traits, setup.template, call_id=lambda call: call.call_id, write_call=setup.family.write_call
+    )
+
+    def write(calls: Sequence[Call]) -> str:
+        try:
+            return writer.markup(calls)
+        except Invalid:
+            return ""
+
+    return write
 
 
 def _end_in_history(setup: ModelSetup) -> list[str]:

@@ -4,12 +4,13 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Part, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
 from services.ledger.chain import text_and_calls
 from services.ledger.comparison import ParseMode
+from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key
 from services.ledger.recall import Ledger
 from services.preprocessor.ledger_model import open_ledger
@@ -75,7 +76,9 @@ def _fate(setup: ModelSetup, ledger: Ledger, turns: list[Turn], text: str, then:
             return "refused", []
         ids = pack_ids(setup.encoder.encode(output))
         key = turn_key(context.state, *text_and_calls(parts))
-        ledger.add(LedgerEntry(setup.card.name, key, context, ids, in_reasoning=prompt.in_reasoning, mac=b"probe"))
+        thoughts = reasoning_digests([part.text or "" for part in parts if isinstance(part, Reasoning)])
+        reasoned = prompt.in_reasoning
+        ledger.add(LedgerEntry(setup.card.name, key, context, ids, in_reasoning=reasoned, thoughts=thoughts, mac=key))
         sent: list[Part] = [Call("c0", p.name, p.arguments) if isinstance(p, Call) else p for p in parts]
         later = Conversation(setup.card.name, [*turns, Turn("assistant", sent), then], tools=[_TOOL])
         found = assemble(later, setup, limit=False, remember=ledger.recall).found

@@ -22,16 +22,16 @@ from services.runtime.bus import Message
 from services.runtime.kv import Bucket
 from services.runtime.metrics import register
 from services.runtime.process import Process
-from services.templates.messages import Unseal
+from services.runtime.seal import Sealer
 
 FETCH_TIMEOUT_S = 0.5
 """A prompt waits no longer for turns that are not in memory."""
 FETCH_AT_ONCE = 64
 MAX_FETCHED = 1024
 """Turns of one conversation that are fetched, newest first."""
-ABSENT_S = 60.0
-"""A turn that the bucket lacks is not requested again before."""
-MAX_ABSENT = 65_536
+FETCHED_S = 60.0
+"""A key whose turns were fetched is not requested again before."""
+MAX_FETCHED_KEYS = 65_536
 SILENT_S = 5.0
 """A bucket that did not answer gets no request for so long."""
 
@@ -48,22 +48,25 @@ class LedgerReader:
     """One preprocessor's ledger."""
 
     def __init__(
-        self, process: Process, ledger: Ledger, signer: EntrySigner, unseal: Unseal | None, bucket: Bucket | None
+        self, process: Process, ledger: Ledger, signer: EntrySigner, sealer: Sealer, bucket: Bucket | None
     ) -> None:
         """`bucket` None: turns are kept in memory only."""
+        ledger.entries.shared = bucket is not None
         self._process = process
         self.ledger = ledger
         self._signer = signer
-        self._unseal = unseal
+        self._sealer = sealer
         self._bucket = bucket
         self._loop = asyncio.get_running_loop()
-        self._absent: TTLCache[bytes, None] = TTLCache(MAX_ABSENT, ABSENT_S, self._loop.time)
+        self._fetched: TTLCache[bytes, bool] = TTLCache(MAX_FETCHED_KEYS, FETCHED_S, self._loop.time)
+        """By key: whether there was anything."""
         self._silent_until = 0.0
         self.outcomes: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()
         self.on_entry: list[Callable[[LedgerEntry], None]] = []
         """Called with every turn that ended and is new here."""
+        process.on_reconnect.append(self._doubt)
         register(process.metrics, LedgerCollector(self))
 
     async def start(self) -> None:
@@ -74,13 +77,13 @@ class LedgerReader:
         """Looks up a conversation's turns in memory; for any thread. Raises EntriesMissing where the bucket may have
         more."""
         recall = self.remember_known(conversation, tools)
-        if self._bucket is not None and (keys := [key for key in recall.missing if key not in self._absent]):
+        if self._bucket is not None and (keys := [key for key in recall.missing if key not in self._fetched]):
             raise EntriesMissing(keys)
         return recall
 
     def remember_known(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
         """Looks up a conversation's turns in memory, and leaves it at that."""
-        return self.ledger.recall(conversation, tools, self._unseal)
+        return self.ledger.recall(conversation, tools, self._sealer.of(conversation.client.tenant).open)
 
     async def fetch(self, keys: Sequence[bytes]) -> None:
         """Copies turns from the bucket into memory, those that it holds and returns in time. Never raises."""
@@ -105,12 +108,19 @@ class LedgerReader:
             if self._loop.time() < self._silent_until:
                 return
             try:
-                data = await bucket.get(key.hex())
+                values = await bucket.members(key.hex())
             except TurnwireError as error:
                 self._bucket_silent(error.info.message)
                 return
-        if data is None or not self._take(data, "fetched"):
-            self._absent[key] = None
+        for data in values:
+            self._take(data, "fetched")
+        self._fetched[key] = bool(values)
+        self.ledger.entries.set_complete(key)
+
+    def _doubt(self) -> None:
+        """Entries may have been missed while the connection was down."""
+        self._fetched.clear()
+        self.ledger.entries.doubt()
 
     def _bucket_silent(self, reason: str) -> None:
         now = self._loop.time()
@@ -121,20 +131,20 @@ class LedgerReader:
     def _entry(self, message: Message) -> None:
         self._take(message.data, "heard")
 
-    def _take(self, data: bytes, origin: str) -> bool:
+    def _take(self, data: bytes, origin: str) -> None:
         entry = self._signer.read(data)
         if entry is None:
             self.messages["foreign"] += 1
-            return False
+            return
         if not self.ledger.add(entry):
             self.messages["repeated"] += 1
-            return bool(self.ledger.entries.find(entry.key))
-        self._absent.pop(entry.key, None)
+            return
         self.messages[origin] += 1
         if origin == "heard":
+            if self._fetched.get(entry.key) is False:  # nothing was there a moment ago
+                self.ledger.entries.set_complete(entry.key)
             for listener in self.on_entry:
                 listener(entry)
-        return True
 
 
 class LedgerCollector(Collector):

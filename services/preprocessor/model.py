@@ -8,14 +8,15 @@ from msgspec.structs import replace
 
 from schemas.control import ModelCard
 from schemas.conversation import Sampling
-from services.families import Family, families, family
+from services.families import Family, family, reasoning_family
 from services.families.detection import Detection
 from services.preprocessor.prompt.audit import Audit
 from services.preprocessor.prompt.history import History
 from services.preprocessor.prompt.locality import open_history
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
-from services.templates.detection import detect_family
+from services.templates.control_tokens import data_marks
+from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import own_tags, probe
 from services.templates.thinking import EFFORTS
 from services.templates.traits import TemplateTraits
@@ -60,12 +61,13 @@ class ModelSetup:
         """
         facts = read_facts(config.model)
         loaded = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
-        template = ChatTemplate.of(loaded, override=config.chat_template)
+        template = ChatTemplate.of(loaded, override=config.chat_template, model=config.model_name)
         traits = probe(template)
         tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
-        encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20)
         detection = choose_family(config, template, traits, loaded.get_added_vocab())
         found = detection.family
+        marks = None if config.control_tokens_in_data else data_marks(loaded, template, traits, found)
+        encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20, marks)
         traits = replace(traits, own_tags=own_tags(template, traits, found))
         history = open_history(template, traits, config.prompt_cache_mb << 20)
         window = config.max_model_len or facts.window
@@ -79,7 +81,7 @@ class ModelSetup:
             audit=Audit(history, encoder),
             encoder=encoder,
             family=found,
-            evidence=detection.evidence,
+            evidence=detection.statement,
             max_model_len=window,
             window_cap=config.max_model_len,
             stop_ids=_stop_ids(tokenizer, traits, found),
@@ -101,19 +103,28 @@ def choose_family(
 ) -> Detection:
     """The operator's choice, else the family whose parser reads the template's calls.
 
-    A tool-call parser's name takes precedence over a family's; a reasoning parser's name decides without any evidence.
-    Raises ValueError where no parser reads the template's calls, UnknownFamily for an unknown name.
+    A tool-call parser's name takes precedence over a family's. A reasoning parser's name replaces the reasoning of the
+    family, named or detected. Raises ValueError where no parser reads the template's calls, UnknownFamily for an
+    unknown name or a pair that cannot be read.
     """
     named = config.tool_call_parser or (config.family if config.family != "auto" else None)
+    reasoning = reasoning_family(config.reasoning_parser) if config.reasoning_parser is not None else None
     if named is not None:
-        return Detection(family(named), ("the operator's choice",))
-    found = detect_family(template, traits, read_json(config.model, "config.json") or {}, tokens)
-    if found is not None:
+        found: Detection | None = Detection(family(named), ("the operator's choice",))
+    else:
+        found = detect_family(template, traits, read_json(config.model, "config.json") or {}, tokens)
+    if found is None and traits.arguments is not None:
+        raise ValueError(f"no parser reads the tool calls of {config.model}: {unread_calls(template, traits)}")
+    if found is None:
+        own = family(config.reasoning_parser or "hermes")
+        found = Detection(
+            own if own.style.call else family("hermes"),
+            ("no evidence: the chat template writes no calls; tool_call_parser names the model's format",),
+        )
+    if reasoning is None:
         return found
-    if traits.arguments is not None and config.reasoning_parser is None:
-        raise ValueError(f"no parser reads the tool calls of {config.model}; choose one of {', '.join(families())}")
-    name = config.reasoning_parser or "hermes"
-    return Detection(family(name), ("the operator's reasoning parser" if config.reasoning_parser else "no evidence",))
+    evidence = (*found.evidence, f"reasoning of {reasoning.name}: the operator's choice")
+    return Detection(family(f"{found.family.name}+{reasoning.name}"), evidence, found.also)
 
 
 def _stop_ids(tokenizer: PromptTokenizer, traits: TemplateTraits, found: Family) -> tuple[int, ...]:

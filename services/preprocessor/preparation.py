@@ -1,13 +1,14 @@
 """Runs `assemble` for the preprocessor: with the ledger, on the event loop or in a small thread pool."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 from schemas.conversation import Conversation
-from schemas.errors import TimedOut, TurnwireError
+from schemas.errors import Invalid, TimedOut, TurnwireError
 from schemas.frames import TurnRequest
 from services.preprocessor.ledger_reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
@@ -16,11 +17,19 @@ from services.preprocessor.prompt.audit import Check
 from services.runtime.metrics import CountCollector
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
+from services.tokenization.encoder import TooLong
 
 T = TypeVar("T")
 
 FAST_BYTES, SLOW_BYTES = 65_536, 4096
 """Bytes of new text that are encoded on the event loop, by fastokens and by tokenizers: 0.3 and 1 ms."""
+LOOP_S = 0.01
+"""A prompt that takes longer on the event loop is made again in a thread."""
+LOOP_FACTOR = 8
+"""A template may write more text than it gets: so many times `FAST_BYTES` or `SLOW_BYTES` are encoded on the loop."""
+POOL_S = 1.0
+"""A template that takes longer is run again in a thread for slow templates, so that they do not hold up the others."""
+SLOW_THREADS = 2
 
 
 def expired(request: TurnRequest, now: float) -> bool:
@@ -38,34 +47,86 @@ class Preparation:
     """Makes one model's prompts."""
 
     def __init__(
-        self, process: Process, setup: ModelSetup, sealer: Sealer, threads: int, ledger: LedgerReader | None
+        self,
+        process: Process,
+        setup: ModelSetup,
+        sealer: Sealer,
+        threads: int,
+        ledger: LedgerReader | None,
+        *,
+        render_timeout_s: float = 10.0,
     ) -> None:
+        """`render_timeout_s`: the time that the chat template may take for one prompt."""
         self.setup = setup
         self.ledger = ledger
         self._process = process
-        self._unseal = sealer.open
+        self._sealer = sealer
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
+        self._slow_pool = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-template")
+        self._render_timeout_s = render_timeout_s
 
     async def prompt(self, conversation: Conversation, *, limit: bool, size: int, fresh: int) -> Prompt:
         """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit` and
         exceptions see `assemble`.
 
         `size`: bytes of the request; `fresh`: bytes that were not known. With few of them the prompt is made on the
-        event loop, which takes less time than a thread's switches.
+        event loop, which takes less time than a thread's switches. A template that takes long all the same leaves the
+        loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`.
         """
-        make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=self._unseal)
+        unseal = self._sealer.of(conversation.client.tenant).open
+        make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=unseal)
         ledger, here = self.ledger, self._is_short(size, fresh)
         if ledger is None:
-            return make() if here else await self.run(make)
+            return await self._run_limited(make, here=here)
         try:
-            known = partial(make, remember=ledger.remember)
-            prompt = known() if here else await self.run(known)
+            prompt = await self._run_limited(partial(make, remember=ledger.remember), here=here)
         except EntriesMissing as gap:
             await ledger.fetch(gap.keys)
-            prompt = await self.run(partial(make, remember=ledger.remember_known))
+            prompt = await self._run_limited(partial(make, remember=ledger.remember_known), here=False)
         if limit and prompt.found is not None:
             ledger.count(prompt.found)
         return prompt
+
+    async def _run_limited(self, make: Callable[[], Prompt], *, here: bool) -> Prompt:
+        """Runs `make` on the event loop if `here`, else in a thread; where its template takes long, once more in a
+        thread for that."""
+        if here:
+            limits = LOOP_FACTOR * FAST_BYTES, LOOP_FACTOR * SLOW_BYTES
+            try:
+                with self.setup.encoder.limited(*limits):
+                    return self._limit(make, LOOP_S)
+            except TooLong:
+                pass
+        longest = self._render_timeout_s
+        try:
+            return await self.run(partial(self._limit, make, min(POOL_S, longest)))
+        except TooLong:
+            pass
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._slow_pool, partial(self._limit, make, longest))
+        except TooLong:
+            self._process.log.warning(
+                "preprocessor.template_slow", template=self.setup.template.name, timeout_s=longest
+            )
+            raise self._slow_template() from None
+
+    def _slow_template(self) -> Invalid:
+        name, longest = self.setup.template.name, self._render_timeout_s
+        return Invalid(
+            f"the chat template {name} did not render this conversation within {longest:g} s", param="messages"
+        )
+
+    def _limit(self, make: Callable[[], T], seconds: float) -> T:
+        """Raises TooLong where the template is still at work after so many seconds."""
+        end = time.monotonic() + seconds
+
+        def check() -> None:
+            if time.monotonic() > end:
+                raise TooLong
+
+        with self.setup.template.checked(check):
+            return make()
 
     def _is_short(self, size: int, fresh: int) -> bool:
         """Whether a prompt takes one or two milliseconds, for which other messages may wait."""
@@ -76,15 +137,20 @@ class Preparation:
     def ids(self, conversation: Conversation) -> Sequence[int]:
         """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
         remember = self.ledger.remember_known if self.ledger is not None else None
-        return assemble(conversation, self.setup, limit=False, unseal=self._unseal, remember=remember).ids
+        unseal = self._sealer.of(conversation.client.tenant).open
+        make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, remember=remember)
+        try:
+            return self._limit(make, self._render_timeout_s).ids
+        except TooLong:
+            raise self._slow_template() from None
 
     async def audit(self, check: Check) -> None:
         """Runs a comparison of the audit in a thread, and logs a difference."""
         log = self._process.log
         try:
-            found = await self.run(check)
-        except TurnwireError as error:
-            log.warning("preprocessor.audit_failed", error=str(error))
+            found = await self.run(partial(self._limit, check, self._render_timeout_s))
+        except (TurnwireError, TooLong) as error:
+            log.warning("preprocessor.audit_failed", error=str(error) or "the chat template takes too long")
             return
         if found is not None:
             log.error("preprocessor.preparation_differed", found=found, remedy="turned off until the next start")
@@ -96,6 +162,7 @@ class Preparation:
     def close(self) -> None:
         """Ends the thread pool."""
         self._pool.shutdown(wait=False)
+        self._slow_pool.shutdown(wait=False)
 
     def _window(self) -> int | None:
         """The widest context window among the workers; None where there is none yet."""

@@ -77,8 +77,9 @@ class Preprocessor:
         cache_bytes: int = 256 * MIB,
         weights: Weights | None = None,
         ledger: LedgerReader | None = None,
+        render_timeout_s: float = 10.0,
     ) -> None:
-        self._preparation = Preparation(process, setup, sealer, threads, ledger)
+        self._preparation = Preparation(process, setup, sealer, threads, ledger, render_timeout_s=render_timeout_s)
         self._ledger = ledger
         self._drift = DriftReporter(process)
         self._process = process
@@ -247,7 +248,7 @@ async def _open_ledger(
     signer = EntrySigner.load(config.seal_key_file, config.model_name)
     limits = ledger_bucket(config.ledger_ttl_s, config.ledger_store_mb)
     bucket = await open_bucket(process.bus, limits, process.log) if config.ledger_store_mb else None
-    return LedgerReader(process, ledger, signer, sealer.open, bucket)
+    return LedgerReader(process, ledger, signer, sealer, bucket)
 
 
 async def run(config: PreprocessorConfig) -> None:
@@ -278,7 +279,14 @@ async def run(config: PreprocessorConfig) -> None:
     ledger = await _open_ledger(process, setup, sealer, config) if config.enable_ledger else None
     room = config.prompt_cache_mb * MIB
     preprocessor = Preprocessor(
-        process, setup, sealer, config.threads, cache_bytes=room, weights=weights, ledger=ledger
+        process,
+        setup,
+        sealer,
+        config.threads,
+        cache_bytes=room,
+        weights=weights,
+        ledger=ledger,
+        render_timeout_s=config.render_timeout_s,
     )
     await preprocessor.start()
     freeze_gc_and_trim_heap()

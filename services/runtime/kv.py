@@ -7,7 +7,7 @@ new values when it is full. A watcher subscribes to the writes themselves instea
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -61,6 +61,22 @@ class Bucket:
             return None
         return found.data or None
 
+    async def members(self, key: str) -> list[bytes]:
+        """The values of a key that has several, oldest first."""
+        subject, values, seq = subjects.bucket_members(self._config.name, key), list[bytes](), 0
+
+        def next_one(js: Any) -> Awaitable[Any]:
+            return cast(Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True))
+
+        while True:
+            try:
+                found = await self._call(next_one)
+            except NotFound:
+                return values
+            seq = found.seq
+            if found.data:
+                values.append(found.data)
+
     async def put(self, key: str, value: bytes) -> None:
         """Keeps a value; when this returns, every process can read it.
 
@@ -71,13 +87,16 @@ class Bucket:
         self._check(value)
         await self._write(key, value, None)
 
-    def offer(self, key: str, value: bytes) -> bool:
-        """Sends a value to keep in this tick, without an acknowledgement. False: the connection is down.
+    def offer(self, key: str, value: bytes, member: str | None = None) -> bool:
+        """Sends a value to keep in this tick, without an acknowledgement. False: the connection is down. `member`: see
+        `members`.
 
         Raises as `put`.
         """
         self._check(value)
-        return self._bus.publish(subjects.bucket_key(self._config.name, key), value)
+        bucket = self._config.name
+        subject = subjects.bucket_key(bucket, key) if member is None else subjects.bucket_member(bucket, key, member)
+        return self._bus.publish(subject, value)
 
     async def delete(self, key: str) -> None:
         """The key has no value any more. Deleting what is not there is fine."""

@@ -16,6 +16,7 @@ from services.templates.chat_template import Message
 from services.templates.tools import tool_name
 from services.templates.traits import Renderer, TemplateTraits
 from services.templates.wording import JOIN, arguments_of, call_text
+from services.tokenization.data_marks import Marker
 
 AssistantPart: TypeAlias = Text | Reasoning | Call
 CallId: TypeAlias = Callable[[Call], str]
@@ -57,12 +58,20 @@ class AssistantWriter:
     """Writes assistant turns for one template."""
 
     def __init__(
-        self, traits: TemplateTraits, template: Renderer, *, call_id: CallId, write_call: WriteCall = call_text
+        self,
+        traits: TemplateTraits,
+        template: Renderer,
+        *,
+        call_id: CallId,
+        write_call: WriteCall = call_text,
+        marker: Marker | None = None,
     ) -> None:
+        """`marker`: marks the names, ids and arguments of calls; reasoning and text come marked."""
         self._traits = traits
         self._template = template
         self._call_id = call_id
         self._write_call = write_call
+        self._marker = marker
 
     def messages(self, parts: Sequence[AssistantPart]) -> list[Message]:
         """The turn as messages: one, unless the template needs it split. `parts` has no two texts in a row."""
@@ -123,9 +132,7 @@ class AssistantWriter:
     def markup(self, calls: Sequence[Call]) -> str:
         """The calls as this template writes them, cut out of a small rendered conversation."""
         if self._traits.arguments is None:
-            return JOIN.join(
-                self._write_call(tool_name(call.name, call.namespace), arguments_of(call)) for call in calls
-            )
+            return JOIN.join(self._write_call(*self._name_and_arguments(call)) for call in calls)
         if len(calls) > 1 and not self._traits.parallel:
             return self._traits.call_join.join(self.markup([call]) for call in calls)
         before, after = self._traits.frame
@@ -171,11 +178,16 @@ class AssistantWriter:
         return message
 
     def _call(self, call: Call) -> dict[str, Any]:
-        arguments: dict[str, Any] | str = arguments_of(call)
-        if self._traits.arguments == "string":
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        function = {"name": tool_name(call.name, call.namespace), "arguments": arguments}
-        return {"id": self._call_id(call), "type": "function", "function": function}
+        name, arguments = self._name_and_arguments(call)
+        written = json.dumps(arguments, ensure_ascii=False) if self._traits.arguments == "string" else arguments
+        call_id = self._call_id(call)
+        if self._marker is not None:
+            call_id = self._marker.mark(call_id)
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
+
+    def _name_and_arguments(self, call: Call) -> tuple[str, dict[str, Any]]:
+        name, arguments, marker = tool_name(call.name, call.namespace), arguments_of(call), self._marker
+        return (name, arguments) if marker is None else (marker.mark(name), marker.mark_json(arguments))
 
     def _part(self, part: AssistantPart) -> dict[str, Any]:
         if isinstance(part, Call):

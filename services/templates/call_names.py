@@ -15,7 +15,7 @@ class CallNames(Struct, frozen=True):
     names: dict[str, str] = {}
     """Tool names by call id. Of two calls with the same id the later counts, for all results."""
     ids: dict[str, str] = {}
-    """The template's ids by call id, where they follow from the position: equal for every client and replay."""
+    """The template's ids by call id, where they are not the client's: those that the model wrote, else by position."""
     count: int = 0
     strays: frozenset[str] = frozenset()
     """Ids of results without a call."""
@@ -42,6 +42,8 @@ class CallNames(Struct, frozen=True):
                     name = names[part.call_id] = tool_name(part.name, part.namespace)
                     if traits.call_ids == "short":
                         ids[part.call_id] = f"{count:09d}"
+                    elif part.original_id:
+                        ids[part.call_id] = part.original_id
                     elif traits.call_ids == "counted":
                         ids[part.call_id] = f"functions.{name}:{count}"
                     count += 1

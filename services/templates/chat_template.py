@@ -1,14 +1,16 @@
 """Loads a model's chat template and renders it."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import jinja2
 import jinja2.meta
 
 from schemas.errors import Invalid
-from services.templates.jinja import environment, template_messages
+from services.templates.jinja import CheckedContext, NestedTooDeeply, environment, template_messages
 from services.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, special_tokens
 
 Message: TypeAlias = dict[str, Any]
@@ -30,12 +32,15 @@ render. A client's variable of such a name would not do what its client expects.
 class ChatTemplate:
     """Renders messages to prompt text. Immutable and thread-safe."""
 
-    def __init__(self, tokenizer: LoadedTokenizer, source: str) -> None:
-        """`source` is the Jinja text. Special tokens that it names come from `tokenizer`.
+    def __init__(self, tokenizer: LoadedTokenizer, source: str, name: str = "of the model") -> None:
+        """`source` is the Jinja text. Special tokens that it names come from `tokenizer`. `name`: for messages, behind
+        the words "the chat template".
 
         Raises ValueError where the text is no template.
         """
         self.source = source
+        self.name = name
+        self._checks = threading.local()
         self._special = special_tokens(tokenizer)
         jinja = environment()
         try:
@@ -56,16 +61,26 @@ class ChatTemplate:
         return cls.of(load_tokenizer(model, trust_remote_code=trust_remote_code), override=override)
 
     @classmethod
-    def of(cls, tokenizer: LoadedTokenizer, *, override: str | None = None) -> "ChatTemplate":
-        """As `load`, for a loaded tokenizer."""
+    def of(cls, tokenizer: LoadedTokenizer, *, override: str | None = None, model: str | None = None) -> "ChatTemplate":
+        """As `load`, for a loaded tokenizer. `model`: its name, for messages."""
         if override is not None:
-            return cls(tokenizer, Path(override).read_text(encoding="utf-8"))
+            return cls(tokenizer, Path(override).read_text(encoding="utf-8"), Path(override).name)
         source = tokenizer.chat_template
         if isinstance(source, dict):
             source = source.get("tool_use", source.get("default"))
         if not source:
             raise ValueError("the model has no chat template; name a file with one (chat_template)")
-        return cls(tokenizer, source)
+        return cls(tokenizer, source, f"of {model or 'the model'}")
+
+    @contextmanager
+    def checked(self, check: Callable[[], None]) -> Iterator[None]:
+        """Within it, what this thread renders calls `check` every few steps of the template's loops. An exception that
+        it raises ends the rendering."""
+        self._checks.check = check
+        try:
+            yield
+        finally:
+            self._checks.check = None
 
     def render(
         self,
@@ -78,7 +93,8 @@ class ChatTemplate:
         """The prompt text; with `generation`, it ends with the opening of the model's turn. Messages, tools and
         variables are JSON data.
 
-        Raises Invalid, with the template's own message, where the template refuses these messages or variables.
+        Raises Invalid, with the template's own message, where the template refuses these messages or variables, and
+        RecursionError where they are nested too deeply to be written as JSON.
         """
         variables = variables or {}
         if taken := _RESERVED & variables.keys():
@@ -94,7 +110,15 @@ class ChatTemplate:
             "add_generation_prompt": generation,
         }
         try:
-            return self._template.render(given)
+            context = cast(CheckedContext, self._template.new_context(given))
+            context.check = getattr(self._checks, "check", None)
+            return self._template.environment.concat(self._template.root_render_func(context))
+        except NestedTooDeeply:
+            raise RecursionError("nested too deeply") from None
+        except RecursionError as error:
+            raise Invalid(
+                f"the chat template {self.name} exceeded the recursion limit with this conversation", param="messages"
+            ) from error
         except jinja2.TemplateError as error:
             raise Invalid(f"the model's chat template refuses this conversation: {error}", param="messages") from error
         except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError) as error:

@@ -1,7 +1,9 @@
 """Detects a model's parser family: renders a call with its template and tries which parsers read it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Text, ToolSpec, Turn
 from schemas.errors import Invalid
@@ -9,12 +11,16 @@ from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families import Family, families, open_parser
 from services.families.detection import Detection, detect
 from services.templates.assistant import AssistantWriter
-from services.templates.chat_template import ChatTemplate
+from services.templates.chat_template import ChatTemplate, Message
 from services.templates.messages import adapt
 from services.templates.traits import TemplateTraits
 
 _TOOL = ToolSpec("get_weather", "", {"type": "object", "properties": {"city": {"type": "string"}}})
-_CALL = Call("000000001", "get_weather", '{"city": "Paris"}')
+_CALLS = tuple(
+    Call(call_id, "get_weather", '{"city": "Paris"}') for call_id in ("000000001", "functions.get_weather:0")
+)
+"""With an id as Mistral wants it, and with one that names the tool: some templates write nothing else (Kimi K2.5)."""
+_NEAR = 4
 
 
 def detect_family(
@@ -28,35 +34,72 @@ def detect_family(
     """
     if traits.arguments is None:
         return detect(config, template.source, tokens)
-    for write in (_call_markup, _answer_with_call):
-        try:
-            markup = write(template, traits)
-        except Invalid:
-            continue
-        if readers := [family for family in families().values() if _reads(family, markup)]:
-            found = detect(config, template.source, tokens, among=readers) or Detection(readers[0], ())
+    for markup, alone in _renderings(template, traits):
+        if readers := [family for family in families().values() if _reads(family, markup, alone=alone)]:
+            found = detect(config, f"{template.source}\n{markup}", tokens, among=readers)
+            found = found or Detection(readers[0], (), tuple(readers[1:]))
             return Detection(found.family, (f"its parser reads {markup.strip()!r}", *found.evidence), found.also)
     return None
 
 
-def _call_markup(template: ChatTemplate, traits: TemplateTraits) -> str:
+def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
+    """A statement on a template whose calls no parser reads: the call as it writes it, and the families whose markers
+    it has, or else all."""
+    markup = next((markup.strip() for markup, _ in _renderings(template, traits) if markup.strip()), "")
+    text = template.source + markup
+    count = {family.name: sum(marker in text for marker in family.markers) for family in families().values()}
+    near = [name for name in sorted(count, key=lambda name: -count[name]) if count[name]][:_NEAR]
+    hint = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(families())}"
+    return f"it writes one as {markup[-200:]!r}; choose a parser with tool_call_parser (none: no calls), {hint}"
+
+
+def _renderings(template: ChatTemplate, traits: TemplateTraits) -> Iterator[tuple[str, bool]]:
+    """Calls as the template writes them, and whether nothing else is in the text."""
+    for write, alone in ((_call_markup, True), (_answer_with_call, True), (_message_with_call, False)):
+        for call in _CALLS:
+            try:
+                yield write(template, traits, call), alone
+            except Invalid:
+                continue
+
+
+def _call_markup(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
     """A call as the template writes it, cut out of its message."""
-    return AssistantWriter(traits, template, call_id=lambda call: call.call_id).markup([_CALL])
+    return AssistantWriter(traits, template, call_id=lambda call: call.call_id).markup([call])
 
 
-def _answer_with_call(template: ChatTemplate, traits: TemplateTraits) -> str:
+def _answer_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
     """All that the template writes behind the prompt for a call: some address a call in the header of its message
-    (gpt-oss), or name its tool in its id (Kimi K2)."""
-    conversation = Conversation("probe", [Turn("user", [Text("Hello.")]), Turn("assistant", [_CALL])])
-    messages = adapt(conversation, traits, template).messages
+    (gpt-oss)."""
+    messages = _messages(template, traits, call)
     prompt, whole = template.render(messages[:1]), template.render(messages, generation=False)
     return whole.removeprefix(prompt) if whole.startswith(prompt) else ""
 
 
-def _reads(family: Family, markup: str) -> bool:
+def _message_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
+    """A message with a call, with its header: some prompts for a turn are not what the turn begins with later."""
+    messages = _messages(template, traits, call)
+    asked, whole = (template.render(some, generation=False) for some in (messages[:1], messages))
+    return whole[next((at for at, (a, b) in enumerate(zip(asked, whole, strict=False)) if a != b), len(asked)) :]
+
+
+def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> list[Message]:
+    conversation = Conversation("probe", [Turn("user", [Text("Hello.")]), Turn("assistant", [call])])
+    return adapt(conversation, replace(traits, call_ids="given"), template).messages
+
+
+def _reads(family: Family, markup: str, *, alone: bool) -> bool:
+    """Whether the family reads the call; with `alone` as all of the text, else beside text without pieces of it."""
     parser = open_parser(family.name, tools=[_TOOL], in_reasoning=False)
     events = [*parser.feed(markup), *parser.finish(FinishReason.STOP)]
-    names = [event.name for event in events if isinstance(event, BlockStart)]
-    arguments = "".join(event.text for event in events if isinstance(event, Delta))
+    blocks = {event.block: event for event in events if isinstance(event, BlockStart)}
+    calls = [block for block in blocks.values() if block.kind == "tool_use"]
+    if [call.name for call in calls] != [_TOOL.name] or (alone and len(blocks) > 1):
+        return False
+    arguments = "".join(e.text for e in events if isinstance(e, Delta) and e.block == calls[0].block)
+    beside = "".join(e.text for e in events if isinstance(e, Delta) and e.block != calls[0].block)
     complete = all(event.complete for event in events if isinstance(event, BlockStop))
-    return names == [_TOOL.name] and complete and "".join(arguments.split()) == '{"city":"Paris"}'
+    foreign = {marker for other in families().values() for marker in other.markers}.difference(family.markers)
+    if any(piece in beside for piece in (_TOOL.name, "Paris", *foreign)):
+        return False
+    return complete and "".join(arguments.split()) == '{"city":"Paris"}'

@@ -17,6 +17,7 @@ from services.templates.chat_template import Message, Tool
 from services.templates.tools import SessionTools, tool_name
 from services.templates.traits import Renderer, TemplateTraits
 from services.templates.wording import JOIN, call_text, instruction_text, media_note, response_text, result_text
+from services.tokenization.data_marks import DataMarks
 
 Unseal = Callable[[str], str | None]
 """Opens sealed reasoning. None where the blob is foreign or damaged."""
@@ -61,9 +62,12 @@ def adapt(
     unseal: Unseal | None = None,
     write_call: WriteCall = call_text,
     prefix: AdaptedPrefix | None = None,
+    marks: DataMarks | None = None,
 ) -> TemplateInput:
     """The conversation in the template's form. `prefix`: the messages of an earlier conversation that began with the
-    same turns, instructions and tools; they are not made again.
+    same turns, instructions and tools; they are not made again. `marks`: every text and name that is not the server's
+    own is marked, so that no control token is made of it; tags of reasoning keep their meaning in the assistant's text
+    where the template reads them there.
 
     Reasoning without text or a readable seal is absent. Media become a note, a failed result gets a short prefix, a
     loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
@@ -72,9 +76,13 @@ def adapt(
     if prefix is None or calls is None:
         prefix, calls = None, CallNames.of(conversation.turns, traits)
     assistant_writer = AssistantWriter(
-        traits, template, call_id=lambda call: calls.ids.get(call.call_id, call.call_id), write_call=write_call
+        traits,
+        template,
+        call_id=lambda call: calls.ids.get(call.call_id, call.call_id),
+        write_call=write_call,
+        marker=marks.data if marks is not None else None,
     )
-    writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, prefix=prefix)
+    writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, prefix=prefix, marks=marks)
     at = prefix.turn if prefix is not None else _count_leading_instructions(conversation)
     boundaries: list[TurnBoundary] = []
     continues = False
@@ -89,7 +97,7 @@ def adapt(
                 continues = False
                 writer.turn(turn)
         at += len(turns)
-    tools = SessionTools.of(conversation.tools).definitions
+    tools = SessionTools.of(conversation.tools).marked_definitions(marks.data if marks is not None else None)
     return TemplateInput(writer.messages, tools, continues and conversation.prefill, boundaries, prefix)
 
 
@@ -102,14 +110,14 @@ def _count_leading_instructions(conversation: Conversation) -> int:
     return next((index for index, turn in enumerate(turns) if not _is_instruction(turn)), len(turns))
 
 
-def _leading_instructions(conversation: Conversation) -> str:
+def _leading_instructions(conversation: Conversation, mark: Callable[[str], str]) -> str:
     """Top-level instructions and the instruction turns at the front, as one system message for every API."""
     texts = [text.text for text in conversation.system]
     for turn in conversation.turns:
         if not _is_instruction(turn):
             break
         texts += [part.text for part in turn.parts if isinstance(part, Text)]
-    return JOIN.join(texts)
+    return JOIN.join(map(mark, texts))
 
 
 class _Writer:
@@ -124,19 +132,22 @@ class _Writer:
         *,
         unseal: Unseal | None,
         prefix: AdaptedPrefix | None,
+        marks: DataMarks | None,
     ) -> None:
         self.messages: list[Message] = []
         self._traits = traits
         self._assistant = assistant_writer
         self._ids = calls.ids
         self._unseal = unseal
+        self._marks = marks
+        self._mark: Callable[[str], str] = marks.data.mark if marks is not None else lambda text: text
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names = calls.names
         self._split: list[Message] = []
         self._preface = ""
         if prefix is not None:
             self.messages += prefix.messages
-        elif system := _leading_instructions(conversation):
+        elif system := _leading_instructions(conversation, self._mark):
             if traits.system == "none":
                 self._preface = system
             else:
@@ -155,7 +166,7 @@ class _Writer:
                     if isinstance(part, Result):
                         self._result(part)
             else:
-                text = _text_of(list(parts))
+                text = self._mark(_text_of(list(parts)))
                 if _is_instruction(turn):
                     self._instruction(text)
                 else:
@@ -167,7 +178,7 @@ class _Writer:
         """Writes a turn of the model. True if it ends in text."""
         if self._preface:
             self._user("")
-        written = _normalize(parts, self._unseal)
+        written = self._mark_assistant(_normalize(parts, self._unseal))
         messages = self._assistant.messages(written)
         self.messages += messages
         self._split = messages if len(messages) > 1 else []
@@ -199,15 +210,15 @@ class _Writer:
             self._user(instruction_text(text))
 
     def _result(self, result: Result) -> None:
-        text = result_text(result, self._tools)
+        text = self._mark(result_text(result, self._tools))
         if not self._traits.tool_role or not self._names:
             self._user(response_text(text))
             return
         message = self._append("tool", text)
-        message["tool_call_id"] = self._ids.get(result.call_id, result.call_id)
+        message["tool_call_id"] = self._mark(self._ids.get(result.call_id, result.call_id))
         name = self._names.get(result.call_id) or result.name
         if self._traits.tool_name and name:
-            message["name"] = name
+            message["name"] = self._mark(name)
         self._join_call(message)
 
     def _join_call(self, result: Message) -> None:
@@ -224,6 +235,18 @@ class _Writer:
                     place += 1
                 self.messages.insert(place, result)
                 return
+
+    def _mark_assistant(self, parts: list[AssistantPart]) -> list[AssistantPart]:
+        """Calls are marked as they are written."""
+        marks = self._marks
+        if marks is None:
+            return parts
+        for index, part in enumerate(parts):
+            if isinstance(part, Text) and (text := marks.assistant.mark(part.text)) is not part.text:
+                parts[index] = Text(text)
+            elif isinstance(part, Reasoning) and part.text and (text := self._mark(part.text)) is not part.text:
+                parts[index] = Reasoning(text)
+        return parts
 
     def _append(self, role: str, text: str) -> Message:
         content = [{"type": "text", "text": text}] if self._traits.content == "parts" else text

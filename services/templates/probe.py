@@ -133,8 +133,9 @@ class _Probe:
         unnamed = self._render(replace(found, tool_name=False), turns)
         if unnamed and unnamed != self._render(found, turns):
             found = replace(found, tool_name=False)
-        shows_ids = _ID in self._render(found, turns)
-        if shows_ids and found.call_ids == "given" and "functions." in self._template.source:
+        shown = self._render(found, turns)
+        names_by_id = "functions." in self._template.source or _CALL.name not in shown
+        if _ID in shown and found.call_ids == "given" and names_by_id:
             found = replace(found, call_ids="counted")
         return found
 

@@ -11,6 +11,7 @@ from schemas.conversation import ToolSpec
 from services.families.tool_types import bare
 from services.templates.chat_template import Tool
 from services.templates.jinja import with_cached_json
+from services.tokenization.data_marks import Marker
 
 _GRAMMARS = {"lark": "Lark grammar", "regex": "regular expression"}
 _CUSTOM_SCHEMA: dict[str, Any] = {
@@ -58,6 +59,7 @@ class SessionTools(list[ToolSpec]):
 
     repeated = False
     """A second request has sent these tools."""
+    _marked: tuple[Marker, list[Tool]] | None = None
 
     @classmethod
     def of(cls, tools: list[ToolSpec]) -> "SessionTools":
@@ -74,10 +76,42 @@ class SessionTools(list[ToolSpec]):
         """The tools at the front of the prompt, as chat templates read them."""
         return self._cached_definitions if self.repeated else list_tools(self)
 
+    def marked_definitions(self, marker: Marker | None) -> list[Tool]:
+        """`definitions`, marked."""
+        if marker is None:
+            return self.definitions
+        if self._marked is None or self._marked[0] is not marker:
+            marked = self.definitions
+            if not self._is_clean(marker):
+                marked = [self._mark(definition, marker) for definition in marked]
+            if not self.repeated:
+                return marked
+            self._marked = marker, marked
+        return self._marked[1]
+
+    def _is_clean(self, marker: Marker) -> bool:
+        try:
+            return marker.is_clean(self._rendered_json.decode())
+        except UnicodeEncodeError:  # lone surrogates
+            return False
+
+    def _mark(self, definition: Tool, marker: Marker) -> Tool:
+        """The definition itself where nothing is to be marked: it may keep its JSON."""
+        function = definition["function"]
+        marked = {key: marker.mark_json(value) for key, value in function.items()}
+        if all(marked[key] is value for key, value in function.items()):
+            return definition
+        fresh: Tool = {**definition, "function": marked}
+        return with_cached_json(fresh) if self.repeated else fresh
+
     @property
     def parser_json(self) -> bytes:
         """`rendered` as JSON, at least with what parsers need."""
-        return self._types_json if self.repeated else _encode(self.rendered)
+        return self._types_json if self.repeated else self._rendered_json
+
+    @cached_property
+    def _rendered_json(self) -> bytes:
+        return _encode(self.rendered)
 
     @cached_property
     def _cached_definitions(self) -> list[Tool]:

@@ -6,23 +6,27 @@ no difference for this tokenizer. Segments between control tokens are cached, an
 """
 
 import hashlib
-import re
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal, Protocol, TypeAlias
 
 from tokenizers import Tokenizer
 
+from services.tokenization.data_marks import DataMarks, has_surrogates, replace_surrogates
 from services.tokenization.equality import difference
 from services.tokenization.segments import Cuts, SegmentCache, TokenIds
 
 Choice: TypeAlias = Literal["auto", "fastokens", "tokenizers"]
 Encode: TypeAlias = Callable[[str], TokenIds]
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
+_UNKNOWN = "\U0010fffe"
+"""A character that no vocabulary has."""
+_MAX_PIECES = 64
+"""So many pieces are encoded where time is limited."""
 DIGEST_BYTES = 16
 """Length of the hash of a prompt's text."""
 
@@ -60,10 +64,15 @@ class FastTokenizer(Protocol):
         """The ids of the texts as bytes, and their offsets."""
 
 
+class TooLong(Exception):
+    """A text is longer than the caller wants to wait for."""
+
+
 class Encoder:
     """Encodes prompts. Thread-safe; both tokenizers release the interpreter's lock while they work.
 
-    Control tokens in a text become control tokens. No special tokens are added: rendered prompts have them.
+    Control tokens in a text become control tokens, but for those that data spells, where `marks` is set. No special
+    tokens are added: rendered prompts have them.
     """
 
     def __init__(
@@ -74,23 +83,38 @@ class Encoder:
         fast: FastTokenizer | None = None,
         reason: str = "the tokenizer's own",
         cache_bytes: int = 64 << 20,
+        marks: DataMarks | None = None,
+        encode_data: Encode | None = None,
     ) -> None:
-        """`encode` gives the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments."""
+        """`encode` gives the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `marks`:
+        what data is marked with; `encode_data` then encodes a text without any added token."""
         self.cuts = cuts
+        self.marks = marks
+        """The marks of data in rendered texts; None: there are none."""
         self.reason = reason
         """Why this encoder was chosen."""
         self.failures = 0
         """Texts that the fast encoder refused."""
         self._reference = encode
         self._fast = fast
-        self._slow = SegmentCache(encode, cuts, cache_bytes)
+        self._limit = threading.local()
+        self._slow = SegmentCache(self._encode_new, cuts, cache_bytes)
+        self._encode_data = encode_data
+        self._data_ids: dict[str, TokenIds] = {}
         self._lock = threading.Lock()
         self._trusted = 0
         """Grows when ids that were made before must be made again."""
 
     @classmethod
-    def load(cls, tokenizer: Tokenizer, *, choice: Choice = "auto", cache_bytes: int = 64 << 20) -> "Encoder":
-        """The encoder of a tokenizer, which must neither pad nor truncate.
+    def load(
+        cls,
+        tokenizer: Tokenizer,
+        *,
+        choice: Choice = "auto",
+        cache_bytes: int = 64 << 20,
+        marks: DataMarks | None = None,
+    ) -> "Encoder":
+        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: see `Encoder`.
 
         Raises ValueError where `choice` is fastokens and fastokens is not installed or gives other ids.
         """
@@ -99,13 +123,20 @@ class Encoder:
             # `encode` holds the interpreter's lock while it works, the batch form does not (tokenizers 0.22).
             return [array("I", found.ids) for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
-        cuts = Cuts.of(tokenizer)
+        make = partial(
+            cls,
+            encode,
+            cuts=Cuts.of(tokenizer),
+            cache_bytes=cache_bytes,
+            marks=marks,
+            encode_data=partial(encode_without_added_tokens, tokenizer),
+        )
         if choice == "tokenizers":
-            return cls(encode, cuts=cuts, reason="the operator's choice", cache_bytes=cache_bytes)
+            return make(reason="the operator's choice")
         fast, reason = _prove(tokenizer, lambda text: encode([replace_surrogates(text)])[0], cache_bytes)
         if choice == "fastokens" and fast is None:
             raise ValueError(f"fastokens cannot be the tokenizer: {reason}")
-        return cls(encode, cuts=cuts, fast=fast, reason=reason, cache_bytes=cache_bytes)
+        return make(fast=fast, reason=reason)
 
     @property
     def name(self) -> str:
@@ -113,25 +144,39 @@ class Encoder:
         return "tokenizers" if self._fast is None else "fastokens"
 
     def encode(self, text: str, stable: StablePrefix | None = None) -> TokenIds:
-        """The ids of `text`, as `reference` gives them. Lone surrogates become U+FFFD.
+        """The ids of `text`, as `reference` gives them. Marked data is encoded as ordinary text, and other lone
+        surrogates as U+FFFD.
 
         `stable` is a prefix of `text`.
         """
-        text = replace_surrogates(text)
         if stable is None or not self.cuts or not text.startswith(stable.text):
-            return self._whole(text)
+            return self._pieces(text, self._whole)
         at, ids = self._head(stable)
-        return ids + self._whole(text[at:]) if at else self._whole(text)
+        return ids + self._pieces(text[at:], self._whole) if at else self._pieces(text, self._whole)
 
     def reference(self, text: str) -> TokenIds:
         """The right ids, without fastokens and without any cache."""
-        return self._reference([replace_surrogates(text)])[0]
+        return self._pieces(text, lambda piece: self._reference([piece])[0])
+
+    def plain(self, text: str) -> str:
+        """A rendered text without marks."""
+        return text if self.marks is None else self.marks.plain(text)
+
+    @contextmanager
+    def limited(self, fast: int, slow: int) -> Iterator[None]:
+        """Within it, this thread raises TooLong instead of encoding more characters at once than `fast` by fastokens,
+        or `slow` by tokenizers."""
+        self._limit.chars = fast, slow
+        try:
+            yield
+        finally:
+            self._limit.chars = None
 
     def distrust(self, reason: str) -> None:
         """Stops using fastokens or, if it is not in use, cutting. For good."""
         if self._fast is None:
             self.cuts = Cuts(())
-            self._slow = SegmentCache(self._reference, self.cuts, 0)
+            self._slow = SegmentCache(self._encode_new, self.cuts, 0)
         self._fast, self.reason = None, reason
         self._trusted += 1
 
@@ -143,10 +188,59 @@ class Encoder:
             stable.parent, stable.trusted = None, self._trusted
         return stable.encoded
 
+    def _pieces(self, text: str, encode: Encode) -> TokenIds:
+        """The ids of a text that may have marks. The control tokens that data spells are cut out and encoded apart, as
+        transformers does with `sanitize_control_tokens`."""
+        if not has_surrogates(text):
+            return encode(text)
+        if self.marks is None or self._encode_data is None:
+            return encode(replace_surrogates(text))
+        first, *rest = self.marks.pieces(text)
+        if len(rest) > _MAX_PIECES and getattr(self._limit, "chars", None) is not None:
+            raise TooLong
+        joined: TokenIds = array("I")
+        joined.extend(self._data(first.text) if first.data else encode(first.text))
+        for piece in rest:
+            joined.extend(self._data(piece.text) if piece.data else self._behind_line(piece.text, encode, encode))
+        return joined
+
+    def _behind_line(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
+        """The ids of text in the middle of a prompt: some tokenizers add a blank at the start of a text, but none
+        behind a line break."""
+        line, ids = encode_line("\n"), encode("\n" + text)
+        return ids[len(line) :] if ids[: len(line)] == line else encode(text)
+
+    def _data(self, token: str) -> TokenIds:
+        """The ids of a control token's text. Where the model's vocabulary makes the token of it all the same, it is
+        encoded in two parts."""
+        known = self._data_ids.get(token)
+        if known is None:
+            assert self.marks is not None
+            assert self._encode_data is not None
+            known = self._behind_line(token, self._encode_data, lambda text: self._reference([text])[0])
+            if len(token) > 1 and not self._control.isdisjoint(known):
+                known = self._data(token[:1]) + self._data(token[1:])
+            self._data_ids[token] = known
+        return known
+
+    @cached_property
+    def _control(self) -> frozenset[int]:
+        """The ids of the control tokens, without the one that stands for unknown characters."""
+        encoded = self._reference(sorted(self.marks.tokens)) if self.marks is not None else []
+        return frozenset(ids[0] for ids in encoded if len(ids) == 1) - set(self._reference([_UNKNOWN])[0])
+
+    def _encode_new(self, texts: list[str]) -> list[TokenIds]:
+        limit = getattr(self._limit, "chars", None)
+        if limit is not None and sum(map(len, texts)) > limit[1]:
+            raise TooLong
+        return self._reference(texts)
+
     def _whole(self, text: str) -> TokenIds:
         fast = self._fast
         if fast is None:
             return self._slow.encode(text)
+        if (limit := getattr(self._limit, "chars", None)) is not None and len(text) > limit[0]:
+            raise TooLong
         try:
             return _encode_fast(fast, text)
         except Exception:  # fastokens documents no types; a known case is a limit of its pattern engine
@@ -161,19 +255,18 @@ def _encode_fast(fast: FastTokenizer, text: str) -> TokenIds:
     return ids
 
 
+def encode_without_added_tokens(tokenizer: Tokenizer, text: str) -> TokenIds:
+    """The ids of a text in which no added token is found, special or not."""
+    if tokenizer.normalizer is not None:
+        text = tokenizer.normalizer.normalize_str(text)
+    words = [text]
+    if tokenizer.pre_tokenizer is not None:
+        words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    return array("I", [token.id for word in words for token in tokenizer.model.tokenize(word)])
+
+
 def _within(stable: StablePrefix | None, end: int) -> StablePrefix | None:
     return stable if stable is not None and len(stable.text) <= end else None
-
-
-def replace_surrogates(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate, which tokenizers refuse."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", text)
-    return text
 
 
 def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[FastTokenizer | None, str]:

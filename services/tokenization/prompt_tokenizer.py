@@ -8,8 +8,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
-from services.tokenization.encoder import Choice, Encoder, replace_surrogates
-from services.tokenization.segments import Cuts
+from services.tokenization.data_marks import DataMarks, replace_surrogates
+from services.tokenization.encoder import Choice, Encoder
+from services.tokenization.segments import Cuts, TokenIds
 from services.tokenization.tokenizer_files import LoadedTokenizer
 
 
@@ -34,16 +35,23 @@ class PromptTokenizer:
         """End-of-sequence ids, the model's first."""
         self.vocab_size = len(tokenizer)
 
-    def encoder(self, choice: Choice = "auto", cache_bytes: int = 64 << 20) -> Encoder:
-        """The encoder of rendered prompts, with the same ids as `encode`. `cache_bytes` bounds its cache.
+    def encoder(self, choice: Choice = "auto", cache_bytes: int = 64 << 20, marks: DataMarks | None = None) -> Encoder:
+        """The encoder of rendered prompts, with the same ids as `encode`, but for marked data. `cache_bytes` bounds its
+        cache.
 
         Raises ValueError where `choice` is fastokens and fastokens cannot encode for this model.
         """
         if self.backend is not None:
-            return Encoder.load(self.backend, choice=choice, cache_bytes=cache_bytes)
+            return Encoder.load(self.backend, choice=choice, cache_bytes=cache_bytes, marks=marks)
         if choice == "fastokens":
             raise ValueError("fastokens cannot be the tokenizer: the model's own is Python code")
-        return Encoder(lambda texts: [array("I", self.encode(text)) for text in texts], cuts=Cuts(()), cache_bytes=0)
+        return Encoder(
+            lambda texts: [array("I", self.encode(text)) for text in texts],
+            cuts=Cuts(()),
+            cache_bytes=0,
+            marks=marks,
+            encode_data=self._encode_data,
+        )
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The ids of `text`. Control tokens in it become control tokens, lone surrogates U+FFFD.
@@ -57,6 +65,11 @@ class PromptTokenizer:
             return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         with self._lock:
             return list(self._python.encode(text, add_special_tokens=add_special_tokens))
+
+    def _encode_data(self, text: str) -> TokenIds:
+        """As `encode` for a tokenizer of Python code, without special tokens."""
+        with self._lock:
+            return array("I", self._python.encode(text, add_special_tokens=False, split_special_tokens=True))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of `ids`. Raises Invalid for an id that is not in the vocabulary."""

@@ -25,7 +25,7 @@ class Cuts:
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = tuple(sorted(tokens))
-        self._pattern = re.compile(_alternatives(self.tokens)) if self.tokens else None
+        self._pattern = re.compile(alternatives(self.tokens)) if self.tokens else None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Cuts":
@@ -91,15 +91,17 @@ def _apart(candidates: set[str], raw: set[str]) -> set[str]:
     return candidates - hidden
 
 
-def _alternatives(words: Sequence[str]) -> str:
-    """A pattern, as a prefix tree, for sorted words of which none begins another: as fast for a thousand words."""
+def alternatives(words: Sequence[str]) -> str:
+    """A pattern, as a prefix tree, for sorted words: as fast for a thousand words. The longest word matches."""
     first, last = words[0], words[-1]
     differ = (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-    common = first[: next(differ, len(first))]
-    if len(words) == 1:
+    common = first[: next(differ, min(len(first), len(last)))]
+    rest = [word[len(common) :] for word in words if len(word) > len(common)]
+    if not rest:
         return re.escape(common)
-    groups = groupby((word[len(common) :] for word in words), key=lambda word: word[0])
-    return re.escape(common) + "(?:" + "|".join(_alternatives(list(group)) for _, group in groups) + ")"
+    groups = groupby(rest, key=lambda word: word[0])
+    tree = "(?:" + "|".join(alternatives(list(group)) for _, group in groups) + ")"
+    return re.escape(common) + (tree if len(rest) == len(words) else tree + "?")
 
 
 class SegmentCache:

@@ -52,6 +52,8 @@ class Description(Struct, frozen=True, omit_defaults=True):
     special_tokens_map: dict[str, Any] = {}
     chat_template: str | dict[str, str] | None = None
     eos_token_id: int | None = None
+    chat_control_tokens: list[str] | None = None
+    """Control tokens that are not special, where the tokenizer names them."""
     encode_special_tokens: bool = False
     """`split_special_tokens`, for which tokenizer.json has no field."""
     unreadable: str = ""
@@ -68,6 +70,7 @@ class FileTokenizer:
         self.backend_tokenizer.encode_special_tokens = found.encode_special_tokens
         self.special_tokens_map: Mapping[str, Any] = found.special_tokens_map
         self.chat_template = found.chat_template
+        self.chat_control_tokens = found.chat_control_tokens
         self.eos_token_id = found.eos_token_id
 
     @property
@@ -125,6 +128,7 @@ def describe(tokenizer: Any) -> Description:
         special_tokens_map=special_tokens(tokenizer),
         chat_template=tokenizer.chat_template,
         eos_token_id=tokenizer.eos_token_id,
+        chat_control_tokens=_listed(getattr(tokenizer, "chat_control_tokens", None)),
         encode_special_tokens=backend.encode_special_tokens,
     )
 
@@ -134,6 +138,10 @@ def _load_here(model: str, trust_remote_code: bool) -> LoadedTokenizer:
 
     loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     return loaded
+
+
+def _listed(tokens: Any) -> list[str] | None:
+    return None if tokens is None else [str(token) for token in tokens]
 
 
 def _text(token: Any) -> Any:

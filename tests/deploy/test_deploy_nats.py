@@ -50,7 +50,7 @@ PUBLISHES = {
         subjects.events("f.1"),
         subjects.heartbeat("preprocessor", "pre.1"),
         *stream(BUCKET),
-        read(BUCKET),
+        f"$JS.API.DIRECT.GET.{subjects.stream_of(BUCKET)}",
     ],
     "worker": [subjects.tokens("p.1"), subjects.kv(MODEL, "w.1"), subjects.heartbeat("worker", "w.1")],
     "parser": [
@@ -61,7 +61,7 @@ PUBLISHES = {
         subjects.heartbeat("parser", "p.1"),
         subjects.ledger(MODEL),
         *stream(BUCKET),
-        subjects.bucket_key(BUCKET, "k"),
+        subjects.bucket_member(BUCKET, "k", "m"),
     ],
     "tap": [],
 }

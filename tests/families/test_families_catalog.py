@@ -84,13 +84,16 @@ def marker(family: Family) -> str:
 def test_order_is_kept(family: Family, blocks: list[tuple[str, Any]]) -> None:
     if family not in THINKING:
         blocks = [block for block in blocks if block[0] != "reasoning"]
+    if family.name == "muse_glimmer" and blocks == [OTHER]:
+        assert read(family, written(family, OTHER)) == [(f"functions.{OTHER[0]}", OTHER[1])], "its name, whole"
+        return
     assert read(family, written(family, *blocks)) == blocks
 
 
 def own_closer(family: Family) -> str:
     """What ends one call, behind its arguments: a bracket, or the first closing tag."""
     front, _, back = family.style.call.partition("{arguments}")
-    if "[{" in front or front.endswith("(") or back in ("}", ""):
+    if "[{" in front or front.endswith("(") or back in ("}", "") or family.name == "minimax_m1":
         return back[:1]
     found = re.match(r"[^<]*?(<\|close\|>call<\|sep\|>|]<]minimax\[>\[</invoke>|<[^>]*>)", back)
     assert found

@@ -165,15 +165,39 @@ def test_a_beginning_that_the_model_left_at_that_is_text(family: str, raw: str) 
     assert texts(opened(family), raw) == [raw]
 
 
-@pytest.mark.parametrize("raw", ["Done.</think>", "Done.\n</tool_call>", "Done.</function>"])
-def test_a_closer_of_nothing_in_running_text_is_text(raw: str) -> None:
+@pytest.mark.parametrize("raw", ["Done.</think>", "Done.\n</tool_call>\n", "Done.</function> </tool_call>"])
+def test_a_closer_of_nothing_at_the_end_is_dropped(raw: str) -> None:
+    assert texts(opened(), raw) == ["Done."]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "Done</think>, I say.",
+        "Done.\n</tool_call> x",
+        "Write <think>\nso\n</think>",
+        "Write <think>\nso\n</think>\nand done",
+        "Write <tool_call>it</tool_call>",
+        "<tool_call>\n<function=x>y</tool_call>",
+    ],
+)
+def test_a_closer_in_running_text_is_text(raw: str) -> None:
     assert texts(opened(), raw) == [raw]
 
 
-def test_a_closer_of_nothing_at_the_start_is_text_unless_it_closes_reasoning() -> None:
-    assert texts(opened(), "</tool_call> x") == ["</tool_call> x"]
+def test_a_closer_of_reasoning_on_its_own_line_parts_texts() -> None:
+    assert texts(opened(), "So it is.\n</think>\n\nDone.") == ["So it is.", "Done."]
+
+
+def test_a_closer_of_nothing_at_the_start_is_dropped() -> None:
+    assert texts(opened(), "</tool_call>\nx") == ["x"]
     assert texts(opened(), "</think>\n\nx") == ["x"]
+    assert texts(open_parser("hermes"), "</tool_call>x") == ["</tool_call>x"], "without tools it is no marker"
 
 
 def test_a_piece_of_a_tail_is_none() -> None:
     assert texts(opened(), CALL[:-3]) == ['{"cmd": "ls"}']
+
+
+def test_a_call_that_is_none_keeps_its_closer() -> None:
+    assert texts(opened("hermes"), '<tool_call>{"key": 1}</tool_call>') == ['<tool_call>{"key": 1}</tool_call>']

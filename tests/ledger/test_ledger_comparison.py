@@ -63,8 +63,8 @@ class Session:
 
     def prompt(self, *turns: Turn, **more: Any) -> Prompt:
         conversation = Conversation("m", [ASKED, *turns], **{"tools": [BASH], **more})
-        remember = partial(self.ledger.recall, unseal=SEALER.open)
-        return assemble(conversation, self.setup, unseal=SEALER.open, remember=remember)
+        remember = partial(self.ledger.recall, unseal=SEALER.of(None).open)
+        return assemble(conversation, self.setup, unseal=SEALER.of(None).open, remember=remember)
 
     def ids(self, text: str) -> list[int]:
         """Never those of a tokenizer: two characters at a time."""
@@ -80,7 +80,13 @@ class Session:
         return ids
 
     def decode(
-        self, prompt: Prompt, text: str, reason: FinishReason = FinishReason.STOP, **context: Any
+        self,
+        prompt: Prompt,
+        text: str,
+        reason: FinishReason = FinishReason.STOP,
+        *,
+        turn: str = "t1",
+        **context: Any,
     ) -> tuple[TurnParse, LedgerEntry | None]:
         assert prompt.found is not None
         given = ParseContext(
@@ -94,7 +100,7 @@ class Session:
             ledger=prompt.found.context,
             **context,
         )
-        parse = TurnParse("t1", 1, given, "w")
+        parse = TurnParse(turn, 1, given, "w")
         parse.start(self.ledger.model.vocabulary, SEALER)
         parse.feed(self.ids(text))
         if not parse.ended:
@@ -204,7 +210,7 @@ class TestClients:
         "sent",
         [
             [Reasoning("so"), Text("Looking."), called()],
-            [Reasoning(None, SEALER.seal(" so ")), Text(" Looking."), called('{ "command" : "ls" }')],
+            [Reasoning(None, SEALER.of(None).seal(" so ", "t1")), Text(" Looking."), called('{ "command" : "ls" }')],
             [Reasoning(None, "foreign"), Text("Looking."), Text(" \n"), called()],
             [Text("Looking."), called()],
             [called(), Text("Looking.")],
@@ -304,7 +310,7 @@ class TestEntries:
 
     def test_a_parent_that_is_not_there_costs_the_parents_tokens_only(self, session: Session) -> None:
         entry = self.signed(session)
-        lost = replace(entry, context=replace(entry.context, parent=b"x" * 16, parent_key=b"y" * 16, parent_end=5))
+        lost = replace(entry, context=replace(entry.context, parent=b"x" * 16, parent_end=5))
         session.ledger.add(NOTARY.sign(lost))
         prompt = self.prompt(session)
         assert prompt.found is not None

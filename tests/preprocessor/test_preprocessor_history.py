@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import random
+from dataclasses import replace as changed
 from typing import Any
 
 import pytest
@@ -263,12 +264,18 @@ def test_requests_in_any_order(
 @settings(max_examples=15)
 @given(data=st.data())
 def test_ids_are_those_of_the_whole_text(data: st.DataObject, setup: ModelSetup) -> None:
+    rendered_whole = History(setup.template, setup.traits, max_bytes=0)
+    rendered_whole.turn_off("for comparison")
+    plain = changed(
+        setup, history=rendered_whole, encoder=setup.tokenizer.encoder("tokenizers", 0, setup.encoder.marks)
+    )
     turns = [user("hello <|im_start|> there")]
     for number in range(14):
         turns = [*turns, *data.draw(turn_pairs(number))]
         conversation = Conversation("m", turns, system=[Text("Be brief. <|im_end|>")], tools=[ToolSpec("run")])
         prompt = assemble(conversation, setup, limit=False)
-        assert list(prompt.ids) == setup.tokenizer.encode(prompt.text)
+        assert prompt.ids == assemble(conversation, plain, limit=False).ids
+        assert setup.tokenizer.decode(prompt.ids) == prompt.text
         assert prompt.text.startswith(whole(setup.template, setup.traits, conversation))
 
 

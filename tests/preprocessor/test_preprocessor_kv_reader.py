@@ -48,6 +48,7 @@ class Pair:
         self.process.models = [ModelCard(self.model, block_tokens=SIZE)]
         publisher = KvPublisher(self.process, self.model, self.blocks)
         await publisher.start()
+        await self.process.bus.flush()  # subscribed before anyone answers
         self.process.send_heartbeat()
         return publisher
 
@@ -55,6 +56,7 @@ class Pair:
         self.listener = await self.make("preprocessor", f"{self.model}-p")
         self.feed = KvEventReader(self.listener, self.model, self.index)
         await self.feed.start()
+        await self.listener.bus.flush()
 
     def held(self, tokens: list[int]) -> int:
         return self.index.overlaps(keys(tokens)).get(self.process.id, 0)

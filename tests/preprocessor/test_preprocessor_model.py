@@ -117,7 +117,46 @@ def test_calls_that_no_parser_reads(model_dir: Path) -> None:
     (model_dir / "chat_template.jinja").write_text(UNREADABLE)
     with pytest.raises(ValueError, match=r"no parser reads the tool calls .* qwen3_coder"):
         load(model_dir)
-    assert load(model_dir, reasoning_parser="qwen3").family.name == "hermes"
+    with pytest.raises(ValueError, match=r"\(none: no calls\)"):
+        load(model_dir, reasoning_parser="qwen3")
+    assert load(model_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name == "plain+qwen3_coder"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"tool_call_parser": "llama3_json", "reasoning_parser": "deepseek_r1"}, "llama3_json+deepseek_r1"),
+        ({"family": "hermes", "reasoning_parser": "granite"}, "hermes+granite"),
+        ({"family": "mistral+qwen3"}, "mistral+qwen3_coder"),
+        ({"tool_call_parser": "qwen3_coder", "reasoning_parser": "qwen3"}, "qwen3_coder"),
+        ({"reasoning_parser": "deepseek_r1"}, "qwen3_coder"),
+        ({"reasoning_parser": "minimax"}, "qwen3_coder"),
+        ({"reasoning_parser": "mistral"}, "qwen3_coder+mistral"),
+    ],
+)
+def test_a_pair_of_parsers(model_dir: Path, settings: dict[str, str], name: str) -> None:
+    setup = load(model_dir, **settings)
+    assert setup.family.name == setup.card.family == name
+    assert setup.evidence
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reasoning_parser": "qwen33"}, r"no parser is called 'qwen33'; did you mean qwen3"),
+        ({"tool_call_parser": "hermse", "reasoning_parser": "qwen3"}, "did you mean hermes"),
+        ({"tool_call_parser": "hermes", "reasoning_parser": "granite4"}, "granite4 reads no reasoning.* deepseek_r1"),
+        (
+            {"tool_call_parser": "deepseek_r1", "reasoning_parser": "granite"},
+            "deepseek_r1 reads no tool calls.* hermes",
+        ),
+        ({"tool_call_parser": "hermes", "reasoning_parser": "gpt_oss"}, "with the calls of gpt_oss, beam"),
+        ({"tool_call_parser": "inkling", "reasoning_parser": "qwen3"}, "with the calls of qwen3_coder"),
+    ],
+)
+def test_a_pair_that_is_none(model_dir: Path, settings: dict[str, str], message: str) -> None:
+    with pytest.raises(UnknownFamily, match=message):
+        load(model_dir, **settings)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,17 @@ async def test_a_watcher_hears_every_write(
     await watching.stop()
 
 
+async def test_a_key_has_several_values(nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger) -> None:
+    one = await opened(await make_bus(nats.url), "several", quiet_log)
+    other = await opened(await make_bus(nats.url), "several", quiet_log)
+    assert await other.members("k") == []
+    for number in range(20):
+        assert one.offer(f"k{number % 2}", b"%d" % number, f"m{number}")
+    await one.put("k0", b"not a member")
+    assert await other.members("k0") == [b"%d" % number for number in range(0, 20, 2)]
+    assert await other.members("k1") == [b"%d" % number for number in range(1, 20, 2)]
+
+
 async def test_what_was_offered_is_sent_before_the_connection_closes(
     nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
 ) -> None:

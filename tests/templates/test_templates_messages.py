@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from schemas.conversation import (
     Call,
@@ -205,6 +206,14 @@ class TestIds:
         found = messages(*self.turns, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
         assert [c["id"] for c in found[0]["tool_calls"]] == ids
         assert found[1]["tool_call_id"] == ids[1]
+
+    @pytest.mark.parametrize(("rule", "shown"), [("given", True), ("counted", True), ("short", False)])
+    def test_as_the_model_wrote_them(self, rule: str, shown: bool) -> None:
+        """In a turn that the ledger restored. Templates that raise at ids of another form get their own."""
+        turns = [said(replace(call(call_id="toolu_x"), original_id="functions.Bash:7")), result("a", "toolu_x")]
+        found = messages(*turns, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
+        assert (found[0]["tool_calls"][0]["id"] == "functions.Bash:7") is shown
+        assert found[1]["tool_call_id"] == found[0]["tool_calls"][0]["id"]
 
 
 class TestReasoning:

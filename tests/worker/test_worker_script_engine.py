@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,7 @@ from tests.conftest import eventually
 from tests.worker.listening import listen
 
 WAIT_S = 60.0
+REPOSITORY = Path(__file__).parents[2]
 
 
 class Stage:
@@ -130,6 +132,40 @@ async def test_scripts_play_on_while_the_agents_first_reply_waits_for_its_family
     release.set()
     assert all("demo engine" in trial.decode(reply) for reply in await asyncio.gather(*replies))
     assert len(calls) == 1
+
+
+FIRST_REPLY = """
+import asyncio, sys
+from tokenizers import Tokenizer
+from schemas.conversation import Sampling
+from services.runtime.config import WorkerConfig
+from services.worker.engine import EngineRequest
+from services.worker.engines.script.engine import ScriptEngine
+from tests.worker.listening import listen
+
+async def main(model):
+    engine = ScriptEngine(WorkerConfig(model=model, script_mode="request", token_delay_ms=0.0))
+    await engine.start()
+    ids = Tokenizer.from_file(f"{model}/tokenizer.json").encode("<|im_start|>user\\nHi.<|im_end|>\\n").ids
+    deltas = [delta async for delta in listen(engine, EngineRequest("t1", ids, Sampling(max_tokens=500), []))]
+    assert any(delta.ids for delta in deltas)
+    print(*sorted({"transformers", "torch"} & sys.modules.keys()))
+    await engine.stop(1.0)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+async def test_the_agents_first_reply_imports_no_transformers(demo_model: Path) -> None:
+    """Its import would stop the worker's event loop for seconds, whatever thread does it."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", FIRST_REPLY, str(demo_model)), stdout=asyncio.subprocess.PIPE, cwd=REPOSITORY
+    )
+    async with asyncio.timeout(WAIT_S * 2):
+        output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert output.split() == []
 
 
 async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(stage: Any, tmp_path: Path) -> None:

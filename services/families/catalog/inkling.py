@@ -35,6 +35,7 @@ FAMILY = Family(
         route=route,
         starts=(Shape("<|message_model|>"),),
         ends=ENDS,
+        interrupts=(Shape(INVOKE, then=("{",)), Shape("<|content_text|>")),
     ),
     style=Style(
         call='{name}<|content_invoke_tool_json|>{"name": "{name}", "args": {arguments}}<|end_message|>',

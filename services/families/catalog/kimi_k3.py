@@ -55,7 +55,8 @@ FAMILY = Family(
         ),
         frames=((opening("response"), closing("response")),),
         framed=True,
-        tails=(closing("tools"), closing("call"), TOOLS),
+        tails=(closing("tools"), closing("call")),
+        joints=(TOOLS,),
         stops=STOPS,
     ),
     style=Style(

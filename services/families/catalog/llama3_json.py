@@ -23,7 +23,7 @@ FAMILY = Family(
                 JsonCalls(strict=True),
             ),
         ),
-        tails=(";", PYTHON),
+        joints=(";", PYTHON),
         stops=STOPS,
     ),
     style=Style(call='{"name": "{name}", "parameters": {arguments}}'),

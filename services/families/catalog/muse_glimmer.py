@@ -4,7 +4,8 @@ r"""Muse Glimmer and Muse Spark.
     <|start|>assistant to=user<|message|>Done.<|eot|>
 
 Special: the prompt ends in `<|start|>assistant`. The recipient decides: `self` is reasoning, `user` and `commentary` are
-text, in which markup is text too, a tool is calls. Names carry a namespace (`functions.NAME`, `NAME.NAME`).
+text, in which markup is text too, a tool is calls. A registered tool's name may carry a namespace (`functions.NAME`,
+`NAME.NAME`).
 """
 
 from services.families.authoring import (
@@ -30,9 +31,12 @@ ARGUMENTS = Parameters(
     ends=("</atem:invoke>",),
     beyond=("</atem:function_calls>", "<atem:invoke name=", *ENDS, "<|start|>"),
     rename=("functions.",),
+    rename_unknown=False,
 )
 INVOKE = Call(Shape("<atem:invoke name={q}{name}{q}>", then=ARGUMENTS.follows), ARGUMENTS)
 CALLS = Section((INVOKE,), (*map(Shape, ENDS), START))
+UNMARKED = Shape("<atem:function_calls>", then=("<atem:invoke name=",))
+"""Calls inside reasoning that was left open."""
 TO = {
     "self": MessageKind.REASONING,
     "user": MessageKind.TEXT,
@@ -55,10 +59,12 @@ FAMILY = Family(
         header=(
             HeaderPart(Shape("{ws}to={to}", then=("<|message|>",)), "to"),
             HeaderPart(Shape("{ws}<|message|>"), last=True),
+            HeaderPart(UNMARKED, "to", "functions", last=True),
         ),
         route=route,
         starts=(START,),
         ends=ENDS,
+        interrupts=(UNMARKED,),
     ),
     style=Style(
         call=' to=functions.{name}<|message|><atem:function_calls>\n<atem:invoke name="functions.{name}">\n{arguments}'

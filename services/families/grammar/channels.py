@@ -58,13 +58,17 @@ class _Edge(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """The grammar: `starts` begin a header, `again` shapes do so as its own first piece, `ends` end a message."""
+    """The grammar: `starts` begin a header, `again` shapes do so as its own first piece, `ends` end a message.
+
+    `interrupts` are first pieces of a header which end reasoning that was left open; in text they are text.
+    """
 
     header: tuple[HeaderPart, ...]
     route: Route
     starts: tuple[Shape, ...]
     ends: tuple[str, ...]
     again: tuple[Shape, ...] = ()
+    interrupts: tuple[Shape, ...] = ()
 
     def __call__(self, turn: TurnState) -> Reader[None]:
         """Reads a turn."""
@@ -125,7 +129,8 @@ class Channels:
             if found is not None and found.meaning is not _Edge.AGAIN:
                 scanner.position = found.match.end()
         else:
-            found = yield from read_prose(turn, self._within, self._within)
+            within = self._within_reasoning if turn.reasoning else self._within
+            found = yield from read_prose(turn, within, within)
             turn.end_prose()
             if found is not None and found.meaning is _Edge.AGAIN:
                 scanner.position = found.match.start()
@@ -135,6 +140,12 @@ class Channels:
     def _within(self) -> Markers[_Edge]:
         """What ends a message."""
         return Markers([*((Shape(end), _Edge.END) for end in self.ends), *self._begin])
+
+    @cached_property
+    def _within_reasoning(self) -> Markers[_Edge]:
+        """What ends a message of reasoning."""
+        again = ((shape, _Edge.AGAIN) for shape in self.interrupts)
+        return Markers([*((Shape(end), _Edge.END) for end in self.ends), *self._begin, *again])
 
     @cached_property
     def _between(self) -> Markers[_Edge]:

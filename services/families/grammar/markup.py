@@ -4,19 +4,23 @@
 
 Reasoning opens at a block boundary only: at the start, or with nothing but blanks since the last call or block ended. A
 well-formed call ends open reasoning, whose own closer may then still come. A marker that its grammar does not follow is
-text.
+text. A section without calls has no block. A closer of nothing has none at a block boundary, and at the end of the
+output; elsewhere it is text, but for a reasoning's closer on a line of its own.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from re import Match
-from typing import Protocol, TypeAlias
+from re import Match, compile
+from typing import Final, Protocol, TypeAlias
 
 from services.families.grammar.scanner import Reader
-from services.families.grammar.shapes import Markers, Shape
+from services.families.grammar.shapes import MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState, read_prose
+
+_BLANK: Final = compile(r"\{(?:ws|junk)\}")
+_FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
 
 
 class CallReader(Protocol):
@@ -53,6 +57,10 @@ class Mark(Enum):
     FRAME = "opens a text that has markers of its own"
     UNFRAME = "closes it"
     AGAIN = "opens reasoning that is open"
+    EMPTY = "a section without calls"
+    ORPHAN = "closes what is not open"
+    ALONE = "the same, on a line of its own"
+    QUOTE = "opens reasoning where none can begin"
     TAIL = "closes what contains the call"
     STOP = "ends the turn"
 
@@ -64,13 +72,15 @@ Meaning: TypeAlias = "Mark | Call"
 class Markup:
     """The grammar.
 
-    `think` are the pairs of markers around reasoning; `tails` close calls and sections and are passed over behind a
-    call; `frames` are markers around text; `stops` are the model's stop tokens, dropped where nothing follows them.
+    `think` are the pairs of markers around reasoning; `tails` close calls and sections, and are passed over behind a
+    call, as `joints` between calls are; `frames` are markers around text; `stops` are the model's stop tokens, dropped
+    where nothing follows them.
     """
 
     think: tuple[tuple[str, str], ...] = ()
     calls: tuple[Call, ...] = ()
     tails: tuple[str, ...] = ()
+    joints: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     frames: tuple[tuple[str, str], ...] = ()
     framed: bool = False
@@ -94,16 +104,35 @@ class Markup:
                 passed = yield from hit.meaning.read(turn, hit.match)
                 if passed is not None:
                     turn.prose(passed)
+                    turn.quotes = True
                     continue
                 if turn.scanner.final:
                     return  # the input ended in the call; the rest belongs to it
+            elif self._is_passed(turn, hit):
+                continue
             else:
                 turn.end_prose()
             place = self._behind(place, hit.meaning)
 
+    @staticmethod
+    def _is_passed(turn: TurnState, hit: MarkerMatch[Meaning]) -> bool:
+        """Passes over a marker that ends no block, or adds it to the text; False for others."""
+        match hit.meaning:
+            case Mark.QUOTE:
+                turn.prose(hit.match[0])
+                turn.quotes = True
+            case Mark.ORPHAN | Mark.ALONE if turn.quotes:
+                turn.prose(hit.match[0])
+            case Mark.ORPHAN:
+                if turn.begun:
+                    turn.hold(hit.match[0])
+            case _:
+                return False
+        return True
+
     def _behind(self, place: "_Place", means: Meaning) -> "_Place":
         """The state behind a marker."""
-        if isinstance(means, Call):
+        if isinstance(means, Call) or means is Mark.EMPTY:
             return replace(place, reasoning=False, unclosed=place.unclosed or place.reasoning, called=True)
         match means:
             case Mark.THINK:
@@ -125,18 +154,45 @@ class Markup:
     def _build(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
         openers, closers = [opener for opener, _ in self.think], [closer for _, closer in self.think]
         answer = _meaning(Mark.ANSWER, closers)
-        always = [(call.shape, call) for call in self.calls if place.calls] + _meaning(Mark.STOP, self.stops)
+        always = _meaning(Mark.STOP, self.stops)
+        if place.calls:
+            empty = ((shape, Mark.EMPTY) for shape in self.empty_sections)
+            always = [*empty, *((call.shape, call) for call in self.calls), *always]
         frame = _meaning(Mark.FRAME, [opener for opener, _ in self.frames])
         unframe = _meaning(Mark.UNFRAME, [closer for _, closer in self.frames])
         if place.reasoning:
             leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
             inside = [*answer, *leave, *always]
             return Markers([*inside, *_meaning(Mark.AGAIN, openers)]), Markers(inside)
-        tails = _meaning(Mark.TAIL, self.tails) if place.called else []
+        tails = _meaning(Mark.TAIL, (*self.tails, *self.joints)) if place.called else []
+        orphans = [(_whole(tail), Mark.ORPHAN) for tail in self.tails] if place.calls else []
+        alone = [(Shape(closer, then=("\n",), line_start=True), Mark.ALONE) for closer in closers]
         return (
-            Markers([*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails]),
-            Markers([*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always]),
+            Markers([*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]),
+            Markers(
+                [
+                    *(answer if place.unclosed else ()),
+                    *(unframe if place.framed else ()),
+                    *always,
+                    *alone,
+                    *orphans,
+                    *_meaning(Mark.ORPHAN, closers),
+                    *_meaning(Mark.QUOTE, openers),
+                ]
+            ),
         )
+
+    @cached_property
+    def empty_sections(self) -> tuple[Shape, ...]:
+        """Sections without calls, or with an empty list of them. In running text a bare pair of tags counts only where
+        it begins a line: a model may name its own tags."""
+        blank = "{junk}" if any("{junk}" in call.shape.text for call in self.calls) else "{ws}"
+        empty: list[Shape] = []
+        for opener in dict.fromkeys(opener for call in self.calls for opener in _openers(call.shape.text)):
+            token = any(char in opener for char in "|｜")
+            empty += [_whole(opener + blank + tail, line_start=not token) for tail in self.tails]
+            empty += [_whole(opener + "{ws}[{ws}]{ws}" + tail) for tail in (*self.tails, "")]
+        return tuple(empty)
 
 
 @dataclass(frozen=True)
@@ -150,6 +206,18 @@ class _Place:
     """The last block was a call."""
     unclosed: bool = False
     """A call ended reasoning, whose own closer may still come."""
+
+
+def _whole(text: str, *, line_start: bool = False) -> Shape:
+    """A shape of which no part alone is unmistakable."""
+    return Shape(text, line_start=line_start, marker=text)
+
+
+def _openers(shape: str) -> Iterable[str]:
+    """The markers of sections and wrappers with which a call's shape begins."""
+    for end in (*(found.start() for found in _BLANK.finditer(shape)), len(shape)):
+        if shape[:end].endswith((">", "]", "functools")) and "{" not in _FREE.sub("", shape[:end]):
+            yield shape[:end]
 
 
 def _meaning(mark: Mark, texts: Iterable[str]) -> list[tuple[Shape, Meaning]]:

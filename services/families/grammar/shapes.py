@@ -211,6 +211,12 @@ class Markers(Generic[T]):
                 return MarkerMatch(means, answer)
         return self._cut(text, position, line_start) if final else None
 
+    def names(self, text: str, position: int, line_start: bool = True) -> bool:
+        """Whether a marker's head is at `position`."""
+        return any(
+            text.startswith(shape.head, position) and (line_start or not shape.line_start) for shape, _ in self._shapes
+        )
+
     def _cut(self, text: str, position: int, line_start: bool) -> MarkerCut[T] | None:
         cuts = [
             MarkerCut(means, *cut)

@@ -25,7 +25,7 @@ class CallOpener(NamedTuple):
 class TurnState:
     """What the readers of a turn share: input, output, tools, and whether the block is reasoning."""
 
-    __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "reasoning", "scanner", "tools")
+    __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "quotes", "reasoning", "scanner", "tools")
 
     def __init__(
         self,
@@ -42,6 +42,8 @@ class TurnState:
         """Whether call markers count; else they are text."""
         self.reasoning = reasoning
         """Whether the open or the next block is reasoning."""
+        self.quotes = False
+        """The open block names a marker, which its grammar does not follow: a closer may belong to it."""
         self._held: list[str] = []
         self._broken = False
         self._resumed: BlockKind | None = None
@@ -106,7 +108,7 @@ class TurnState:
     def end_prose(self) -> None:
         """Ends the open reasoning or text; held text is dropped."""
         self._held.clear()
-        self._broken = False
+        self._broken = self.quotes = False
         self._resumed = None
         if self.blocks.kind != "tool_use":
             self.blocks.close()
@@ -189,6 +191,7 @@ def _pass_prose(turn: TurnState, markers: Markers[T]) -> MarkerMatch[T] | Marker
         answer = markers.at(text, at, scanner.final, turn.line_start)
         if answer is not None:
             return answer
+        turn.quotes = turn.quotes or markers.names(text, at, turn.line_start)
         look = at + 1
 
 

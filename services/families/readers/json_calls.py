@@ -29,6 +29,7 @@ class Form(Enum):
     ARGUMENTS = "the arguments alone; the marker has the name"
     OBJECT = "an object with name and arguments"
     LIST = "a list of such objects, or one alone"
+    LINES = "such objects behind each other"
     KEYED = "a list of objects with one key: the name, its value the arguments"
 
 
@@ -88,9 +89,12 @@ class _Calls:
         yield from scanner.blanks()
         if grammar.form is Form.ARGUMENTS:
             whole = yield from self._sole(self._bare)
+        elif grammar.form is Form.LINES:
+            whole = yield from self._list()
         elif grammar.form is Form.OBJECT or (yield from scanner.peek()) != "[":
             whole = yield from self._sole(self._object)
         else:
+            scanner.position += 1
             whole = yield from self._list()
         if whole:
             scanner.recorded()
@@ -122,7 +126,6 @@ class _Calls:
 
     def _list(self) -> Reader[bool]:
         scanner = self.turn.scanner
-        scanner.position += 1
         while True:
             yield from scanner.blanks()
             char = yield from scanner.peek()

@@ -64,6 +64,8 @@ class Parameters:
     """What closes the call is a stop token, which engines do not return."""
     rename: tuple[str, ...] = ()
     """Namespaces that may precede a tool's name."""
+    rename_unknown: bool = True
+    """They are the format's, also before the name of a tool that the request lacks."""
 
     @property
     def follows(self) -> tuple[str, ...]:
@@ -72,7 +74,7 @@ class Parameters:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""
-        name = turn.tools.named(self.unescape(opener.name or ""), self.rename)
+        name = turn.tools.named(self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown)
         turn.end_prose()
         turn.blocks.open("tool_use", name)
         whole = yield from _Arguments(self, turn, name).read()

@@ -110,7 +110,7 @@ def assemble(
             recall.keep(found)
     return Prompt(
         ids=ids,
-        text=rendered.text,
+        text=setup.encoder.plain(rendered.text),
         in_reasoning=rendered.in_reasoning,
         prefix=rendered.prefix,
         tools=tools.rendered,

@@ -40,6 +40,7 @@ def generate_request(
         logprobs=sampling.logprobs,
         prompt_ids=packed if sampling.return_token_ids else b"",
         window_limited=prompt.window_limited,
+        tenant=conversation.client.tenant,
         ledger=ledger_context_of(prompt, conversation),
     )
     return GenerateRequest(

@@ -11,6 +11,8 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.constraints import enforced_format, forced_call
 from services.templates.messages import TemplateInput, Unseal, adapt
 from services.templates.thinking import decide, template_variables, without_old_reasoning
+from services.templates.tools import tool_name
+from services.tokenization.data_marks import DataMarks
 from services.tokenization.encoder import StablePrefix
 
 _TAIL_CHARS = 512
@@ -21,6 +23,7 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
     """A prompt as text."""
 
     text: str
+    """With marks (`DataMarks`), where data may spell control tokens."""
     prefix: str = ""
     """The end of the text that opens a forced call, and so belongs to the model's turn."""
     in_reasoning: bool = False
@@ -35,9 +38,12 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
     """The prompt's text, up to where the model continues. Raises Invalid."""
     conversation = without_old_reasoning(conversation)
     call = forced_call(conversation, setup.family)
-    variables = template_variables(
-        decide(conversation), setup.traits, defaults=setup.template_kwargs, own=conversation.template_kwargs
-    )
+    marks = setup.encoder.marks
+    own = conversation.template_kwargs
+    if marks is not None:
+        own = {name: marks.data.mark_json(value) for name, value in own.items()}
+        _check_forced_name(call or "", conversation, marks)
+    variables = template_variables(decide(conversation), setup.traits, defaults=setup.template_kwargs, own=own)
     known = setup.history.find(conversation, variables, unseal)
     adapted = adapt(
         conversation,
@@ -46,6 +52,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         unseal=unseal,
         write_call=setup.family.write_call,
         prefix=known.adapted if known is not None else None,
+        marks=marks,
     )
     stable: StablePrefix | None = None
     if adapted.continues:
@@ -72,8 +79,23 @@ def _render_whole(
     conversation: Conversation, setup: ModelSetup, variables: dict[str, Any], unseal: Unseal | None
 ) -> str:
     """The text, without anything that is known from earlier prompts."""
-    adapted = adapt(conversation, setup.traits, setup.template, unseal=unseal, write_call=setup.family.write_call)
+    adapted = adapt(
+        conversation,
+        setup.traits,
+        setup.template,
+        unseal=unseal,
+        write_call=setup.family.write_call,
+        marks=setup.encoder.marks,
+    )
     return setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
+
+
+def _check_forced_name(call: str, conversation: Conversation, marks: DataMarks) -> None:
+    """Raises Invalid where the forced call is of a tool whose name would make a control token at the prompt's end."""
+    for tool in conversation.tools if call else ():
+        name = tool_name(tool.name, tool.namespace)
+        if any(piece.data for piece in marks.pieces(call.replace(name, marks.data.mark(name)))):
+            raise Invalid(f"a tool whose name spells a control token cannot be forced: {name}", param="tool_choice")
 
 
 def _reasoning_end(setup: ModelSetup) -> str:

@@ -215,19 +215,25 @@ class PreprocessorConfig(StageConfig):
     chat_template: Annotated[str | None, also("--custom-jinja-template")] = None
     """File with a chat template that replaces the model's own."""
     family: str = "auto"
-    """Parser family of the model's output; `auto`: detected from its chat template and configuration."""
+    """Parser family of the model's output, or a pair `CALLS+REASONING`; `auto`: detected from its chat template and
+    configuration."""
     tool_call_parser: Annotated[str | None, also("--dyn-tool-call-parser", "--tool-parser")] = None
     """Tool-call format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
     reasoning_parser: Annotated[str | None, also("--dyn-reasoning-parser")] = None
-    """Reasoning format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
+    """Reasoning format, by its name in vLLM, SGLang or Dynamo; replaces that of `family` or `tool_call_parser`."""
     strip_anthropic_preamble: bool = True
     """Remove Claude Code's billing block, which changes with every conversation and defeats prefix caching."""
+    control_tokens_in_data: bool = False
+    """Encode control tokens that the text of users, files or tools spells as control tokens, which lets such text forge
+    turns (docs/prompts.md); default: as ordinary text."""
     max_model_len: Annotated[Count | None, also("--context-length", "--max-seq-len")] = None
     """Context window in tokens, if smaller than the worker's; default: the worker's."""
     max_output_tokens: Count | None = None
     """Most output tokens of a turn; default: as many as the context window leaves."""
     threads: Count = 4
     """Threads that render and tokenize."""
+    render_timeout_s: Positive = 10.0
+    """Most time that the chat template may take for one prompt."""
     tokenizer: Literal["auto", "fastokens", "tokenizers"] = "auto"
     """Library that encodes prompts; `auto`: fastokens if its tokens are equal for this model, else tokenizers."""
     prompt_cache_mb: Count = 64

@@ -95,7 +95,8 @@ def check(body: dict[str, Any], headers: dict[str, str], *, counting: bool) -> N
     efforts = [m["output_config"]["effort"] for m in body["messages"] if m.get("output_config")]
     assert told.thinking.effort == (efforts or [body.get("output_config", {}).get("effort")])[-1]
     session = headers.get("x-claude-code-session-id")
-    assert session is None or told.client.session == session
+    agent = headers.get("x-claude-code-agent-id")
+    assert session is None or told.client.session == (f"{session}/{agent}" if agent else session)
 
 
 def test_the_written_fixture() -> None:

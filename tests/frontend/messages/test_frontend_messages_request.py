@@ -221,6 +221,8 @@ def test_output_format(fields: dict[str, Any]) -> None:
     ("headers", "user_id", "session"),
     [
         ({"x-claude-code-session-id": "h"}, '{"session_id": "u"}', "h"),
+        ({"x-claude-code-session-id": "h", "x-claude-code-agent-id": "a1"}, None, "h/a1"),
+        ({"x-claude-code-agent-id": "a1"}, None, None),
         ({"x-session-id": "ses_1"}, None, "ses_1"),
         ({}, '{"session_id": "u"}', "u"),
         ({}, "user_0a_account_11_session_22", "22"),

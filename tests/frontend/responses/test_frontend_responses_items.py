@@ -68,6 +68,13 @@ def test_all_forms_of_a_user_message_are_the_same() -> None:
     assert understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.turns == turns(USER)
 
 
+def test_the_models_turn_has_the_ids_of_its_items() -> None:
+    reply = {"type": "message", "role": "assistant", "id": "msg_1", "content": "Hello."}
+    empty = {"type": "reasoning", "id": "rs_1", "summary": []}
+    found = turns(USER, empty, reply, USER, {**reply, "id": None})
+    assert [turn.ids for turn in found] == [[], ["rs_1", "msg_1"], [], []]
+
+
 def test_instructions_keep_their_place_and_role() -> None:
     found = turns({"role": "developer", "content": "A"}, USER, {"role": "system", "content": "B"}, USER)
     assert [turn.role for turn in found] == ["developer", "user", "system", "user"]

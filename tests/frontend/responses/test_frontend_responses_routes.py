@@ -426,6 +426,20 @@ async def test_a_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
             blobs.append(compacted["output"][-1]["encrypted_content"])
 
 
+async def test_a_blob_of_another_tenant_is_refused(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("red", "blue")))
+    async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession() as http:
+        red, blue = Client(http, served), Client(http, served)
+        red.headers, blue.headers = ({"authorization": f"Bearer {name}"} for name in ("red", "blue"))
+        compacted = await red.ask("POST", "/compact", json={"model": MODEL, "input": "hi"})
+        item = {"type": "compaction", "encrypted_content": compacted["output"][-1]["encrypted_content"]}
+        body = {"model": MODEL, "input": [item, {"role": "user", "content": "hi"}]}
+        error = await blue.refused("POST", json=body)
+        assert error["code"] == "invalid_encrypted_content"
+        await red.ask("POST", json=body)
+
+
 async def test_a_missing_sealing_key_is_said_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nothing"):
         async with serving(config=FrontendConfig(seal_key_file=str(tmp_path / "nothing"))):

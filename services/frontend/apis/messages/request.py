@@ -29,6 +29,7 @@ THREADS = "thread_unsupported_request"
 _bodies = BodyDecoder(wire.Body, tools.read_tools)
 _MIN_BUDGET = 1024
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
+_AGENT_HEADER = "x-claude-code-agent-id"
 
 
 class MessagesAsk(Struct, frozen=True):
@@ -175,8 +176,13 @@ def _format(request: wire.Body) -> OutputFormat | None:
 
 
 def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
-    if session := first_header(headers, _SESSION_HEADERS):
-        return session
+    """The session id. Claude Code's helpers have the id of their session, and one of their own."""
+    session = first_header(headers, _SESSION_HEADERS) or _session_of_user(request)
+    agent = headers.get(_AGENT_HEADER)
+    return f"{session}/{agent}" if session and agent else session
+
+
+def _session_of_user(request: wire.Body) -> str | None:
     user = request.metadata.user_id if request.metadata else None
     if not user:
         return None

@@ -28,8 +28,9 @@ from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
 from services.frontend.http.middleware import RequestContext
 from services.frontend.pipeline.interfaces import TurnGateway
 
-SealerOf = Callable[[str], TextSealer]
-"""Returns the sealer for a model by the name that a client has for it."""
+SealerOf = Callable[[str, str | None], TextSealer]
+"""Returns the sealer for a model, by the name that a client has for it, and a tenant."""
+
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
 _managed = msgspec.json.Decoder(list[wire.ManagedContext] | None)
 
@@ -117,7 +118,7 @@ class Intake:
                 headers,
                 history=history,
                 resolve=references.get,
-                sealer=self._sealer_of(request.model),
+                sealer=self._sealer_of(request.model, tenant),
                 counting=counting,
                 compacting=compacting,
             )
@@ -135,7 +136,7 @@ class Intake:
         items = [*history, *accepted.items()]
         item, spent = await self._summary(request.with_items(items), headers, exchange)
         context = [*instructions(items), item, *user_messages(items)[-1:]]
-        sealer = self._sealer_of(request.model)
+        sealer = self._sealer_of(request.model, exchange.tenant)
         ask = self._dialect.understand(request.with_items(context), headers, sealer=sealer)
         shape = msgspec.structs.replace(ask.shape, before=[item], spent=spent)
         ask = msgspec.structs.replace(ask, request=request, notes=accepted.ask.notes, shape=shape)
@@ -145,7 +146,7 @@ class Intake:
         self, request: ResponsesRequest, headers: Mapping[str, str], exchange: RequestContext
     ) -> tuple[Raw, Usage]:
         def understood() -> ResponsesAsk:
-            sealer = self._sealer_of(request.model)
+            sealer = self._sealer_of(request.model, exchange.tenant)
             return self._dialect.understand(request, headers, sealer=sealer, compacting=True)
 
         ask = await apart(json_size(*request.items), understood)

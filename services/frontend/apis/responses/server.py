@@ -34,7 +34,7 @@ from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.mount import Mount
 from services.frontend.pipeline.interfaces import TurnGateway
-from services.runtime.seal import Sealer
+from services.runtime.seal import Sealer, TenantSealer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -49,9 +49,10 @@ CLOSING = "This server is shutting down; open a new connection to go on."
 class ModelSealer:
     """Seals with the key that follows from a model's name. Raises NotFound, on first use, where it is not served."""
 
-    def __init__(self, gateway: TurnGateway, model: str) -> None:
+    def __init__(self, gateway: TurnGateway, model: str, tenant: str | None) -> None:
         self._gateway = gateway
         self._model = model
+        self._tenant = tenant
 
     def seal(self, text: str) -> str:
         """See `TextSealer.seal`."""
@@ -62,8 +63,8 @@ class ModelSealer:
         return self._sealer.open(blob)
 
     @cached_property
-    def _sealer(self) -> Sealer:
-        return Sealer.load(None, self._gateway.resolve(self._model).name)
+    def _sealer(self) -> TenantSealer:
+        return Sealer.load(None, self._gateway.resolve(self._model).name).of(self._tenant)
 
 
 class ResponsesServer:
@@ -81,8 +82,8 @@ class ResponsesServer:
             self.store = SharedStore(limits, time.time, self._sharing, mount.log)
         common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
 
-        def sealer_of(model: str) -> TextSealer:
-            return common or ModelSealer(gateway, model)
+        def sealer_of(model: str, tenant: str | None) -> TextSealer:
+            return common.of(tenant) if common is not None else ModelSealer(gateway, model, tenant)
 
         self._runner = Runner(mount.server)
         self._intake = Intake(self.dialect, Histories(self.store), sealer_of, self._runner, gateway)

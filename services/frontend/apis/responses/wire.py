@@ -228,6 +228,7 @@ class Message(Struct):
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[Part]
+    id: str | None = None
 
 
 class ReasoningItem(Struct):

@@ -80,6 +80,8 @@ class OutputSource:
         """
         prompt = self._decode(request.token_ids[: len(request.token_ids) - request.resumed])
         brought = self._brought(prompt) if self._request_mode else None
+        if brought is not None:  # equal requests may have different outputs
+            brought = brought.replace("[[turn]]", request.id.partition(".")[0])
         script: Script = parse_inline(brought) if brought is not None else [act(prompt, self._family(), request.guided)]
         return self._perform(compile_script(script, self._encode, self._prose), request)
 

@@ -40,6 +40,8 @@ class ItemReader:
         self._pairing = pairing
         self._parts: list[Part] = []
         """Of the model's turn, as long as it goes on."""
+        self._ids: list[str] = []
+        """Of its items without a part that has the id."""
         self._results: list[Result] = []
         self._calls: dict[str, tuple[int, str]] = {}
         """Position and rendered tool name of each call, by call id."""
@@ -63,8 +65,9 @@ class ItemReader:
     def close(self) -> None:
         """Ends the turn at work. Call it after the last item."""
         if self._parts:
-            self.turns.append(Turn("assistant", self._parts))
+            self.turns.append(Turn("assistant", self._parts, ids=self._ids))
             self._parts = []
+        self._ids = []
         if self._results:
             last = len(self._calls)
             self._results.sort(key=lambda result: self._calls.get(result.call_id, (last, ""))[0])
@@ -80,6 +83,7 @@ class ItemReader:
         parts = content.parts(message.content, f"{at}.content")
         if message.role == "assistant":
             self._add(*parts)
+            self._ids += [message.id] if message.id else []
             return
         self.close()
         if parts or message.role == "user":
@@ -97,6 +101,7 @@ class ItemReader:
                 text = opened or "\n\n".join(summary)
         if text is None and seal is None:
             self._add()
+            self._ids += [item.id] if item.id else []
             return
         if text is not None and text == "\n\n".join(summary):
             summary = []

@@ -1,0 +1,22 @@
+r"""Functionary 3.1, and Llama 3.1 with tools of its own kind.
+
+<function=run_shell>{"cmd": "ls"}</function>
+"""
+
+from services.families.authoring import Call, Family, Form, JsonCalls, Markup, Shape, Style
+
+OPENER, CLOSER = "<function={name}>", "</function>"
+STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
+
+FAMILY = Family(
+    name="functionary",
+    models="Functionary 3.1",
+    tool_parsers=("functionary_v31",),
+    grammar=Markup(
+        calls=(Call(Shape(OPENER, then=("{", '"')), JsonCalls(form=Form.ARGUMENTS, closes=(CLOSER,))),),
+        tails=(CLOSER,),
+        stops=STOPS,
+    ),
+    style=Style(call=OPENER + "{arguments}" + CLOSER),
+    evidence=("<function=",),
+)

@@ -1,0 +1,84 @@
+"""Finds a model's control tokens: the added tokens that text of users, files and tools must not become. Pure.
+
+As in transformers (`sanitize_control_tokens`) these are the special tokens and the other added tokens that the chat
+template's text or strings contain, or else those that the tokenizer names itself (`chat_control_tokens`). Beside those:
+tokens that the template puts together of pieces, and the markers that the family's parser reads. White space is none.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from jinja2 import nodes
+
+from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.errors import Invalid
+from services.families import Family
+from services.templates.chat_template import ChatTemplate
+from services.templates.jinja import environment
+from services.templates.messages import adapt
+from services.templates.tools import tool_definition
+from services.templates.traits import TemplateTraits
+from services.tokenization.data_marks import DataMarks
+from services.tokenization.tokenizer_files import LoadedTokenizer
+
+_TAKES_APART = frozenset(("partition", "removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "split"))
+"""Methods and filters that cut their first argument out of a text; `replace` only where nothing takes its place. Single
+characters do not count: most texts hold them."""
+_TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
+_TURNS = [
+    Turn("user", [Text("Hi.")]),
+    Turn("assistant", [Reasoning("So."), Call("call_0", "look", '{"city": "Paris"}')]),
+    Turn("tool", [Result("call_0", [Text("Rain.")])]),
+    Turn("assistant", [Text("It rains.")]),
+    Turn("user", [Text("Well.")]),
+]
+
+
+def data_marks(tokenizer: LoadedTokenizer, template: ChatTemplate, traits: TemplateTraits, family: Family) -> DataMarks:
+    """The marks of data for this model."""
+    tree = environment().parse(template.source)
+    strings = list(_strings(tree))
+    literals = [*(node.data for node in tree.find_all(nodes.TemplateData)), *strings]
+    handled = set(_handled(tree))
+    thought = {tag.strip() for tag in family.think or ()}
+    if handled.isdisjoint(thought):
+        thought = set()
+    return DataMarks(
+        _control_tokens(tokenizer, "\0".join(literals), _rendered(template, traits), family),
+        literals=literals,
+        names=[*strings, *(node.attr for node in tree.find_all(nodes.Getattr))],
+        handled=handled | thought,
+        kept=thought,
+    )
+
+
+def _control_tokens(tokenizer: LoadedTokenizer, literal: str, rendered: str, family: Family) -> Iterator[str]:
+    named: Iterable[str] | None = getattr(tokenizer, "chat_control_tokens", None)
+    markers = {text.strip() for text in (*family.markers, *family.stops, *(family.think or ()))}
+    for token in tokenizer.added_tokens_decoder.values():
+        content = token.content
+        shown = content in literal if named is None else content in set(named)
+        if content.strip() and (token.special or shown or content in rendered or content in markers):
+            yield content
+
+
+def _rendered(template: ChatTemplate, traits: TemplateTraits) -> str:
+    """A small conversation, as the template renders it."""
+    try:
+        messages = adapt(Conversation("probe", _TURNS), traits, template).messages
+        return template.render(messages, tools=[tool_definition(_TOOL)])
+    except Invalid:
+        return ""
+
+
+def _strings(tree: nodes.Node) -> Iterator[str]:
+    return (node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
+
+
+def _handled(tree: nodes.Template) -> Iterator[str]:
+    """Strings at which the template takes texts apart."""
+    calls = [(call.node.attr, call.args) for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
+    for name, arguments in (*calls, *((applied.name, applied.args) for applied in tree.find_all(nodes.Filter))):
+        texts = [one.value for one in arguments if isinstance(one, nodes.Const) and isinstance(one.value, str)]
+        replaced = name == "replace" and "".join(texts[1:]).strip()
+        if name in _TAKES_APART and texts and len(texts[0]) > 1 and not replaced:
+            yield texts[0]

@@ -1,0 +1,314 @@
+"""Marks data (the text of users, files and tools) so that no control token is made of it. Pure.
+
+A prompt is one text, in which a template's `<|im_end|>` and the same characters in a file look alike. So data is marked
+before it is rendered: in every place where it spells a control token, or could be a piece of one, one character is
+replaced by a lone surrogate that stands for it. The marked text has the same length, blanks, quotes and line breaks, so
+that templates strip, slice, split and escape it as before. `DataMarks.pieces` finds the control tokens that the data
+spells and restores their text; `Encoder` encodes them as ordinary text.
+
+No text can hold a lone surrogate otherwise: no tokenizer takes one, and data that has any gets U+FFFD instead.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from operator import is_
+from typing import Any
+
+from cachetools import LRUCache
+from msgspec import Struct
+
+from services.tokenization.segments import alternatives
+
+_ASCII, _OTHER = 0xDC00, 0xDC80
+"""Marks: an ASCII character's code is added to the first; other characters are numbered from the second."""
+_MAX_OTHER = 0xE000 - _OTHER
+_SHORT = 1024
+"""Longer texts are looked up: the same instructions and files come with every request of a session."""
+_KEPT_CHARS = 1 << 24
+_MARK = re.compile("[\udc00-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which tokenizers refuse."""
+    return _SURROGATE.sub("\ufffd", text) if has_surrogates(text) else text
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether the text holds lone surrogates, marks included."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+class Piece(Struct, frozen=True):
+    """A part of a prompt's text."""
+
+    text: str
+    data: bool = False
+    """The text is a control token that data spells."""
+
+
+class Marker:
+    """Marks strings. Thread-safe."""
+
+    def __init__(
+        self,
+        tokens: Collection[str],
+        marks: dict[str, str],
+        *,
+        infixes: Collection[str],
+        names: Collection[str],
+        handled: Collection[str],
+    ) -> None:
+        """`tokens`: the control tokens; `marks`: the mark of each character; for the others see `DataMarks`."""
+        self._marks = marks
+        words = sorted(tokens)
+        self._token = re.compile(alternatives(words)) if words else None
+        first = sorted({word[0] for word in words})
+        # A pattern whose matches all begin with the same character is ten times as fast.
+        self._by_first = [re.compile(alternatives([word for word in words if word[0] == one])) for one in first]
+        self._beginnings = {word[:end] for word in words for end in range(1, len(word))}
+        self._ends = {word[start:] for word in words for start in range(1, len(word))}
+        self._infixes = frozenset(infixes)
+        self._names = frozenset(names)
+        self._first, self._last = tuple(first), tuple(sorted({word[-1] for word in words}))
+        self._longest = max(map(len, words), default=0)
+        self._handled = (
+            re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True)))) if handled else None
+        )
+        self._edges = {word[_mark_at(word)] for word in words} | set(self._last)
+        hints = self._edges | set(first)
+        self._hint = re.compile("[" + re.escape("".join(sorted(hints))) + "]") if hints else None
+        self._in_json = _json_patterns(words, self._infixes)
+        self._known: LRUCache[int, tuple[str, str]] = LRUCache(_KEPT_CHARS, lambda known: len(known[0]))
+        """Marked texts by the identity of the text, which lives as long as its entry. A hash would cost as much."""
+        self._lock = threading.Lock()
+
+    def mark(self, text: str) -> str:
+        """The marked text; the same object where nothing is to be marked."""
+        if self._token is None or self._hint is None:
+            return text
+        if len(text) < _SHORT:
+            plain = self._hint.search(text) is None and text.isascii()
+            if plain and not (self._infixes and text.strip() in self._infixes):
+                return text
+            return self._mark(text)
+        with self._lock:
+            known = self._known.get(id(text))
+        if known is not None and known[0] is text:
+            return known[1]
+        marked = self._mark(text)
+        if len(text) <= _KEPT_CHARS:
+            with self._lock:
+                self._known[id(text)] = text, marked
+        return marked
+
+    def is_clean(self, json_text: str) -> bool:
+        """Whether no string in this JSON is to be marked. False where that is not certain; much faster than
+        `mark_json`."""
+        if self._handled is not None and self._handled.search(json_text):
+            return False
+        patterns, reversed_patterns = self._in_json
+        if any(pattern.search(json_text) for pattern in patterns):
+            return False
+        backwards = json_text[::-1]
+        return not any(pattern.search(backwards) for pattern in reversed_patterns)
+
+    def _mark(self, text: str) -> str:
+        assert self._token is not None
+        text = replace_surrogates(text)
+        if self._handled is not None and self._handled.search(text):
+            text = self._mark_all(text)
+        if any(pattern.search(text) for pattern in self._by_first):
+            while self._token.search(text):  # more than once where tokens overlap
+                text = self._token.sub(lambda found: self._marked(found[0]), text)
+        return self._mark_ends(text)
+
+    def mark_json(self, value: Any) -> Any:
+        """JSON data with every string marked, keys too; the same object where nothing is to be marked."""
+        if isinstance(value, str):
+            return self.mark(value)
+        if isinstance(value, dict):
+            same, marked = True, {}
+            for key, item in value.items():
+                new_key, new = self.mark_json(key), self.mark_json(item)
+                same = same and new_key is key and new is item
+                marked[new_key] = new
+            return value if same else marked
+        if isinstance(value, list):
+            found = [self.mark_json(item) for item in value]
+            return value if all(map(is_, found, value)) else found
+        return value
+
+    def _mark_ends(self, text: str) -> str:
+        """Marks what a template could complete to a control token: the beginning of one at the text's end, the end of
+        one at its beginning, and a middle behind the template's own beginning. Blanks around it may be stripped."""
+        bare = text.strip()
+        if bare in self._names:
+            return text
+        head, tail = bare[: self._longest], bare[-self._longest :]
+        start = len(text) - len(text.lstrip()) if bare is not text else 0
+        end = start + len(bare)
+        places: list[tuple[int, int]] = []
+        if bare in self._infixes:
+            places.append((start, end))
+        for first in self._first:
+            at = tail.find(first)
+            while at >= 0:
+                if tail[at:] in self._beginnings:
+                    places.append((end - len(tail) + at, end))
+                at = tail.find(first, at + 1)
+        for last in self._last:
+            at = head.find(last)
+            while at >= 0:
+                if head[: at + 1] in self._ends:
+                    places.append((start, start + at + 1))
+                at = head.find(last, at + 1)
+        for begin, stop in places:
+            text = text[:begin] + self._marked(text[begin:stop]) + text[stop:]
+        return text
+
+    def _mark_all(self, text: str) -> str:
+        """Marks every character with which a control token begins or ends, since the template takes this text apart:
+        what it cuts out may join what stood around it."""
+        assert self._handled is not None
+        pieces: list[str] = []
+        at = 0
+        for found in self._handled.finditer(text):
+            pieces += [self._mark_edges(text[at : found.start()]), found[0]]
+            at = found.end()
+        return "".join((*pieces, self._mark_edges(text[at:])))
+
+    def _mark_edges(self, text: str) -> str:
+        return "".join(self._marks.get(one, one) if one in self._edges else one for one in text)
+
+    def _marked(self, text: str) -> str:
+        at = _mark_at(text)
+        return text[:at] + self._marks.get(text[at], text[at]) + text[at + 1 :]
+
+
+class DataMarks:
+    """The marks of one model's prompts. Immutable and thread-safe."""
+
+    def __init__(
+        self,
+        tokens: Iterable[str],
+        *,
+        literals: Iterable[str] = (),
+        names: Iterable[str] = (),
+        handled: Iterable[str] = (),
+        kept: Collection[str] = (),
+    ) -> None:
+        """`tokens`: the control tokens. `literals`: the texts and strings of the template, which may join with data.
+        `names`: its strings and attributes, with which it compares data and looks it up: of these only whole control
+        tokens are marked. `handled`: strings at which it takes texts
+        apart. `kept`: control tokens that keep their meaning in the assistant's own text."""
+        named = [token for token in tokens if token.strip()]
+        letters = {letter for token in named for letter in token}
+        others = sorted(letter for letter in letters if not letter.isascii())[:_MAX_OTHER]
+        marks = {letter: chr(_ASCII + ord(letter)) for letter in map(chr, range(128))}
+        marks |= {letter: chr(_OTHER + number) for number, letter in enumerate(others)}
+        self.tokens = frozenset(token for token in named if token[_mark_at(token)] in marks)
+        self._letters = {mark: letter for letter, mark in marks.items()}
+        self._token = re.compile(alternatives(sorted(self.tokens))) if self.tokens else None
+        self._longest = max(map(len, self.tokens), default=0)
+        literals = [literal for literal in literals if literal]
+        handled = {text for text in handled if text.strip()}
+        infixes = _completed(self.tokens, literals)
+        names = set(names)
+        self.data = Marker(self.tokens, marks, infixes=infixes, names=names, handled=handled)
+        """Marks the text of users, tools and instructions."""
+        rest = self.tokens - set(kept)
+        self.assistant = Marker(rest, marks, infixes=infixes, names=names, handled=handled) if kept else self.data
+        """Marks the text of the assistant's own history."""
+
+    def plain(self, text: str) -> str:
+        """The text without marks: what the template renders for unmarked data."""
+        return self._plain(text) if has_surrogates(text) else text
+
+    def pieces(self, text: str) -> list[Piece]:
+        """A rendered text, without marks, in pieces to be encoded apart: control tokens that data spells, and what
+        stands between them. Mostly one piece."""
+        plain = self._plain(text)
+        spans = self._spans(text, plain)
+        pieces: list[Piece] = []
+        at = 0
+        for start, end, data in spans:
+            pieces.append(Piece(plain[at:start]))
+            if data:
+                pieces.append(Piece(plain[start:end], True))
+            at = end
+        pieces.append(Piece(plain[at:]))
+        return [piece for piece in pieces if piece.text]
+
+    def _spans(self, text: str, plain: str) -> list[tuple[int, int, bool]]:
+        """The control tokens that data spells, in order, and empty spans at which a control token of the template
+        begins or ends that data would join otherwise. Linear in the text between the first and the last mark."""
+        marked = [found.start() for found in _MARK.finditer(text)]
+        if self._token is None or not marked:
+            return []
+        low = max(marked[0] - 2 * self._longest, 0)
+        high = min(marked[-1] + 2 * self._longest, len(text))
+        spans: list[tuple[int, int, bool]] = []
+        bounds: set[int] = set()
+        at = low
+        for start, end in [*((own.start(), own.end()) for own in self._token.finditer(text, low, high)), (high, high)]:
+            spans += [(found.start(), found.end(), True) for found in self._token.finditer(plain, at, start)]
+            bounds.update((start, end))
+            at = end
+        bounds.discard(high)
+        for found in self._token.finditer(plain, low, high):
+            inside = (place for place in range(found.start() + 1, found.end()) if place in bounds)
+            spans += [(place, place, False) for place in inside]
+        return sorted(set(spans))
+
+    def _plain(self, text: str) -> str:
+        return _MARK.sub(lambda found: self._letters.get(found[0], "\ufffd"), text)
+
+
+def _mark_at(text: str) -> int:
+    """The place of the character that is marked: one that templates and JSON leave as it is, and no blank."""
+
+    def rank(place: int) -> tuple[bool, bool, bool]:
+        one = text[place]
+        return one.isspace(), not one.isascii(), one.isalnum() or one in "\"\\'"
+
+    return min(range(len(text)), key=rank)
+
+
+def _json_patterns(
+    words: Sequence[str], infixes: Collection[str]
+) -> tuple[list[re.Pattern[str]], list[re.Pattern[str]]]:
+    """Patterns for what is marked in a JSON text: control tokens, their beginnings before a quote and whole infixes;
+    and, for the text backwards, their ends behind a quote. Each begins with one character, which makes it fast."""
+
+    def each(texts: Iterable[str], behind: str) -> list[re.Pattern[str]]:
+        listed = sorted(set(texts))
+        firsts = sorted({text[0] for text in listed})
+        return [re.compile(alternatives([text for text in listed if text[0] == one]) + behind) for one in firsts]
+
+    escaped = [json.dumps(word, ensure_ascii=False)[1:-1] for word in words]
+    beginnings = [word[:end] for word in escaped for end in range(1, len(word))]
+    ends = [word[start:][::-1] for word in escaped for start in range(1, len(word))]
+    whole = [f'"{infix}' for infix in infixes]
+    blank, blank_backwards = r"(?:\s|\\[fnrt]|\\u001[c-f])*", r"(?:\s|[fnrt]\\|[c-f]100u\\)*"
+    patterns = [*each(escaped, ""), *each(beginnings, blank + '"'), *each(whole, blank + '"')]
+    return patterns, each(ends, blank_backwards + '"')
+
+
+def _completed(tokens: Iterable[str], literals: Sequence[str]) -> set[str]:
+    """Texts with which a control token may go on behind a text of the template, such as `user` behind `<|`."""
+    longest = max(map(len, tokens), default=0)
+    before = {literal[-size:] for literal in literals for size in range(1, min(longest, len(literal)) + 1)}
+    found: set[str] = set()
+    for token in tokens:
+        starts = [at for at in range(1, len(token)) if token[:at] in before]
+        found.update(token[start:end].strip() for start in starts for end in range(start + 1, len(token)))
+    return found - {""}

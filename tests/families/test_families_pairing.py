@@ -1,0 +1,121 @@
+"""Pairs of families: every one that fits reads the reasoning of the second around the calls of the first."""
+
+import random
+from itertools import product
+
+import pytest
+
+from schemas.events import FinishReason
+from services.families import Family, UnknownFamily, families, family, open_parser, reasoning_family
+from services.families.grammar.markup import Markup
+from tests.families.parser_cases import CHUNKINGS, fold, run
+from tests.families.test_families_catalog import PING, RUN, TOOLS, ids, text, thought
+
+CALLS = [found for found in families().values() if found.style.call or found.name == "plain"]
+REASONS = [found for found in families().values() if found.style.reasoning]
+OWN_LINE = {"llama3_json", "pythonic", "xlam", "llama4_pythonic", "gigachat3"}
+"""Nothing but its place marks a call of theirs."""
+
+
+def fits(calls: Family, reasoning: Family) -> bool:
+    if isinstance(calls.grammar, Markup) and isinstance(reasoning.grammar, Markup):
+        return True
+    return type(calls.grammar) is type(reasoning.grammar) and calls.think == reasoning.think
+
+
+PAIRS = [pair for pair in product(CALLS, REASONS) if fits(*pair)]
+TAGGED = [pair for pair in PAIRS if isinstance(pair[0].grammar, Markup)]
+FIRST = {found.think: found for found in reversed(REASONS)}
+"""One family for each pair of marks; the other families' pairs are slow to run and hardly differ."""
+READING = [found for found in REASONS if found.name != "minimax_m2_append_think"]
+
+
+def read(name: str, raw: str, *, in_reasoning: bool = False) -> list[tuple[str, object]]:
+    """The blocks, the same whole, by token, by character and at random cuts."""
+    chance = random.Random(raw)
+    cuts = [list(cut(raw)) for cut in CHUNKINGS.values()]
+    places = sorted(chance.sample(range(len(raw) + 1), min(6, len(raw))))
+    cuts.append([raw[a:b] for a, b in zip([0, *places], [*places, len(raw)], strict=True)])
+    results = [
+        fold(run(open_parser(name, tools=TOOLS, in_reasoning=in_reasoning), cut, FinishReason.STOP)) for cut in cuts
+    ]
+    assert all(result == results[0] for result in results)
+    return [
+        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip()) for b in results[0]
+    ]
+
+
+@pytest.mark.parametrize(
+    "reasoning",
+    [pytest.param(found, marks=() if found in FIRST.values() else pytest.mark.slow) for found in READING],
+    ids=ids,
+)
+def test_every_pair_reads_reasoning_around_calls(reasoning: Family) -> None:
+    for calls in [calls for calls in CALLS if fits(calls, reasoning)]:
+        pair = family(f"{calls.name}+{reasoning.name}")
+        opener, _, closer = reasoning.style.reasoning.partition("{text}")
+        line = "\n" if calls.name in OWN_LINE else ""
+        joint, call = calls.style.joint, pair.write_call(*RUN) if calls.style.call else ""
+        first, second = pair.write_reasoning("A < b."), pair.write_reasoning("Then.")
+        made = [RUN] if call else []
+        answer = pair.style.write_text("Done.")
+        assert read(pair.name, joint.join(filter(None, (first, line + call, answer)))) == [
+            thought("A < b."),
+            *made,
+            text("Done."),
+        ]
+        if call:
+            assert read(pair.name, joint.join((first, line + call, second, line + pair.write_call(*PING)))) == [
+                thought("A < b."),
+                RUN,
+                thought("Then."),
+                PING,
+            ]
+            assert read(pair.name, joint.join((opener + "Plan.\n", call))) == [thought("Plan."), RUN]
+        if not joint:
+            assert pair.think
+            assert pair.opens_reasoning(f"x{pair.think[0]}\n")
+            assert read(pair.name, f"Plan.{closer}{answer}", in_reasoning=True) == [thought("Plan."), text("Done.")]
+            if calls.think and calls.think != reasoning.think and calls.name != "granite":
+                other = calls.style.reasoning.replace("{text}", "x").strip()
+                kept = read(pair.name, f"So {other} is.")
+                assert kept == [text(f"So {other} is.")], "the other family's marks are text"
+
+
+@pytest.mark.parametrize("calls", [found for found in CALLS if isinstance(found.grammar, Markup)], ids=ids)
+def test_reasoning_that_stays_in_the_text(calls: Family) -> None:
+    name = f"{calls.name}+minimax_append_think"
+    made = [RUN] if calls.style.call else []
+    call = "\n" + calls.write_call(*RUN) if made else ""
+    expected = [text("<think>Plan.\n</think>\n\nDone."), *made]
+    assert read(name, "Plan.\n</think>\n\nDone." + call, in_reasoning=True) == expected
+
+
+def test_every_other_pair_is_refused_with_candidates() -> None:
+    everything = families().values()
+    fit = {(calls.name, reasoning.name) for calls, reasoning in PAIRS}
+    refused = [(a, b) for a, b in product(everything, everything) if a is not b and (a.name, b.name) not in fit]
+    assert refused
+    for calls, reasoning in refused:
+        with pytest.raises(UnknownFamily) as caught:
+            family(f"{calls.name}+{reasoning.name}")
+        candidates = str(caught.value).rpartition(" by " if " by " in str(caught.value) else " of ")[2].split(", ")
+        assert candidates
+        assert all(name in families() for name in candidates)
+
+
+def test_a_pair_that_is_one_family_is_that_family() -> None:
+    assert family("qwen3_coder+qwen3") is families()["qwen3_coder"]
+    assert family("llama3_json+deepseek_r1") is family("llama3+basic")
+    assert family("beam+gpt-oss") is families()["beam"]
+    assert family("none+kimi").models == "calls of plain, reasoning of kimi_thinking"
+
+
+def test_names_of_reasoning_parsers() -> None:
+    assert reasoning_family("qwen3").name == "qwen3_coder"
+    assert reasoning_family("hermes").name == "hermes"
+    assert reasoning_family("deepseek-r1").name == "deepseek_r1"
+    with pytest.raises(UnknownFamily, match="did you mean deepseek_r1"):
+        reasoning_family("deepseek_r11")
+    with pytest.raises(UnknownFamily, match="did you mean"):
+        family("hermes+deepseek_r11")

@@ -1,0 +1,241 @@
+"""Which of several entries with the same visible history a turn gets."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.conversation import Client, Part, Reasoning, Text, Turn
+from schemas.ledger import LedgerEntry
+from services.cli.demo.model import build_demo_model
+from services.ledger.evidence import call_id
+from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt.assembly import Prompt
+from services.runtime.config import PreprocessorConfig
+from tests.ledger.test_ledger_comparison import CALLED, MORE, NOTARY, SEALER, Session, called, results, said
+
+TURNS = [f"{number:024x}" for number in range(20)]
+ANSWER = "Done."
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> ModelSetup:
+    directory = build_demo_model(tmp_path_factory.mktemp("models") / "turnwire-demo")
+    return ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name="m"))
+
+
+@pytest.fixture
+def session(setup: ModelSetup) -> Session:
+    return Session(setup)
+
+
+class Alike:
+    """Sessions with the same visible turns and thoughts of their own."""
+
+    def __init__(self, session: Session, client: Callable[[int], Client] = lambda number: Client()) -> None:
+        self.session, self.client = session, client
+        self.known: dict[int, list[int]] = {}
+        self.entries: dict[int, LedgerEntry] = {}
+
+    def prompt(self, number: int, *turns: Turn, **more: Any) -> Prompt:
+        return self.session.prompt(*turns, client=self.client(number), **more)
+
+    def decode(self, number: int, visible: str, *turns: Turn, thought: str | None = None, turn: str = "") -> None:
+        """The next turn of a session: its own thought, then what all have."""
+        prompt = self.prompt(number, *turns)
+        text = f"{self.thought(number) if thought is None else thought}\n</think>\n\n{visible}"
+        parse, entry = self.session.decode(prompt, text, turn=turn or TURNS[number])
+        assert entry is not None
+        self.entries[number] = NOTARY.sign(entry)
+        self.known[number] = [*prompt.ids, *parse.ids]
+
+    def commit(self) -> None:
+        for entry in self.entries.values():
+            self.session.ledger.add(entry)
+
+    @staticmethod
+    def thought(number: int) -> str:
+        return f"I am number {number}."
+
+    def is_exact(self, number: int, prompt: Prompt) -> bool:
+        known = self.known[number]
+        return [*prompt.ids[: len(known)]] == known
+
+    def is_rendered(self, prompt: Prompt) -> bool:
+        assert prompt.found is not None
+        return prompt.found.reused == 0 and "I am number" not in prompt.text
+
+
+def outcome(prompt: Prompt) -> str:
+    assert prompt.found is not None
+    return prompt.found.outcome
+
+
+def started(session: Session, count: int, visible: str, **more: Any) -> Alike:
+    alike = Alike(session, **more)
+    for number in range(count):
+        alike.decode(number, visible)
+    alike.commit()
+    return alike
+
+
+@pytest.mark.parametrize("respell", [str, lambda call: call.replace("_", "")], ids=["as sent", "respelled"])
+def test_the_ids_of_calls(session: Session, respell: Callable[[str], str]) -> None:
+    alike = started(session, 20, CALLED)
+    for number in range(20):
+        own = respell(call_id(TURNS[number], 1))
+        assert alike.is_exact(number, alike.prompt(number, said(called(call_id=own)), results(own)))
+
+
+def test_calls_of_a_turn_that_is_lost(session: Session) -> None:
+    """Another session's turn with the same call is not taken for it."""
+    alike = started(session, 1, CALLED)
+    lost = call_id("f" * 24, 1)
+    prompt = alike.prompt(0, said(called(call_id=lost)), results(lost))
+    assert outcome(prompt) == "unknown"
+    assert alike.is_rendered(prompt)
+
+
+@pytest.mark.parametrize("seal", [True, False], ids=["sealed", "text"])
+def test_reasoning(session: Session, seal: bool) -> None:
+    alike = started(session, 20, ANSWER)
+    for number in range(20):
+        thought = alike.thought(number)
+        sent = Reasoning(None, SEALER.of(None).seal(thought, TURNS[number])) if seal else Reasoning(thought)
+        assert alike.is_exact(number, alike.prompt(number, said(sent, Text(ANSWER)), MORE))
+
+
+def test_a_seal_shows_which_of_equal_thoughts_it_is(session: Session) -> None:
+    alike = Alike(session)
+    for number in range(3):
+        alike.decode(number, ANSWER + " " * number, thought="The same.")
+    alike.commit()
+    for number in range(3):
+        seal = SEALER.of(None).seal("The same.", TURNS[number])
+        assert alike.is_exact(number, alike.prompt(number, said(Reasoning("The same.", seal), Text(ANSWER)), MORE))
+    assert outcome(alike.prompt(0, said(Reasoning("The same."), Text(ANSWER)), MORE)) == "ambiguous"
+
+
+def test_the_ids_of_items(session: Session) -> None:
+    alike = started(session, 3, ANSWER)
+    for number in range(3):
+        turn = replace(said(Text(ANSWER)), ids=[f"msg_{TURNS[number]}001"])
+        assert alike.is_exact(number, alike.prompt(number, turn, MORE))
+        turn = said(Reasoning(None, None, id=f"rs_{TURNS[number]}000"), Text(ANSWER))
+        assert alike.is_exact(number, alike.prompt(number, turn, MORE))
+
+
+def test_the_session_of_the_client(session: Session) -> None:
+    alike = started(session, 3, ANSWER, client=lambda number: Client(session=f"s{number}"))
+    for number in range(3):
+        assert alike.is_exact(number, alike.prompt(number, said(Text(ANSWER)), MORE))
+    assert alike.is_rendered(alike.prompt(3, said(Text(ANSWER)), MORE))
+
+
+def test_a_lone_thought_of_another_session_is_not_restored(session: Session) -> None:
+    alike = started(session, 1, ANSWER, client=lambda number: Client(session=f"s{number}"))
+    prompt = alike.prompt(1, said(Text(ANSWER)), MORE)
+    assert outcome(prompt) == "ambiguous"
+    assert alike.is_rendered(prompt)
+
+
+def test_with_no_evidence_nothing_is_restored(session: Session) -> None:
+    alike = started(session, 2, ANSWER)
+    prompt = alike.prompt(0, said(Text(ANSWER)), MORE)
+    assert outcome(prompt) == "ambiguous"
+    assert alike.is_rendered(prompt)
+
+
+def test_equal_tokens_need_no_evidence(session: Session) -> None:
+    """A retry of a greedy model, say."""
+    alike = Alike(session)
+    for number in range(3):
+        alike.decode(number, ANSWER, thought="The same.")
+    alike.commit()
+    for number in range(3):
+        assert alike.is_exact(number, alike.prompt(number, said(Text(ANSWER)), MORE))
+
+
+def test_a_later_turn_decides_the_earlier_ones(session: Session) -> None:
+    """The first turn shows nothing; its successor has a call."""
+    alike = Alike(session, lambda number: Client(session=f"s{number}"))
+    first: list[Turn] = [said(Text(ANSWER)), MORE]
+    for visible, turns, suffix in ((ANSWER, [], "a"), (CALLED, first, "b")):
+        for number in range(4):
+            alike.decode(number, visible, *turns, turn=TURNS[number][:-1] + suffix + str(number))
+        alike.commit()
+    alike.client = lambda number: Client()  # as a resumed session with another id
+    for number in range(4):
+        own = call_id(TURNS[number][:-1] + "b" + str(number), 1)
+        prompt = alike.prompt(number, *first, said(called(call_id=own)), results(own))
+        assert alike.is_exact(number, prompt)
+        assert prompt.text.count("I am number") == 2
+
+
+def test_an_earlier_turn_decides_the_later_ones(session: Session) -> None:
+    alike = started(session, 4, CALLED)
+    histories = []
+    for number in range(4):
+        own = call_id(TURNS[number], 1)
+        histories.append([said(called(call_id=own)), results(own)])
+        alike.decode(number, ANSWER, *histories[number], turn=TURNS[number][:-2] + "ff")
+    alike.commit()
+    for number, history in enumerate(histories):
+        assert alike.is_exact(number, alike.prompt(number, *history, said(Text(ANSWER)), MORE))
+
+
+def test_what_was_rendered_once_stays_rendered(session: Session) -> None:
+    """A prompt that restored nothing of an unclear turn is the prefix of the next one, which could."""
+    alike = started(session, 2, ANSWER)
+    first: list[Turn] = [said(Text(ANSWER)), MORE]
+    alike.decode(0, CALLED, *first, turn="a" * 24)
+    alike.commit()
+    own = call_id("a" * 24, 1)
+    prompt = alike.prompt(0, said(Reasoning(alike.thought(0)), Text(ANSWER)), MORE)
+    assert alike.thought(0) in prompt.text
+    prompt = alike.prompt(0, *first, said(called(call_id=own)), results(own))
+    assert alike.is_exact(0, prompt)
+    assert prompt.text.count("I am number") == 1
+
+
+def test_both_branches_of_a_fork(session: Session) -> None:
+    alike = started(session, 1, CALLED)
+    own = call_id(TURNS[0], 1)
+    stem = [said(called(call_id=own)), results(own)]
+    for branch in (1, 2):
+        alike.decode(branch, ANSWER, *stem)
+    alike.commit()
+    for branch in (1, 2):
+        sent: list[Part] = [Reasoning(alike.thought(branch)), Text(ANSWER)]
+        assert alike.is_exact(branch, alike.prompt(branch, *stem, said(*sent), MORE))
+    assert alike.is_exact(0, alike.prompt(0, *stem, said(Text(ANSWER)), MORE)), "their common stem is certain"
+
+
+def test_another_tenants_seal_is_nothing(session: Session) -> None:
+    alike = started(session, 2, ANSWER)
+    foreign = SEALER.of("other").seal(alike.thought(0), TURNS[0])
+    assert alike.is_rendered(alike.prompt(0, said(Reasoning(None, foreign), Text(ANSWER)), MORE))
+
+
+def test_entries_that_may_be_elsewhere(session: Session) -> None:
+    """While the bucket may have siblings, a lone entry does not add reasoning."""
+    session.ledger.entries.shared = True
+    alike = started(session, 1, ANSWER)
+    key = alike.entries[0].key
+    conversation = [said(Text(ANSWER)), MORE]
+    assert alike.is_rendered(alike.prompt(0, *conversation))
+    session.ledger.entries.set_complete(key)
+    assert alike.is_exact(0, alike.prompt(0, *conversation))
+    session.ledger.entries.doubt()
+    assert alike.is_rendered(alike.prompt(0, *conversation))
+
+
+def test_a_sibling_that_had_to_go_is_remembered(setup: ModelSetup) -> None:
+    ledger = open_ledger(setup, entry_bytes=3000, prompt_bytes=1 << 20)
+    assert ledger is not None
+    alike = started(Session(setup, ledger), 8, ANSWER)
+    assert len(ledger.entries) == 1
+    assert alike.is_rendered(alike.prompt(7, said(Text(ANSWER)), MORE))
+    assert alike.is_exact(7, alike.prompt(7, said(Reasoning(alike.thought(7)), Text(ANSWER)), MORE))

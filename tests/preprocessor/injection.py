@@ -1,0 +1,86 @@
+"""Model setups for chat templates, each with a tokenizer that has every control token which the template writes."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+from msgspec.structs import replace as changed
+from tokenizers import AddedToken, Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
+from services.families import family
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt.audit import Audit
+from services.preprocessor.prompt.history import History
+from services.templates.chat_template import ChatTemplate
+from services.templates.control_tokens import data_marks
+from services.templates.detection import detect_family
+from services.templates.probe import own_tags, probe
+from services.tokenization.prompt_tokenizer import PromptTokenizer
+from tests.tokenization.tokenizer_zoo import KINDS
+
+_CONTROL = re.compile(r"<[|\uff5c][^\s<>{}'\"]+?[|\uff5c]>|</?[a-zA-Z_:]{2,24}>|\[/?[A-Z_]{3,24}\]")
+_MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_end")
+
+
+def tokens_of(source: str) -> list[str]:
+    """What looks like a control token in a template, and some that begin each other or that templates build."""
+    return sorted({*_CONTROL.findall(source), *_MORE})
+
+
+def tokenizer_with(kind: str, tokens: list[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of this kind. Every other token is not special."""
+    backend: Tokenizer = KINDS[kind]()
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens[::2]])
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in tokens[1::2]])
+    make: Any = PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast = make(tokenizer_object=backend)
+    tokenizer.bos_token, tokenizer.eos_token = "<|bos|>", "<|eos|>"
+    return tokenizer
+
+
+def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> tuple[ModelSetup, PreTrainedTokenizerFast]:
+    """`setup` with this template and a tokenizer for it, and the tokenizer."""
+    loaded = tokenizer_with(kind, tokens_of(source))
+    loaded.chat_template = source
+    template = ChatTemplate(loaded, source)
+    traits = probe(template)
+    detection = detect_family(template, traits, {}, loaded.get_added_vocab())
+    found = detection.family if detection is not None else family("hermes")
+    traits = changed(traits, own_tags=own_tags(template, traits, found))
+    tokenizer = PromptTokenizer(loaded)
+    encoder = tokenizer.encoder("tokenizers", marks=data_marks(loaded, template, traits, found))
+    history = History(template, traits, max_bytes=1 << 24)
+    made = replace(
+        setup,
+        template=template,
+        traits=traits,
+        tokenizer=tokenizer,
+        encoder=encoder,
+        history=history,
+        audit=Audit(history, encoder),
+        family=found,
+        stop_ids=(),
+    )
+    return made, loaded
+
+
+def conversation(data: str, key: str) -> Conversation:
+    """An agent's turns with `data` in everything that comes from outside, and `key` as the name of parameters."""
+    properties = {"city": {"type": "string", "description": data}, key: {"type": "string", "enum": [data]}}
+    tool = ToolSpec("look", f"Looks. {data}", {"type": "object", "properties": properties, "required": [key]})
+    arguments = json.dumps({"city": f"Paris {data}", key: data})
+    return Conversation(
+        "m",
+        [
+            Turn("user", [Text(f"Read it. {data} So.")]),
+            Turn("assistant", [Reasoning(f"I see {data} there."), Call("call00001", "look", arguments)]),
+            Turn("tool", [Result("call00001", [Text(f"begin {data}\n{data}")])]),
+            Turn("assistant", [Text("Done.")]),
+            Turn("user", [Text(data)]),
+        ],
+        system=[Text(f"Be brief. {data}")],
+        tools=[tool],
+    )

@@ -1,0 +1,92 @@
+"""A preprocessor's ledger over a real bus: entries that it hears, and siblings that only the bucket has."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.conversation import Client, Conversation, Reasoning, Text
+from services.ledger.signer import EntrySigner
+from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.ledger_reader import EntriesMissing, LedgerReader
+from services.preprocessor.model import ModelSetup
+from services.runtime.kv import Bucket, BucketConfig, open_bucket
+from services.runtime.process import Process
+from services.runtime.seal import Sealer
+from tests.conftest import MakeProcess, eventually
+from tests.ledger.test_ledger_choice import ANSWER, Alike, setup, started
+from tests.ledger.test_ledger_comparison import ASKED, MORE, NOTARY, Session, said
+
+__all__ = ["setup"]
+
+
+async def opened(process: Process, name: str) -> Bucket:
+    config = BucketConfig(name=name, description="", ttl_s=60, max_bytes=1 << 20, max_value_bytes=1 << 16)
+    bucket = await open_bucket(process.bus, config, process.log)
+    assert bucket is not None
+    return bucket
+
+
+async def reader(make_process: MakeProcess, setup: ModelSetup, name: str) -> LedgerReader:
+    process = await make_process("preprocessor", name)
+    ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
+    assert ledger is not None
+    found = LedgerReader(process, ledger, NOTARY, Sealer(b"test"), await opened(process, name))
+    await found.start()
+    await process.bus.flush()
+    return found
+
+
+def conversation(*, thought: str | None = None, session: str | None = None) -> Conversation:
+    parts = [Reasoning(thought), Text(ANSWER)] if thought else [Text(ANSWER)]
+    return Conversation("m", [ASKED, said(*parts), MORE], client=Client(session=session))
+
+
+def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
+    turns = reader.remember_known(conversation, []).restore().turns
+    return [part.text or "" for turn in turns for part in turn.parts if isinstance(part, Reasoning)]
+
+
+def written(alike: Alike) -> list[tuple[str, str, bytes]]:
+    return [(entry.key.hex(), entry.mac.hex(), msgspec.json.encode(entry)) for entry in alike.entries.values()]
+
+
+async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
+    make_process: MakeProcess, setup: ModelSetup
+) -> None:
+    alike = started(Session(setup), 2, ANSWER)
+    writer = await make_process("parser", "siblings-writer")
+    bucket = await opened(writer, "siblings-late")
+    (key, mac, first), (_, other, second) = written(alike)
+    assert bucket.offer(key, first, mac)
+    await bucket.put("flush", b"x")
+    late = await reader(make_process, setup, "siblings-late")
+    assert bucket.offer(key, second, other)
+    writer.bus.publish(subjects.ledger("m"), second)
+    await eventually(lambda: len(late.ledger.entries) == 1)
+    with pytest.raises(EntriesMissing) as gap:
+        late.remember(conversation(), [])
+    assert restored(late, conversation()) == [], "there may be others"
+    await late.fetch(gap.value.keys)
+    assert len(late.ledger.entries) == 2
+    assert restored(late, conversation()) == [], "there are"
+    for number in range(2):
+        assert restored(late, conversation(thought=alike.thought(number))) == [alike.thought(number)]
+    late.remember(conversation(), [])
+
+
+async def test_a_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setup: ModelSetup) -> None:
+    alike = started(Session(setup), 1, ANSWER)
+    writer = await make_process("parser", "lone-writer")
+    bucket = await opened(writer, "lone-late")
+    ((key, mac, data),) = written(alike)
+    assert bucket.offer(key, data, mac)
+    assert bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
+    await bucket.put("flush", b"x")
+    late = await reader(make_process, setup, "lone-late")
+    with pytest.raises(EntriesMissing) as gap:
+        late.remember(conversation(), [])
+    await late.fetch(gap.value.keys)
+    assert restored(late, conversation()) == [alike.thought(0)]
+    assert EntrySigner(b"test").read(data) is not None

@@ -1,0 +1,139 @@
+"""A template that takes long holds up no other request, and is stopped after a limit; its errors say what happened."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from schemas.errors import ErrorKind, Invalid
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.preparation import Preparation
+from services.preprocessor.prompt.assembly import Prompt, assemble
+from services.preprocessor.prompt.audit import Audit
+from services.preprocessor.prompt.history import History
+from services.runtime.seal import Sealer
+from services.templates.chat_template import ChatTemplate
+from services.tokenization.encoder import TooLong
+from tests.conftest import LIMIT_S, MakeProcess
+
+SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == 'slow' %}
+{%- for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"""
+"""30 million steps for one word."""
+
+
+def ask(text: str) -> Conversation:
+    return Conversation("m", [Turn("user", [Text(text)])])
+
+
+@pytest.fixture
+def slow(setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase) -> ModelSetup:
+    template = ChatTemplate(demo_tokenizer, SLOW, "slow.jinja")
+    history = History(template, setup.traits, max_bytes=1 << 20)
+    return replace(setup, template=template, history=history, audit=Audit(history, setup.encoder))
+
+
+async def make(preparation: Preparation, text: str) -> Prompt:
+    return await preparation.prompt(ask(text), limit=False, size=100, fresh=100)
+
+
+async def test_the_loop_and_other_requests_go_on(make_process: MakeProcess, slow: ModelSetup) -> None:
+    process = await make_process("preprocessor", "slow-p")
+    preparation = Preparation(process, slow, Sealer(b"test"), 1, None, render_timeout_s=0.5)
+    requests = [asyncio.create_task(make(preparation, "slow")) for _ in range(3)]
+    await asyncio.sleep(0)
+    other = 0
+    while not all(request.done() for request in requests):
+        assert (await make(preparation, "quick")).text == "<|im_start|>quick"
+        other += 1
+        await asyncio.sleep(0.01)
+    for failure in await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), LIMIT_S):
+        assert isinstance(failure, Invalid)
+        assert failure.info.kind is ErrorKind.INVALID
+        assert failure.info.message == "the chat template slow.jinja did not render this conversation within 0.5 s"
+    assert other > 10, "the other requests waited"
+    preparation.close()
+
+
+async def test_a_slow_template_within_the_limit_is_rendered(
+    make_process: MakeProcess, slow: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    process = await make_process("preprocessor", "slow-q")
+    template = ChatTemplate(demo_tokenizer, SLOW.replace("3000", "30"), "slow.jinja")
+    patient = replace(slow, template=template, history=History(template, slow.traits, max_bytes=1 << 20))
+    preparation = Preparation(process, patient, Sealer(b"test"), 1, None)
+    assert (await make(preparation, "slow")).text == "<|im_start|>slow"
+    preparation.close()
+
+
+async def test_much_text_of_little_is_encoded_in_a_thread(
+    make_process: MakeProcess, setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    process = await make_process("preprocessor", "slow-r")
+    template = ChatTemplate(demo_tokenizer, "{% for i in range(90000) %}{{ i }} {{ messages[0].content }} {% endfor %}")
+    history = History(template, setup.traits, max_bytes=1 << 20)
+    large = replace(setup, template=template, history=history)
+    with setup.encoder.limited(1000, 1000), pytest.raises(TooLong):
+        setup.encoder.encode(template.render([{"role": "user", "content": "x"}]))
+    preparation = Preparation(process, large, Sealer(b"test"), 1, None)
+    assert len((await make(preparation, "word")).ids) > 90_000
+    preparation.close()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SLOW.replace("m.content == 'slow'", "true"),
+        "{% for i in range(100000) %}{% for j in range(100000) if j < 0 %}{% endfor %}{% endfor %}",
+        "{% macro deep(n) %}{% for i in range(1000) %}{{ deep(n) if n }}{% endfor %}{% endmacro %}"
+        "{% for i in range(100000) %}{{ deep(0) }}{% endfor %}",
+        "{% for x in [1, [2]] recursive %}{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}"
+        "{% endfor %}{{ loop.index }}{% endfor %}",
+    ],
+)
+def test_every_loop_can_be_stopped(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    template = ChatTemplate(demo_tokenizer, source)
+
+    def checks() -> Iterator[None]:
+        for _ in range(3):
+            yield
+        raise TooLong
+
+    counting = checks()
+    with template.checked(lambda: next(counting)), pytest.raises(TooLong):
+        template.render([{"role": "user", "content": "x"}])
+
+
+def test_loops_are_rendered_as_before(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    source = (
+        "{% for x in [1, 2, 3, 4] if x is even or x > 2 %}{{ loop.index }}/{{ loop.length }}:{{ x }}"
+        "{% if loop.last %}.{% else %},{% endif %}{% else %}none{% endfor %}"
+        "{% for x in [] %}{% else %} empty{% endfor %}{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}"
+        "{{ x }}{% endfor %}"
+    )
+    rendered = ChatTemplate(demo_tokenizer, source).render([{"role": "user", "content": "x"}])
+    assert rendered == "1/3:2,2/3:3,3/3:4. empty13"
+
+
+def test_a_template_without_end_is_not_taken_for_a_deep_schema(
+    setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    source = "{% macro deep(n) %}{{ deep(n + 1) }}{% endmacro %}{{ deep(0) }}"
+    template = ChatTemplate(demo_tokenizer, source, "endless.jinja")
+    history = History(template, setup.traits, max_bytes=1 << 20)
+    endless = replace(setup, template=template, history=history)
+    with pytest.raises(Invalid, match=r"the chat template endless\.jinja exceeded the recursion limit"):
+        assemble(ask("hi"), endless)
+
+
+def test_a_deep_schema_is_called_one(setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    schema: dict[str, object] = {}
+    for _ in range(100_000):
+        schema = {"items": schema}
+    template = ChatTemplate(demo_tokenizer, "{{ tools | tojson }}")
+    with pytest.raises(RecursionError):
+        template.render([{"role": "user", "content": "x"}], tools=[{"function": schema}])
+    with pytest.raises(Invalid, match="nested too deeply"):
+        assemble(Conversation("m", [Turn("user", [Text("hi")])], tools=[ToolSpec("a", "", schema)]), setup)

@@ -1,0 +1,124 @@
+"""Detection by what a template writes: each of these has a trait of published templates that hid its calls."""
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from services.templates.chat_template import ChatTemplate
+from services.templates.detection import detect_family, unread_calls
+from services.templates.probe import probe
+from services.templates.traits import TemplateTraits
+
+ARGUMENTS = "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}"
+
+
+def chatml(call: str, *, between: str = "", before: str = "", after: str = "", header: str = "a\n") -> str:
+    """A template with headers; `call` with NAME, ARGUMENTS and ID."""
+    call = call.replace("NAME", "{{ c.function.name }}").replace("ARGUMENTS", ARGUMENTS).replace("ID", "{{ c.id }}")
+    return (
+        "{% for m in messages %}{% if m.role == 'user' %}<|u|>{{ m.content }}<|e|>"
+        "{% elif m.role == 'tool' %}<|t|>{{ m.content }}<|e|>"
+        "{% else %}<|a|>" + header + "{{ m.content }}{% if m.tool_calls %}" + before + "{% for c in m.tool_calls %}"
+        "{% if not loop.first %}" + between + "{% endif %}" + call + "{% endfor %}" + after + "{% endif %}<|e|>"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %}<|a|>PROMPT{% endif %}"
+    )
+
+
+JSON = '{"name": "NAME", "arguments": ARGUMENTS}'
+ENTRIES = "{% for k, v in c.function.arguments.items() %}"
+TEMPLATES = {
+    # The prompt opens reasoning, the history has none (Nemotron Nano 2): no turn begins with its prompt.
+    "nemotron_nano_v2": chatml(JSON, between=", ", before="<TOOLCALL>[", after="]</TOOLCALL>\n<SPECIAL_12>\n")
+    .replace("PROMPT", "a\n<think>\n\n")
+    .replace("<|a|>", "<SPECIAL_11>"),
+    # The answer is followed by the head of the next turn, and its text is framed (Cohere).
+    "cohere_command": chatml(
+        '{"tool_call_id": "0", "tool_name": "NAME", "parameters": ARGUMENTS}',
+        before="<|START_ACTION|>[\n    ",
+        between=",\n",
+        after="\n]<|END_ACTION|>",
+    )
+    .replace("{{ m.content }}{% if m.tool_calls", "<|START_TEXT|>{{ m.content }}<|END_TEXT|>{% if m.tool_calls")
+    .replace("PROMPT", "<|START_THINKING|>"),
+    "functionary": chatml("<function=NAME>ARGUMENTS</function>", header="").replace("PROMPT", ""),
+    "solar_open": chatml(
+        "<|tool_call:begin|>ID<|tool_call:name|>NAME<|tool_call:args|>ARGUMENTS<|tool_call:end|>",
+        before="<|tool_calls|>",
+        after="<|calls|>",
+        header="",
+    )
+    .replace("{{ m.content }}{% if m.tool_calls", "{% if not m.tool_calls %}<|content|>{{ m.content }}<|end|>{% else")
+    .replace("{% else %}", "{% endif %}", 0)
+    .replace("{% else %}{%", "{% endif %}{% if m.tool_calls %}{%")
+    .replace("<|a|>", "<|begin|>assistant")
+    .replace("PROMPT", ""),
+    "minimax_m1": chatml("\n" + JSON, before="<tool_calls>", after="\n</tool_calls>")
+    .replace("<|a|>", "<beginning_of_sentence>ai name=assistant\n")
+    .replace("PROMPT", ""),
+    # A tokenizer's suffix on every marker.
+    "hy_v3": chatml(
+        f"<tool_call:o>NAME<tool_sep:o>\n{ENTRIES}<arg_key:o>{{{{ k }}}}</arg_key:o>\n"
+        "<arg_value:o>{{ v }}</arg_value:o>\n{% endfor %}</tool_call:o>\n",
+        before="<tool_calls:o>\n",
+        after="</tool_calls:o>",
+        header="<think:o></think:o>",
+    ).replace("PROMPT", "<think:o>"),
+    # The id is all that names the tool.
+    "kimi_k2": chatml(
+        "<|tool_call_begin|>ID<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
+        before="<|tool_calls_section_begin|>",
+        after="<|tool_calls_section_end|>",
+    ).replace("PROMPT", "a\n<think>"),
+    # The markers are put together by the template.
+    "deepseek_v32": "{% set dsml = '｜DSML｜' %}"
+    + chatml(
+        '<{{ dsml }}invoke name="NAME">\n'
+        + ENTRIES
+        + '<{{ dsml }}parameter name="{{ k }}" string="true">{{ v }}</{{ dsml }}parameter>\n{% endfor %}</{{ dsml }}invoke>\n',
+        before="\n\n<{{ dsml }}function_calls>\n",
+        after="</{{ dsml }}function_calls>",
+    ).replace("PROMPT", "a\n"),
+}
+UNREADABLE = chatml(">>>NAME|ARGUMENTS").replace("PROMPT", "")
+
+
+def probed(tokenizer: PreTrainedTokenizerBase, source: str) -> tuple[ChatTemplate, TemplateTraits]:
+    template = ChatTemplate(tokenizer, source)
+    return template, probe(template)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_family_is_found_without_a_telling_model_type(demo_tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    template, traits = probed(demo_tokenizer, TEMPLATES[name])
+    assert traits.arguments is not None
+    found = detect_family(template, traits, {"model_type": "llama"})
+    assert found is not None
+    assert found.family.name == name
+    assert found.evidence
+    assert name == "kimi_k2" or traits.call_ids == "given"
+
+
+def test_ids_that_name_the_tool_are_counted(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    assert probed(demo_tokenizer, TEMPLATES["kimi_k2"])[1].call_ids == "counted"
+
+
+def test_calls_that_several_read(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    found = detect_family(*probed(demo_tokenizer, chatml(JSON, before="<tool_calls>[", after="]</tool_calls>")), {})
+    assert found is not None
+    assert len(found.also) > 1 or found.family.name == "jamba"
+    assert found.statement[: len(found.evidence)] == found.evidence
+
+
+def test_a_call_inside_another_familys_markers_is_not_read(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    source = chatml("<｜tool▁call▁begin｜> " + JSON + " <｜tool▁call▁end｜>").replace("PROMPT", "")
+    template, traits = probed(demo_tokenizer, source)
+    assert detect_family(template, traits, {}) is None
+    statement = unread_calls(template, traits)
+    assert "get_weather" in statement
+    assert "nearest are deepseek_v31, deepseek_v3" in statement
+    assert "tool_call_parser" in statement
+
+
+def test_calls_that_nothing_is_near_to(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    template, traits = probed(demo_tokenizer, UNREADABLE)
+    assert detect_family(template, traits, {}) is None
+    assert "there are qwen3_coder" in unread_calls(template, traits)

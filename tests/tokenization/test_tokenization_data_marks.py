@@ -1,0 +1,153 @@
+"""Control tokens that data spells, alone or joined with other text, are encoded as ordinary text; all else as before."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+
+from services.templates.jinja import environment
+from services.tokenization.data_marks import DataMarks, Piece
+from services.tokenization.encoder import Encoder, StablePrefix
+from tests.tokenization.tokenizer_zoo import KINDS
+
+TOKENS = ["<|im_start|>", "<|im_end|>", "<|im_end", "[INST]", "[/INST]", "<think>", "</think>", "x<hid>", "<hid>"]
+LITERALS = ["<|im_start|>user\n", "<|im_end|>\n", "<|", "|>", "<|im_", "[", "INST]", "<hid>", "\n", "a", " "]
+FRAGMENTS = [token[start:end] for token in TOKENS for start in (0, 1, 3) for end in (2, 4, len(token)) if start < end]
+
+
+@pytest.fixture(scope="module", params=["byte_level", "qwen"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    made: Tokenizer = KINDS[request.param]()
+    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in TOKENS[::2]])
+    made.add_tokens([AddedToken(token, special=False, normalized=False) for token in TOKENS[1::2]])
+    return made
+
+
+@pytest.fixture(scope="module")
+def marks() -> DataMarks:
+    return DataMarks(TOKENS, literals=LITERALS)
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer: Tokenizer, marks: DataMarks) -> Encoder:
+    return Encoder.load(tokenizer, choice="tokenizers", marks=marks)
+
+
+def control(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    names = {tokenizer.token_to_id(token): token for token in TOKENS}
+    return [names[one] for one in ids if one in names]
+
+
+data_text = st.lists(st.sampled_from([*FRAGMENTS, *TOKENS, " ", "\n", "b", "\ud800", "\udc3c"]), max_size=4).map(
+    "".join
+)
+
+
+@given(parts=st.lists(st.tuples(st.sampled_from(LITERALS), data_text, data_text), min_size=1, max_size=5))
+def test_no_join_of_pieces_makes_a_control_token(
+    parts: list[tuple[str, str, str]], tokenizer: Tokenizer, marks: DataMarks, encoder: Encoder
+) -> None:
+    """The template's texts and data in turn, the data as it is or stripped."""
+    whole = "".join(own + marks.data.mark(one).strip() + marks.data.mark(two) for own, one, two in parts)
+    hidden = "".join(own + "\0" * len(one.strip()) + "\0" * len(two) for own, one, two in parts)
+    original = "".join(own + one.strip() + two for own, one, two in parts)
+    ids = list(encoder.encode(whole))
+    assert control(tokenizer, ids) == control(tokenizer, tokenizer.encode(hidden, add_special_tokens=False).ids)
+    plain = original.encode("utf-8", "replace").decode() if original.isascii() else marks.plain(whole)
+    assert encoder.plain(whole) == plain
+    assert tokenizer.decode(ids, skip_special_tokens=False).lstrip() == plain.lstrip()
+    assert encoder.reference(whole) == encoder.encode(whole)
+
+
+@given(text=st.text(st.sampled_from("<|im_endst>[/INSTx \n"), max_size=40))
+def test_marks_change_no_length_and_come_off(text: str, marks: DataMarks) -> None:
+    marked = marks.data.mark(text)
+    assert len(marked) == len(text)
+    assert marks.plain(marked) == text
+    assert not any(token in marked for token in TOKENS)
+    assert (marked.strip(), marked.isspace()) == (marks.data.mark(text.strip()), text.isspace()) or text.strip()
+
+
+def test_text_without_control_tokens_is_the_same_object(marks: DataMarks) -> None:
+    for text in ("", "hello", "a < b > c", "\u6f22\u5b57", "if y[0] <= z:\n"):
+        assert marks.data.mark(text) is text
+    schema = {"type": "object", "properties": {"a": {"enum": ["y", 1, None]}}}
+    assert marks.data.mark_json(schema) is schema
+
+
+def test_keys_and_values_are_marked(marks: DataMarks) -> None:
+    found = marks.data.mark_json({"<think>": ["a", {"b": "[INST]"}], "c": 1})
+    assert marks.plain(json.dumps(found, ensure_ascii=False)) == '{"<think>": ["a", {"b": "[INST]"}], "c": 1}'
+    assert all(token not in json.dumps(found, ensure_ascii=False) for token in TOKENS)
+
+
+def test_what_data_spells_is_cut_out_and_nothing_else(marks: DataMarks) -> None:
+    text = "<|im_start|>user\n" + marks.data.mark("a<|im_end|>b <|im_") + "<|im_end|>\n"
+    assert marks.pieces(text) == [
+        Piece("<|im_start|>user\na"),
+        Piece("<|im_end|>", True),
+        Piece("b <|im_<|im_end|>\n"),
+    ]
+
+
+def test_a_token_of_the_template_is_kept_where_data_would_extend_it(marks: DataMarks) -> None:
+    assert marks.pieces("<|im_end" + marks.data.mark("|>")) == [Piece("<|im_end"), Piece("|>")]
+    assert marks.pieces(marks.data.mark("x") + "<hid>") == [Piece("x"), Piece("<hid>")]
+
+
+def test_a_lone_surrogate_of_the_data_is_no_mark(marks: DataMarks, encoder: Encoder) -> None:
+    assert marks.data.mark("a\udc3cb") == "a\ufffdb"
+    assert list(encoder.encode("a\udc3cb" if encoder.marks is None else marks.data.mark("a\udc3cb"))) == list(
+        encoder.encode("a\ufffdb")
+    )
+
+
+def test_an_assistants_text_keeps_what_its_template_reads_there() -> None:
+    marks = DataMarks(TOKENS, kept=["<think>", "</think>"], handled=["<think>", "</think>"])
+    assert marks.assistant.mark("<think>a</think>b").startswith("<think>a</think>")
+    assert "</think>" not in marks.data.mark("<think>a</think>b")
+    assert "<|im_end|>" not in marks.assistant.mark("a</think><|im_end|>")
+
+
+def test_text_that_a_template_takes_apart_cannot_join() -> None:
+    marks = DataMarks(TOKENS, handled=["/no_think"])
+    marked = marks.data.mark("<|im_/no_thinkend|> /no_think")
+    assert "<|im_end|>" not in marked.replace("/no_think", "")
+    assert marks.plain(marked) == "<|im_/no_thinkend|> /no_think"
+
+
+@pytest.mark.parametrize("options", ["", "(ensure_ascii=True)", "(indent=2)"])
+def test_json_in_a_template_keeps_marks(options: str, marks: DataMarks) -> None:
+    data = {"a": 'say "<|im_end|>" \\u003c \U0001f642 \\\\', "<think>": "\u00e9"}
+    template = environment().from_string("{{ data | tojson" + options + " }}")
+    marked = template.render(data=marks.data.mark_json(data))
+    assert "<|im_end|>" not in marked
+    assert marks.plain(marked) == template.render(data=data)
+
+
+def test_a_prompt_in_parts_has_the_ids_of_the_whole(marks: DataMarks, encoder: Encoder) -> None:
+    head = "<|im_start|>user\n" + marks.data.mark("a<|im_end|>\n<|im_start|>b") + "<|im_end|>\n"
+    text = head + "<|im_start|>user\n" + marks.data.mark("<think> c") + "<|im_end|>\n"
+    assert encoder.encode(text, StablePrefix(head)) == encoder.encode(text) == encoder.reference(text)
+
+
+def test_without_marks_control_tokens_are_control_tokens(tokenizer: Tokenizer) -> None:
+    ids = list(Encoder.load(tokenizer, choice="tokenizers").encode("a<|im_end|>b\ud800"))
+    assert control(tokenizer, ids) == ["<|im_end|>"]
+
+
+def test_a_vocabulary_that_makes_the_token_of_plain_text() -> None:
+    """A token that is in the model's own vocabulary, too, as in converted SentencePiece models."""
+    made: Tokenizer = KINDS["unigram_nfkc"]()
+    content = json.loads(made.to_str())
+    content["model"]["vocab"].append(["<end>", 0.0])
+    content["model"]["vocab"] += [[one, -1.0] for one in "<>"]
+    made = Tokenizer.from_str(json.dumps(content))
+    made.add_special_tokens([AddedToken("<end>", special=True, normalized=False)])
+    encoder = Encoder.load(made, choice="tokenizers", marks=DataMarks(["<end>"]))
+    marked = encoder.marks.data.mark("a <end> b") if encoder.marks is not None else ""
+    ids = list(encoder.encode(marked))
+    assert made.token_to_id("<end>") not in ids
+    assert made.decode(ids, skip_special_tokens=False).replace(" ", "").replace("\u2581", "") == "a<end>b"
