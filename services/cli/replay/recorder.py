@@ -143,7 +143,7 @@ class Recorder:
 
 
 def _context(raw: Raw) -> ParseContext:
-    return msgspec.structs.replace(_decode_context(raw), frontend="", ledger=None, prompt_ids=b"")
+    return msgspec.structs.replace(_decode_context(raw), frontend="", ledger=None, tenant=None, prompt_ids=b"")
 
 
 def _end(last: Finish | Failed, story: Story) -> End:
