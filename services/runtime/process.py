@@ -66,6 +66,8 @@ class Process:
         self.failure: str | None = None
         self._subscriptions: list[Subscription] = []
         self._stop = asyncio.Event()
+        self._announced = False
+        """Whether the others may know of this process: all its subscriptions exist."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -154,7 +156,7 @@ class Process:
 
     def heartbeat_soon(self) -> None:
         """Sends a heartbeat soon instead of at the next interval: something in it changed."""
-        if self._heartbeat_timer is None and not self._stop.is_set():
+        if self._announced and self._heartbeat_timer is None and not self._stop.is_set():
             self._heartbeat_timer = asyncio.get_running_loop().call_later(CHANGE_DELAY_S, self.send_heartbeat)
 
     def send_heartbeat(self, *, leaving: bool = False) -> None:
@@ -182,7 +184,7 @@ class Process:
     async def _announce(self) -> None:
         # The first heartbeat accepts no work: the others answer it with theirs, so that this process knows them all
         # before any work comes.
-        self.draining = True
+        self.draining = self._announced = True
         self.send_heartbeat()
         await asyncio.sleep(ANNOUNCE_S)
         self.draining = False
@@ -256,7 +258,8 @@ class Process:
 
     def _reconnected(self) -> None:
         self.registry.discount(math.inf, asyncio.get_running_loop().time())
-        self.send_heartbeat()
+        if self._announced:
+            self.send_heartbeat()
         for callback in self.on_reconnect:
             callback()
 

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.control import Heartbeat
 from schemas.errors import EngineFailed
-from services.runtime.process import Process
+from services.runtime.process import CHANGE_DELAY_S, Process
 from tests.conftest import MakeProcess, NatsServer, eventually
 
 Drain = Callable[[], Awaitable[None]]
@@ -37,6 +37,9 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
     keep(heartbeats, watcher)
     knew: list[bool] = []
     watcher.registry.on_heartbeat(lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None))
+    watching = asyncio.create_task(watcher.run(at_once))
+    await ready(watcher)
+    await asyncio.sleep(2 * CHANGE_DELAY_S)  # a newcomer that is not ready would have answered by now
     running = asyncio.create_task(newcomer.run(at_once))
     await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
     assert heartbeats[0].draining
@@ -46,6 +49,8 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
     await eventually(lambda: heartbeats[-1].leaving)
     assert heartbeats[-2].draining
     assert watcher.registry.get("worker", newcomer.id) is None
+    watcher.stop()
+    await watching
 
 
 async def test_changes_are_sent_soon_and_in_one_heartbeat(make_process: MakeProcess, own_nats: NatsServer) -> None:
