@@ -14,6 +14,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, Turn
+from services.ledger.evidence import Evidence, evidence_of
 from services.ledger.keys import add, chain, key_arguments, turn_key
 
 BRANCHES = 8
@@ -28,6 +29,8 @@ class Link(Struct, frozen=True):
     key: bytes
     state: bytes
     """The chain hash before it."""
+    evidence: Evidence
+    """What the client sent back of it."""
 
 
 class Chain(Struct, frozen=True):
@@ -69,7 +72,7 @@ def chain_of(conversation: Conversation, scope: bytes, known: Chain | None = Non
             parts = [part for turn in turns for part in turn.parts]
             calls.take(parts)
             key = turn_key(state, *text_and_calls(parts))
-            links.append(Link(at, end, key, state))
+            links.append(Link(at, end, key, state, evidence_of(turns)))
             hasher = chain(key)
         else:
             _add_between(hasher, turns, calls)

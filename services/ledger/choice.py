@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from schemas.conversation import Conversation
 from schemas.ledger import LedgerEntry
 from services.ledger.chain import Link
-from services.ledger.evidence import Evidence, evidence_of, session_digest
+from services.ledger.evidence import session_digest
 from services.ledger.store import EntryStore, StoredEntry
 from services.templates.messages import Unseal
 
@@ -46,12 +46,10 @@ class Choice:
         self.missing: list[bytes] = []
         """Keys of which the store may lack the entry that decides, oldest first."""
         self._store = store
-        self._conversation = conversation
         self._links = links
         self._unseal = unseal
         self._accept = accept
         self._session = session_digest(conversation.client.session)
-        self._evidence: dict[int, Evidence] = {}
         self._numbers = {link.key: number for number, link in enumerate(links)}
         self._choose()
         self.missing.reverse()
@@ -87,7 +85,7 @@ class Choice:
 
     def _decide(self, number: int) -> list[StoredEntry]:
         """The entries that are this turn; several differ in nothing but the prompt before them."""
-        key, evidence = self._links[number].key, self._evidence_of(number)
+        key, evidence = self._links[number].key, self._links[number].evidence
         named = self._store.marked(key, (*evidence.ids, *evidence.seals))
         if marks := evidence.marks(named.entry if named is not None else None, self._unseal):
             if named is None:
@@ -138,7 +136,7 @@ class Choice:
             number, before = self._numbers.get(context.previous_key, -1), self._store.get(context.previous)
             if before is None or number < 0:
                 return None
-            if (verdict := self._evidence_of(number).verdict(before.entry, self._unseal)) is not None:
+            if (verdict := self._links[number].evidence.verdict(before.entry, self._unseal)) is not None:
                 return verdict
             stored = before
         return None
@@ -146,7 +144,7 @@ class Choice:
     def _behind_reasoning(self, number: int, found: list[StoredEntry]) -> list[StoredEntry]:
         """Those of the session to which the reasoning of an earlier turn belongs, where that is one."""
         for earlier in range(number - 1, -1, -1):
-            if self._evidence_of(earlier).thoughts and (own := self._decide(earlier)):
+            if self._links[earlier].evidence.thoughts and (own := self._decide(earlier)):
                 macs = {stored.entry.mac for stored in own}
                 return [stored for stored in found if macs & self._ancestors(stored)]
         return found
@@ -157,12 +155,6 @@ class Choice:
             macs.add(before)
             stored = self._store.get(before)
         return macs
-
-    def _evidence_of(self, number: int) -> Evidence:
-        if number not in self._evidence:
-            link = self._links[number]
-            self._evidence[number] = evidence_of(self._conversation.turns[link.first : link.end])
-        return self._evidence[number]
 
     def _miss(self, number: int) -> None:
         key = self._links[number].key
