@@ -1,7 +1,8 @@
 """Puts turns together to samples: one for each stretch of a session in which every prompt extends the tokens before.
 
 A turn continues a sample if its prompt begins with all of the sample's ids. Otherwise it begins a sample of its own,
-and `Break` says from which one it departs, where and why. So each decoded token is in one loss mask, once. Pure.
+and `Break` names the one that it departs from, the place and the cause.
+So each decoded token is in one loss mask, once. Pure.
 """
 
 import re

@@ -73,7 +73,7 @@ class KvBlockIndex:
     def _store(self, event: BlocksStored) -> None:
         parent = root(event.salt) if event.parent is None else self._keys.get((event.rank, event.parent))
         if parent is None:
-            return  # the parent's event was lost: nothing tells what these blocks follow
+            return  # the parent's event was lost: what these blocks follow is unknown
         for block, ids in event.blocks:
             parent = next(block_keys(pack_ids(ids), len(ids), parent=parent))
             if self._keys.get((event.rank, block)) == parent:
