@@ -9,6 +9,7 @@ tokenizer is checked at load, on text that is hard to cut.
 import codecs
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ PROBE = "Grüße, 船は 🌊👩‍🚀 — “naïve”\n\tdef f(x):  return x
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class Detokenizer:
+class Detokenizer(ABC):
     """One turn's decoder."""
 
     __slots__ = ("stretches",)
@@ -34,18 +35,18 @@ class Detokenizer:
         """As `step`, for several tokens."""
         return "".join(map(self.step, ids))
 
+    @abstractmethod
     def step(self, token: int) -> str:
         """The text that this token completes."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def pending(self) -> bytes:
         """The held bytes of an incomplete character."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flush(self) -> str:
         """The held text at the end; broken bytes become U+FFFD."""
-        raise NotImplementedError
 
 
 class Vocabulary:
