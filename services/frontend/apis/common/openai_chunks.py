@@ -3,6 +3,7 @@
 A chunk is spliced from bytes that were made once and the encoded text. A document is its own stream, merged.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -49,32 +50,32 @@ class UsageAnswer(Struct):
     completion_tokens_details: dict[str, int]
 
 
-class ChoiceWriter:
+class ChoiceWriter(ABC):
     """Writes the chunks of one choice: of its blocks, their deltas, and its end."""
 
     plain: tuple[bytes, bytes] | None = None
     """Set where the next text delta is only spliced in between these and changes nothing else."""
 
-    def begin(self, event: BlockStart, out: list[bytes]) -> None:
+    def begin(self, event: BlockStart, out: list[bytes]) -> None:  # noqa: B027  not every API has it
         """A block begins."""
 
+    @abstractmethod
     def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
         """Text of the open block."""
-        raise NotImplementedError
 
-    def dispatch(self, event: Dispatch) -> None:
+    def dispatch(self, event: Dispatch) -> None:  # noqa: B027  not every API has it
         """The open block is a complete call."""
 
-    def stop(self, event: BlockStop, out: list[bytes]) -> None:
+    def stop(self, event: BlockStop, out: list[bytes]) -> None:  # noqa: B027  not every API has it
         """A block ends."""
 
+    @abstractmethod
     def tokens(self, event: OutputTokens, out: list[bytes]) -> None:
         """Ids of output tokens."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
         """The turn ends."""
-        raise NotImplementedError
 
 
 W = TypeVar("W", bound=ChoiceWriter)
