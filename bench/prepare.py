@@ -88,7 +88,6 @@ def open_ways(model: Path) -> dict[str, Way]:
     """The ways to prepare, each with empty caches of its own. The last one is the plain one."""
     setup = ModelSetup.load(PreprocessorConfig(model=str(model)))
     tokenizer, marks = setup.tokenizer, setup.encoder.marks
-    assert tokenizer.backend is not None
 
     def encode(texts: list[str]) -> list[TokenIds]:
         return [array("I", tokenizer.encode(text)) for text in texts]
@@ -124,7 +123,11 @@ def prepare(data: bytes, way: Way) -> tuple[Cost, Prompt]:
     assembled = time.process_time()
     packed = pack_ids(prompt.ids)
     family = way.setup.family.name
-    _encode(generate_request(request, prompt, packed, model="demo", family=family, parser="parser", salt=None))
+    _encode(
+        generate_request(
+            request, prompt, packed, model="demo", family=family, parser="parser", salt=None, timeout_s=None
+        )
+    )
     done = time.process_time()
     return Cost((decoded - began) * 1e3, (assembled - decoded) * 1e3, (done - assembled) * 1e3), prompt
 

@@ -25,8 +25,6 @@ def play(requests: Iterable[TurnRequest], setup: ModelSetup) -> list[tuple[float
     Raises RuntimeError where a turn is not found again.
     """
     ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
-    if ledger is None:
-        raise RuntimeError("this tokenizer has no ledger")
     costs: list[tuple[float, int]] = []
     prompt: Prompt | None = None
     for number, request in enumerate(requests):

@@ -48,9 +48,9 @@ class StackFailed(Exception):
 
 
 @asynccontextmanager
-async def own_stack(arguments: Sequence[str] = ()) -> AsyncIterator[Running]:
+async def own_stack(arguments: Sequence[str] = (), start_s: float = START_S) -> AsyncIterator[Running]:
     """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it. `arguments` go behind
-    its own.
+    its own; `start_s`: how long it may take to be ready.
 
     Raises StackFailed.
     """
@@ -74,7 +74,7 @@ async def own_stack(arguments: Sequence[str] = ()) -> AsyncIterator[Running]:
                 *command, cwd=SCRIPTS.parents[1], stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
             )
         try:
-            facts = await _ready(process, ready, log)
+            facts = await _ready(process, ready, log, start_s)
             took = asyncio.get_running_loop().time() - started
             yield Running(facts.url, facts.urls, facts.model, process.pid, facts.nats_url, marks, round(took, 3))
         finally:
@@ -88,15 +88,15 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-async def _ready(process: asyncio.subprocess.Process, ready: Path, log: Path) -> _Ready:
+async def _ready(process: asyncio.subprocess.Process, ready: Path, log: Path, start_s: float) -> _Ready:
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(start_s):
             while not ready.exists():  # noqa: ASYNC240 - a stat of a local file
                 if process.returncode is not None:
                     raise StackFailed(f"turnwire up ended with status {process.returncode}:\n{_said(log)}")
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
-        raise StackFailed(f"turnwire up was not ready within {START_S:g} s:\n{_said(log)}") from None
+        raise StackFailed(f"turnwire up was not ready within {start_s:g} s:\n{_said(log)}") from None
     return msgspec.json.decode(ready.read_bytes(), type=_Ready)  # noqa: ASYNC240 - some bytes in a local file
 
 

@@ -84,6 +84,9 @@ say "a user of the bus hears its own subjects only"
 docker compose exec -T frontend timeout --signal INT 3 turnwire tap 'tw.v1.tok.>' >"$WORK/refused" 2>&1 || true
 grep -i --max-count 1 'permissions violation' "$WORK/refused"
 
+say "no user of the bus may do more than its service needs"
+compose run --rm -T audit
+
 say "two workers, three parsers"
 compose up --detach --wait --no-recreate --scale parser=3 --scale worker=2
 : >"$WORK/heard"

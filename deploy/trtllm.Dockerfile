@@ -1,7 +1,8 @@
 # The worker with TensorRT-LLM, on NVIDIA's own image: its torch, CUDA and transformers stay exactly as they are.
-# What Turnwire needs beside them is installed; a conflict with what is there fails the build.
+# What Turnwire needs beside them is installed; a conflict with what is there fails the build. On a driver that is older
+# than the image's CUDA (13.2), NVIDIA's container toolkit 1.17 or newer adds the compatibility libraries by itself.
 
-ARG BASE=nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc25
+ARG BASE=nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc26
 FROM ${BASE}
 
 WORKDIR /opt/turnwire

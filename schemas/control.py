@@ -50,6 +50,8 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     stage: Stage
     id: str
     """Unique per start."""
+    number: int = 0
+    """1, 2, 3 … of this process: it recognizes its own heartbeats when they come back."""
     models: list[ModelCard] = []
     draining: bool = False
     """Finishes its turns and accepts no new ones."""
@@ -69,6 +71,10 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     version: str = ""
     host: str = ""
     pid: int = 0
+    time: float = 0.0
+    """When it was signed: Unix time in seconds."""
+    mac: str = ""
+    """HMAC-SHA256 in hexadecimal of the message without this member, which is its last one."""
 
 
 class Credit(Struct, frozen=True, omit_defaults=True):

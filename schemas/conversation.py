@@ -26,6 +26,8 @@ class Media(Struct, frozen=True, tag="media", omit_defaults=True):
     url: str | None = None
     title: str | None = None
     """A file name or document title, if the client gave one."""
+    problem: str = ""
+    """Why a document's text was not read, if this server tried."""
 
 
 class Reasoning(Struct, frozen=True, tag="reasoning", omit_defaults=True):
@@ -90,6 +92,22 @@ class Grammar(Struct, frozen=True):
     definition: str
 
 
+class HostedTool(Struct, frozen=True, omit_defaults=True):
+    """A tool that the frontend runs between two turns of the model, and its limits in one request."""
+
+    kind: Literal["web_search", "web_fetch"]
+    max_uses: int | None = None
+    allowed_domains: list[str] = []
+    blocked_domains: list[str] = []
+    location: dict[str, Any] = {}
+    """The user's approximate location, as the client sent it."""
+    max_chars: int | None = None
+    """Most characters of a page."""
+    deferred: bool = False
+    """The API's rules (Messages): beside a call of the client's, it runs with the client's next request; after many
+    rounds the answer pauses. Otherwise (Responses) it runs at once, and the last round has no tools."""
+
+
 class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
     """A tool as the model sees it. `schema` is the JSON schema of its arguments, key order kept."""
 
@@ -103,6 +121,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
     strict: bool | None = None
     grammar: Grammar | None = None
     """Of a freeform tool (`kind="custom"`), if it has one."""
+    hosted: HostedTool | None = None
+    """Set where the frontend runs it; the other stages treat it like any function."""
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):

@@ -27,6 +27,8 @@ ENGINE_DIED = "engine_died"
 STREAM_GONE = "stream_gone"
 """`ErrorInfo.code` of a worker's answer to a shard that requests a stream which the worker no longer has: the turn
 continues elsewhere, if it has not ended."""
+DEADLINE_PASSED = "deadline_passed"
+"""`ErrorInfo.code` of a request that came after its deadline: it is not tried again."""
 RETRY_AFTER_S = 1.0
 """`retry_after_s` where no process can take a request at the moment."""
 

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from schemas.errors import ErrorInfo
 
-BlockKind: TypeAlias = Literal["reasoning", "text", "tool_use"]
+BlockKind: TypeAlias = Literal["reasoning", "text", "tool_use", "hosted"]
+"""`hosted`: a call of a tool that the frontend runs. Made in the frontend; on the bus it is `tool_use`."""
 MAX_DISPATCH = 512 * 1024
 """Characters of arguments in one `Dispatch`. It is not cut into pieces, and has to fit into one message of the bus."""
 
@@ -30,6 +31,8 @@ class FinishReason(StrEnum):
     """One of the client's stop strings was written."""
     CANCELLED = "cancelled"
     """The client left, or the server was stopped."""
+    PAUSE = "pause"
+    """The frontend ran tools for many rounds; the client sends the answer back to go on. Never on the bus."""
     ERROR = "error"
     """The engine failed in mid-turn."""
 
@@ -146,6 +149,8 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
     parser: str = ""
     prompt_ids: bytes = b""
     """The prompt (`frames.pack_ids`), where the request asked for ids."""
+    cached: int = 0
+    """Prompt tokens that the worker expects in its KV cache. `Finish.usage` has the exact number."""
 
 
 class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="type"):
@@ -165,6 +170,37 @@ class Failed(Struct, frozen=True, tag="failed", tag_field="type"):
     error: ErrorInfo
 
 
+class WebSource(Struct, frozen=True, omit_defaults=True):
+    """A page that a search found or a fetch read."""
+
+    url: str
+    title: str = ""
+    text: str = ""
+    """What the model reads of it."""
+    age: str | None = None
+
+
+class HostedResult(Struct, frozen=True, omit_defaults=True):
+    """The result of one call of a tool that the frontend ran."""
+
+    call_id: str
+    name: str
+    kind: Literal["web_search", "web_fetch"]
+    arguments: str
+    """Of the call, as the model wrote them."""
+    sources: list[WebSource] = []
+    error: str | None = None
+    """One of the error codes of Anthropic's tools."""
+
+
+class HostedResults(Struct, frozen=True, tag="hosted_results", tag_field="type"):
+    """Tools that the frontend ran between two turns of the model. Never on the bus."""
+
+    results: list[HostedResult]
+    turn: str
+    """Id of the model's turn that follows."""
+
+
 class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", tag_field="type"):
     """The worker died in mid-turn. Not an end: the frontend asks for the turn again, from these tokens on."""
 
@@ -181,5 +217,5 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
 TurnEvent: TypeAlias = (
-    Prepared | OutputTokens | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
+    Prepared | OutputTokens | BlockStart | Delta | Dispatch | BlockStop | HostedResults | Finish | Failed | Interrupted
 )

@@ -49,8 +49,9 @@ class TurnRequest(Struct, frozen=True, omit_defaults=True):
     frontend: str
     conversation: Conversation
     attempt: int = 1
-    deadline: float | None = None
-    """Unix time after which the answer is of no use."""
+    timeout_s: float | None = None
+    """Seconds after which the answer is of no use. Each receiver counts them by its own clock, from the moment when it
+    gets the message."""
     resume: bytes = b""
     """Output tokens of an earlier attempt (`pack_ids`); decoding continues behind them."""
     avoid: list[str] = []
@@ -146,8 +147,10 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     context: Raw
     """A `ParseContext`, carried unread in the stream's first entry."""
     resume: bytes = b""
-    priority: int = 0
-    deadline: float | None = None
+    priority: float = 0.0
+    """Greater is sooner."""
+    timeout_s: float | None = None
+    """As in `TurnRequest`."""
     cache_salt: str | None = None
     guided: Raw = ABSENT
     """An `OutputFormat`, for engines with guided decoding."""
@@ -185,6 +188,8 @@ class TokenEntry(Struct, frozen=True, omit_defaults=True):
     logprobs: list[list[tuple[int, float]]] | None = None
     """For each id of `ids`: (token id, log probability), the chosen one first."""
     finish: TokenFinish | None = None
+    held: int = 0
+    """In a stream's first entry: prompt tokens that the worker expects in its KV cache, until `cached` is known."""
 
 
 class TokenFrame(Struct, frozen=True, omit_defaults=True):

@@ -105,11 +105,6 @@ def bucket_keys(bucket: str) -> str:
     return f"$KV.{bucket}.>"
 
 
-def bucket_key_of(subject: str) -> str:
-    """Reverses `bucket_key`."""
-    return unescape(subject.rpartition(".")[2])
-
-
 def stream_of(bucket: str) -> str:
     """The name of a bucket's stream."""
     return f"KV_{bucket}"

@@ -1,4 +1,4 @@
-"""Certificates for 127.0.0.1, made where a test needs them."""
+"""Certificates, made where a test needs them."""
 
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -11,14 +11,16 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1."""
+    """Signs certificates."""
 
     def __init__(self, name: str) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.certificate = self.sign(self.name, self.key, ca=True)
 
-    def sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool = False) -> x509.Certificate:
+    def sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool = False, host: str = "127.0.0.1"
+    ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = (
             x509.CertificateBuilder()
@@ -29,16 +31,16 @@ class Authority:
             .not_valid_before(now - timedelta(minutes=1))
             .not_valid_after(now + timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), critical=False)
         )
         return builder.sign(self.key, hashes.SHA256())
 
-    def write(self, directory: Path, name: str) -> tuple[str, str]:
-        """A certificate and its key, in files."""
+    def write(self, directory: Path, name: str, host: str = "127.0.0.1") -> tuple[str, str]:
+        """A certificate for an address and its key, in files."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         cert_file, key_file = directory / f"{name}.pem", directory / f"{name}.key"
-        cert_file.write_bytes(pem(self.sign(subject, key)))
+        cert_file.write_bytes(pem(self.sign(subject, key, host=host)))
         key_file.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import hypothesis
 import pytest
@@ -15,8 +17,11 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import Stage
+from services.cli.make_buckets import make_buckets
 from services.cli.up.embedded_nats import find_nats_server
-from services.runtime.config import BusConfig, ServiceConfig
+from services.runtime.bus import Bus
+from services.runtime.config import BucketsConfig, BusConfig, ServiceConfig
+from services.runtime.kv import Bucket, BucketConfig, create_bucket
 from services.runtime.process import Process
 
 pytest_plugins = ["tests.model_fixtures"]
@@ -24,9 +29,11 @@ pytest_plugins = ["tests.model_fixtures"]
 LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""
 
-# No example has a deadline: on a loaded machine any one may take a second.
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("thorough", deadline=None, max_examples=400)
+# No example has a deadline: on a loaded machine any one may take a second. A change meets the same examples in each
+# run, so that what fails is the change; the nightly run explores others.
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=50, derandomize=True)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=400, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=400)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
@@ -52,6 +59,11 @@ class NatsServer:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """0 while it does not run."""
+        return self._process.pid if self._process is not None else 0
+
     def start(self) -> None:
         config = f"{self._directory}/nats-{self.port}.conf"
         with open(config, "w", encoding="utf-8") as file:
@@ -72,20 +84,39 @@ class NatsServer:
             time.sleep(0.01)
         raise RuntimeError("nats-server did not start")
 
+    def make_buckets(self, **login: str) -> None:
+        """The set-up step, in a thread, for tests whose loop runs. `login`: settings of its connection."""
+        config = BucketsConfig(bus=BusConfig(nats_url=self.url, **login), ledger_store_mb=64)  # type: ignore[arg-type]
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: asyncio.run(make_buckets(config))).result()
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
+    def terminate(self) -> None:
+        """Asks it to end, and waits until it has."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(LIMIT_S)
+            self._process = None
+
     def pause(self) -> None:
         """Stops reading and writing until `resume`."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        suspend(self._process)
 
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+
+def suspend(process: subprocess.Popen[Any]) -> None:
+    """Stops a child, and returns when all its threads have stopped: on a busy machine that takes a moment."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +149,12 @@ def quiet_log() -> FilteringBoundLogger:
         structlog.PrintLogger(), wrapper_class=structlog.make_filtering_bound_logger(50)
     )
     return log
+
+
+async def make_bucket(bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> Bucket:
+    """A bucket that exists."""
+    await create_bucket(bus, config)
+    return Bucket(bus, config, log)
 
 
 MakeProcess = Callable[..., Awaitable[Process]]

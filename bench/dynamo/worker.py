@@ -27,7 +27,7 @@ from schemas.conversation import Sampling
 from services.worker.engines.script.player import (
     PROSE,
     Action,
-    Compiled,
+    Playback,
     PlayDirective,
     Script,
     compile_script,
@@ -109,7 +109,7 @@ class Player:
             raise ValueError("the prompt names no script: [[play NAME n=16]]")
         return found
 
-    def _compile(self, name: str, n: int) -> Compiled:
+    def _compile(self, name: str, n: int) -> Playback:
         return compile_script(self._scripts[name], self.encode, self._prose, n)
 
     def encode(self, text: str) -> list[int]:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.ledger.clients import CLIENTS
-from bench.ledger.models import build, published
+from bench.ledger.models import build
+from bench.ledger.published import published
 from bench.ledger.walk import Walk, common
 
 

@@ -69,7 +69,6 @@ class Crowd:
 
     def __init__(self, setup: ModelSetup, seed: int, *, size: int = 10, turns: int = 5, tenants: int = 1) -> None:
         ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
-        assert ledger is not None
         self.setup, self.ledger = setup, ledger
         self.counts: Counter[str] = Counter()
         """Prompts by what they were: exact, rendered, wrong, foreign."""
@@ -118,7 +117,8 @@ class Crowd:
         sealed = returned and not member.client.endswith("chat")
         own_thought = returned and owner > 0
         ids = "tool_use" in kinds or (member.client in ("codex", "responses-ids") and bool(kinds))
-        shown = member.session is not None or not alike or ids or sealed or own_thought
+        evidence = output.entry is not None and (ids or sealed or own_thought)
+        shown = member.session is not None or not alike or evidence
         member.proven.append(shown or member.proven[-1:] == [True])
         go_on(member.dialogue, output, model)
 
@@ -147,7 +147,8 @@ class Crowd:
         kept = next((turn for turn in reversed(member.before) if turn.kept_in(text)), None)
         if kept is not None and ids[: len(kept.ids)] == kept.ids:
             return "exact" if self._is_plain(ids, len(kept.ids), text) else "foreign"
-        if kept is not None and member.proven[member.before.index(kept)]:
+        whole = kept is not None and kept.whole_in(text, self.ledger.model.ends)
+        if kept is not None and whole and member.proven[member.before.index(kept)]:
             return "wrong"
         # Nothing but what the session's own engine has, and the tokenizer's tokens.
         starts = [0, *(len(turn.ids) for turn in member.before if ids[: len(turn.ids)] == turn.ids)]

@@ -1,6 +1,5 @@
 """A loaded model for any chat template: the demo model's tokenizer with the template's own control tokens."""
 
-import importlib.util
 import json
 import re
 import tempfile
@@ -12,33 +11,26 @@ from services.cli.demo.model import build_demo_model
 from services.families import families
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
+from services.templates.jinja import environment
 
 _CONTROL = re.compile(
     r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>|<\|[a-z_]+>|<[a-z_]+\|>|<(?:start|end)_of_(?:turn|utterance)>|<turn\|>|\[/?[A-Z_]{3,}\]"
 )
 _END_TOKENS = (
     *("<|im_end|>", "<|eot_id|>", "<|eot|>", "<|return|>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<turn|>"),
-    *("<|end|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|assistant_end|>"),
+    *("<|end|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|assistant_end|>", "<｜hy_eos:opensource｜>"),
+    "<|message_sep|>",
 )
 """Tokens that end a turn, most telling first; a model's generation_config would name them."""
 _ALSO_ENDS = ("<|call|>", "<|eom_id|>", "<|tool_response>")
 _BOS, _EOS = "<s>", "</s>"
 
 
-def published() -> dict[str, Path]:
-    """Templates of the `trl` package, which without its own dependencies is data; none where it is not installed."""
-    spec = importlib.util.find_spec("trl")
-    if spec is None or not spec.submodule_search_locations:
-        return {}
-    folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
-    return {file.stem: file for file in sorted(folder.glob("*.jinja")) if not file.stem.endswith("_training")}
-
-
 def build(template: str, directory: Path) -> ModelSetup:
     """A model whose template is this text. Raises ValueError where no family reads its calls."""
     base = build_demo_model(Path(tempfile.gettempdir()) / "turnwire-bench-demo")
     directory.mkdir(parents=True, exist_ok=True)
-    controls = set(_CONTROL.findall(template))
+    controls = set(_CONTROL.findall(template + _rendered(template)))
     ends = [token for token in _END_TOKENS if token in controls]
     eos = ends[0] if ends and "eos_token" not in template else _EOS
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
@@ -66,3 +58,16 @@ def build(template: str, directory: Path) -> ModelSetup:
     for name, document in documents.items():
         (directory / name).write_text(json.dumps(document))
     return ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name="m", tokenizer="tokenizers"))
+
+
+def _rendered(template: str) -> str:
+    """A small conversation in this template: some build their control tokens of pieces."""
+    messages = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
+    try:
+        return (
+            environment()
+            .from_string(template)
+            .render(messages=messages, tools=None, add_generation_prompt=True, bos_token=_BOS, eos_token=_EOS)
+        )
+    except Exception:  # the template wants more than this
+        return ""

@@ -90,7 +90,7 @@ class Model:
         self._number = number
         self._turns = self._calls = 0
         self._signer, self._sealer = EntrySigner(b"bench"), Sealer(b"bench")
-        tokens = setup.tokenizer.backend.get_added_tokens_decoder().values()  # type: ignore[union-attr]
+        tokens = setup.tokenizer.backend.get_added_tokens_decoder().values()
         contents = sorted((token.content for token in tokens), key=len, reverse=True)
         self._added = re.compile("(" + "|".join(map(re.escape, contents)) + ")")
 

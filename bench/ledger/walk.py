@@ -40,6 +40,17 @@ class Before:
         head, words = self.head, self.output.words
         return text.startswith(head) and WORD.findall(text[len(head) :])[: len(words)] == words
 
+    def whole_in(self, text: str, ends: Sequence[str]) -> bool:
+        """Whether the turn is also one message there, as the model wrote it: a template that has no form for the turn
+        gets it in several, between which a token of `ends` stands. A turn without an entry comes back from no client
+        unchanged."""
+        if not self.kept_in(text) or self.output.entry is None:
+            return False
+        behind = text[len(self.head) :]
+        places = [found.end() for found in WORD.finditer(behind)][: len(self.output.words)]
+        stretch = behind[: places[-1]] if places else ""
+        return all(stretch.count(end) <= self.output.text.count(end) for end in ends)
+
 
 @dataclass
 class Step:
@@ -52,6 +63,8 @@ class Step:
     """All turns of the session so far, oldest first."""
     plain: list[int]
     """The ids of the text as the tokenizer gives them."""
+    ends: tuple[str, ...]
+    """Texts of the tokens that end a turn."""
 
     @property
     def kept(self) -> bool:
@@ -81,7 +94,6 @@ class Walk:
 
     def __post_init__(self) -> None:
         ledger = open_ledger(self.setup, entry_bytes=ROOM, prompt_bytes=ROOM)
-        assert ledger is not None
         self.ledger = ledger
 
     def __iter__(self) -> Iterator[Step]:
@@ -92,7 +104,7 @@ class Walk:
             prompts = [self._prompt(client, dialogue) for client in self.clients]
             if before:
                 plain = [*self.setup.encoder.encode(prompts[0].text)]
-                yield Step(prompts[0], prompts[1:], list(before), plain)
+                yield Step(prompts[0], prompts[1:], list(before), plain, self.ledger.model.ends)
             output = self._answer(model, prompts[0])
             before.append(Before(prompts[0], output))
             if output.entry is not None and not (self.lossy and self.choose.below(3) == 0):

@@ -10,16 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from services import __version__
-from services.runtime.config import (
-    STAGES,
-    BusConfig,
-    Config,
-    FrontendConfig,
-    ParserConfig,
-    PreprocessorConfig,
-    UpConfig,
-    WorkerConfig,
-)
+from services.runtime import config
+from services.runtime.config import STAGES
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import nearest
 
@@ -40,15 +32,17 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "parse": ("services.cli.parse:parse", "turn model output on stdin into events"),
     "key": ("services.cli.make_key:make", "make an API key, and put its hash into the key file"),
     "secrets": ("services.cli.make_secrets:make", "make the passwords and keys of a deployment"),
+    "buckets": ("services.cli.make_buckets:make", "create the buckets that services share on the bus"),
     "demo-model": ("services.cli.demo.model:make", "make the demo model's directory"),
 }
-_SERVICES = (FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
-SETTINGS: Mapping[str, Sequence[type[Config]]] = {
-    "up": (UpConfig, *_SERVICES),
-    "tap": (BusConfig,),
-    "trajectories": (BusConfig,),
-    "doctor": (BusConfig, *_SERVICES),
-    "config": (*STAGES.values(), UpConfig),
+_SERVICES = (config.FrontendConfig, config.WorkerConfig, config.PreprocessorConfig, config.ParserConfig)
+SETTINGS: Mapping[str, Sequence[type[config.Config]]] = {
+    "up": (config.UpConfig, *_SERVICES),
+    "buckets": (config.BusConfig, config.BucketsConfig),
+    "tap": (config.BusConfig,),
+    "trajectories": (config.BusConfig,),
+    "doctor": (config.BusConfig, *_SERVICES),
+    "config": (*STAGES.values(), config.UpConfig),
     "health": tuple(STAGES.values()),
 }
 """The settings that a command reads: each is a flag."""

@@ -28,7 +28,7 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
     key = PREFIX + secrets.token_urlsafe(32)
     line = " ".join([f"{name}:{hashlib.sha256(key.encode()).hexdigest()}", *option])
     try:
-        before = _text(file)
+        before = file.read_text(encoding="utf-8") + "\n" if file and file.exists() else ""
         parse_keys(before + line, "the key", Limits())
         if file:
             _append(file, line)
@@ -42,13 +42,6 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
     print("the key, which is stored nowhere:", file=sys.stderr)
     print(key)
     return 0
-
-
-def _text(path: Path | None) -> str:
-    """The file's text, for checking it with another line."""
-    if path is None or not path.exists():
-        return ""
-    return path.read_text(encoding="utf-8") + "\n"
 
 
 def _append(path: Path, line: str) -> None:

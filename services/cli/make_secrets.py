@@ -1,19 +1,22 @@
 """`turnwire secrets DIR`: makes the secrets of a deployment, in a directory for each service."""
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 from services.cli.files import replace_file
 from services.runtime.config import STAGES
 
-USERS = (*STAGES, "tap")
+USERS = (*STAGES, "setup", "tap")
 
 
 def make(directory: Path, /) -> int:
     """Makes every secret of a deployment once, each service's own in a directory of its own.
 
     - `SERVICE/nats.password`: the password of a service's user on the bus (TURNWIRE_NATS_PASSWORD_FILE).
-    - `tap/nats.password`: the same for `turnwire tap`.
+    - `tap/nats.password`, `setup/nats.password`: the same for `turnwire tap` and `turnwire buckets`.
+    - `SERVICE/heartbeat.key`: the key that authenticates heartbeats (TURNWIRE_HEARTBEAT_KEY_FILE), the same file for
+      all services.
     - `preprocessor/seal.key`: the key that seals reasoning (TURNWIRE_SEAL_KEY_FILE). The same file is in `parser` and
       in `frontend`, where it seals the summaries of compaction.
     - `nats/passwords.conf`: included by `deploy/nats/nats.conf`.
@@ -33,11 +36,17 @@ def make_secrets(directory: Path) -> None:
     for user in (*USERS, "nats"):
         (directory / user).mkdir(parents=True, exist_ok=True, mode=0o700)
     passwords = {user: keep(directory / user / "nats.password", secrets.token_hex(24)) for user in USERS}
-    seal = keep(directory / "preprocessor" / "seal.key", secrets.token_hex(32))
-    for user in ("parser", "frontend"):
-        replace_file(directory / user / "seal.key", seal.encode())
+    _share(directory, "seal.key", ("preprocessor", "parser", "frontend"))
+    _share(directory, "heartbeat.key", tuple(STAGES))
     lines = [f'{user.upper()}_PASSWORD: "{password.strip()}"\n' for user, password in passwords.items()]
     replace_file(directory / "nats" / "passwords.conf", "".join(lines).encode())
+
+
+def _share(directory: Path, name: str, users: Sequence[str]) -> None:
+    """Makes a key that several users have; the first one's file decides."""
+    key = keep(directory / users[0] / name, secrets.token_hex(32))
+    for user in users[1:]:
+        replace_file(directory / user / name, key.encode())
 
 
 def keep(path: Path, fresh: str) -> str:

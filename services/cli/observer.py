@@ -1,21 +1,35 @@
-"""Connects commands that only listen to the bus, as its user `tap`."""
+"""Connects commands to the bus: as its user `tap`, which only listens, unless they name another."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal
 
-from services.runtime.bus import Bus
+from services.runtime.bus import Bus, Message
 from services.runtime.config import BusConfig, ServiceConfig
+from services.runtime.config.loader import mask_passwords
 from services.runtime.telemetry import open_log
+
+TICK_S = 1.0
 
 
 @asynccontextmanager
-async def observing(config: BusConfig, name: str, on_fatal: Callable[[str], None]) -> AsyncIterator[Bus]:
+async def observing(
+    config: BusConfig,
+    name: str,
+    on_fatal: Callable[[str], None] = lambda _reason: None,
+    *,
+    user: str = "tap",
+    log_level: Literal["warning", "error"] = "warning",
+) -> AsyncIterator[Bus]:
     """A connection that is closed at the end. Raises TurnwireError, OSError or ValueError if there is no bus."""
-    log = open_log(ServiceConfig(log_level="warning"))
+    log = open_log(ServiceConfig(log_level=log_level))
     bus = Bus(
         config,
         name=f"turnwire/{name}",
-        inbox_prefix="_INBOX_tap",
+        inbox_prefix=f"_INBOX_{user}",
         log=log,
         on_fatal=on_fatal,
         on_reconnect=lambda: None,
@@ -25,3 +39,40 @@ async def observing(config: BusConfig, name: str, on_fatal: Callable[[str], None
         yield bus
     finally:
         await bus.close()
+
+
+async def follow(
+    config: BusConfig,
+    name: str,
+    patterns: Sequence[str],
+    take: Callable[[Message], None],
+    tick: Callable[[], None] = lambda: None,
+) -> int:
+    """Passes messages to `take` until a signal or the end of stdout's reader (status 0), or the loss of the bus (1).
+
+    `tick` is called every second. Raises as `observing`.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(status: int) -> None:
+        if not ended.done():
+            ended.set_result(status)
+
+    def received(message: Message) -> None:
+        try:
+            take(message)
+        except (BrokenPipeError, SystemExit):  # rich turns the first into the second
+            end(0)
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, end, 0)
+    async with observing(config, name, on_fatal=lambda _reason: end(1)) as bus:
+        for subject in patterns:
+            await bus.subscribe(subject, received)
+        await bus.flush()  # from now on every message arrives
+        print(f"listening on {', '.join(patterns)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
+        while not ended.done():
+            await asyncio.wait([ended], timeout=TICK_S)
+            tick()
+    return ended.result()

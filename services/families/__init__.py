@@ -16,10 +16,8 @@ true; the work is linear in the text; no model output raises.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from schemas.conversation import ToolSpec
-from schemas.events import BlockEvent
 from services.families.coercion import Tools
 from services.families.family import Family
 from services.families.grammar.scanner import BlockWriter, Scanner
@@ -28,7 +26,6 @@ from services.families.pairing import UnknownFamily
 from services.families.registry import families, family, reasoning_family
 
 __all__ = [
-    "BlockTrace",
     "Family",
     "TurnParser",
     "UnknownFamily",
@@ -39,24 +36,6 @@ __all__ = [
 ]
 
 
-class BlockTrace(Protocol):
-    """Matches the text of blocks with the tokens that it came from; see `services.parser.trace`."""
-
-    @property
-    def scanner(self) -> Scanner:
-        """The parser's input."""
-        ...
-
-    @property
-    def blocks(self) -> BlockWriter:
-        """The parser's output."""
-        ...
-
-    def match(self, events: Sequence[BlockEvent]) -> object:
-        """Takes the events that the parser returned for the last text; none for a prefix."""
-        ...
-
-
 def open_parser(
     family: str,
     *,
@@ -64,7 +43,8 @@ def open_parser(
     in_reasoning: bool = False,
     prefix: str = "",
     calls_as_text: bool = False,
-    trace: BlockTrace | None = None,
+    scanner: Scanner | None = None,
+    blocks: BlockWriter | None = None,
 ) -> TurnParser:
     """A parser for one generation.
 
@@ -73,21 +53,17 @@ def open_parser(
         tools: the tools of the request. Their schemas give the types of arguments that a format writes as bare text.
             Without tools call markers are text.
         in_reasoning: the prompt ends inside reasoning.
-        prefix: the beginning of the turn if it is part of the prompt (a forced call, say). Only a call that it opens
+        prefix: the beginning of the turn if it is part of the prompt, as in a forced call. Only a call that it opens
             is among the events.
         calls_as_text: call markers are text although there are tools.
-        trace: records where the text of blocks came from.
+        scanner: the parser's input and `blocks` its output, for a caller that traces the text of blocks to its tokens.
 
     Raises:
         UnknownFamily: no family has this name, or the two of a pair do not fit.
     """
     found = _family(family)
-    scanner, blocks = (trace.scanner, trace.blocks) if trace is not None else (None, None)
     turn = TurnState(Tools(tools), in_reasoning, bool(tools) and not calls_as_text, scanner, blocks)
-    parser = TurnParser(found.grammar, turn, prefix)
-    if trace is not None:
-        trace.match([])
-    return parser
+    return TurnParser(found.grammar, turn, prefix)
 
 
 _family = family

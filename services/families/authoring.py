@@ -17,7 +17,6 @@ from services.families.readers.pythonic import Pythonic, python_style
 from services.families.writing import Style, Tags
 
 __all__ = [
-    "BARE_THINK",
     "CHATML_STOPS",
     "DEEPSEEK_STOPS",
     "FRAMED_THINK",
@@ -61,7 +60,6 @@ GLM_STOPS = ("<|observation|>", "<|user|>", "<|endoftext|>")
 THINK = ("<think>", "</think>")
 FRAMED_THINK = "<think>\n{text}\n</think>\n\n"
 SECTIONS = ("tool_calls", "function_calls", "calls", "toolcalls", "tool")
-BARE_THINK = "<think>{text}</think>"
 
 
 def function_tags(

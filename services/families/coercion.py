@@ -94,9 +94,9 @@ def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[
     if isinstance(declared, list):
         return frozenset(t for t in declared if isinstance(t, str)) or STRING
     if "const" in schema:
-        return frozenset({_type_name(schema["const"])})
+        return frozenset({json_type(schema["const"])})
     if isinstance(schema.get("enum"), list):
-        return frozenset(map(_type_name, schema["enum"])) or STRING
+        return frozenset(map(json_type, schema["enum"])) or STRING
     for union in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(union)
         if isinstance(branches, list) and branches and depth < _MAX_DEPTH:
@@ -106,7 +106,8 @@ def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[
     return frozenset({"array"}) if "items" in schema else CONTAINERS
 
 
-def _type_name(value: Any) -> str:
+def json_type(value: Any) -> str:
+    """The JSON type of a value."""
     names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
     return names.get(type(value), "null")
 

@@ -40,6 +40,8 @@ class Family:
             if self.think is None and self.grammar.think:
                 object.__setattr__(self, "think", self.grammar.think[0])
             object.__setattr__(self, "stops", self.stops or self.grammar.stops)
+        if self.think is not None and not self.style.reasoning:
+            object.__setattr__(self, "style", replace(self.style, reasoning="{text}".join(self.think)))
 
     def variant(self, name: str, models: str, **changes: Any) -> "Family":
         """A family that differs from this one by `changes`. Other names and model types are not inherited; `think` and
@@ -47,11 +49,6 @@ class Family:
         own = {"tool_parsers": (), "reasoning_parsers": (), "model_types": ()}
         derived = {"think": None, "stops": ()} if isinstance(changes.get("grammar"), Markup) else {}
         return replace(self, name=name, models=models, **{**own, **derived, **changes})
-
-    @property
-    def aliases(self) -> tuple[str, ...]:
-        """All names but its own."""
-        return tuple(dict.fromkeys(n for n in (*self.tool_parsers, *self.reasoning_parsers) if n != self.name))
 
     def opens_reasoning(self, prompt_tail: str) -> bool:
         """Whether a prompt that ends in `prompt_tail` leaves reasoning open."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from json import dumps
 from typing import Any, Final
 
+from services.families.coercion import json_type
+
 NAME: Final = "{name}"
 ARGUMENTS: Final = "{arguments}"
 
@@ -32,18 +34,13 @@ class Tags:
     def _tag(self, key: str, value: Any) -> str:
         front, _, back = self.template.partition("{value}")
         front = front.replace("{key}", key).replace("{string}", "true" if isinstance(value, str) else "false")
-        return front.replace("{type}", _type(value)) + as_text(value) + back
-
-
-def _type(value: Any) -> str:
-    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return names.get(type(value), "null")
+        return front.replace("{type}", json_type(value).replace("integer", "number")) + as_text(value) + back
 
 
 @dataclass(frozen=True)
 class Style:
     """The written form: `call` with `{name}` and `{arguments}`, `reasoning` and `text` with `{text}`; `joint` is
-    between any two of them."""
+    between any two of them. Without `reasoning` a `Family` writes `{text}` between its tags."""
 
     call: str = ""
     arguments: Callable[[Mapping[str, Any]], str] = as_json

@@ -16,13 +16,16 @@ from services.frontend.apis.models.api import API as MODELS
 from services.frontend.apis.responses.api import API as RESPONSES
 from services.frontend.apis.responses.store.shared import Sharing
 from services.frontend.apis.tokens.api import API as TOKENS
+from services.frontend.hosted.gateway import HostedGateway, HostedLimits
+from services.frontend.hosted.provider import provider_of
 from services.frontend.http.auth import Callers
-from services.frontend.http.cors import Cors
+from services.frontend.http.cors import AllowedHosts, Cors
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import MiddlewareSettings, add_headers, request_middleware
 from services.frontend.http.mount import Api, Mount
-from services.frontend.http.server import HttpRunner, ServerLog
+from services.frontend.http.server import ConnectionLimits, HttpRunner, ServerLog
+from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.pipeline.checked_gateway import CheckedGateway
 from services.frontend.pipeline.conversation_limits import ConversationLimits
 from services.frontend.pipeline.interfaces import TurnGateway
@@ -32,10 +35,10 @@ from services.runtime.config import FrontendConfig
 
 APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS, HEALTH)
 """All that a frontend serves."""
-MAX_HEADER_BYTES = 64 * 1024
-"""Agents send their state in headers; aiohttp's own limit is 8 KiB."""
 CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
 """The keys of the application, and the requests that each has open."""
+HOSTED: web.AppKey[HostedGateway] = web.AppKey("hosted", HostedGateway)
+"""Set where hosted tools are served."""
 
 
 def make_app(
@@ -58,6 +61,7 @@ def make_app(
         shared=SHARED,
         callers=callers,
         cors=Cors(config.cors_origins, guarded=not callers.open_to_all),
+        hosts=AllowedHosts.of(config.allowed_hosts, config.host, guarded=not callers.open_to_all),
         needs_certificate=config.tls_client_ca_file is not None,
         body_timeout_s=config.body_timeout_s,
     )
@@ -65,10 +69,22 @@ def make_app(
     app[CALLERS] = callers
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
-        app.cleanup_ctx.append(FileWatch([config.api_keys_file], callers.reload, log).context)
-    gateway = CheckedGateway(
-        gateway, ConversationLimits(config.max_messages, config.max_tools, config.max_media, config.max_nesting)
+        app.cleanup_ctx.append(FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context)
+    if config.web_provider is not None:
+        bounds = HostedLimits(
+            rounds=config.web_max_rounds,
+            calls=config.web_max_calls,
+            timeout_s=config.web_timeout_s,
+            max_chars=config.web_max_chars,
+            allow_private=config.web_allow_private,
+        )
+        gateway = app[HOSTED] = HostedGateway(gateway, provider_of(config), bounds, log)
+        app.cleanup_ctx.append(app[HOSTED].context)
+    conversation_limits = ConversationLimits(
+        config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
+    pdfs = PdfReader(log, config.pdf_max_pages)
+    gateway = CheckedGateway(gateway, conversation_limits, pdfs, notices=config.media_notice)
     enabled = tuple(api for api in apis if api.enabled(config))
     server = TurnServer(gateway, config, FrontendMetrics(registry), log)
     mount = Mount(app, config, gateway, server, registry, log, enabled, sharing)
@@ -77,20 +93,17 @@ def make_app(
     return app
 
 
-def make_runner(app: web.Application, *, head_timeout_s: float = 30.0, **options: Any) -> web.AppRunner:
-    """The runner of the application: a handler is cancelled when its client disconnects, and a connection is closed
-    after `head_timeout_s` without a request.
+def make_runner(app: web.Application, config: FrontendConfig, **options: Any) -> web.AppRunner:
+    """The runner of the application: a handler is cancelled when its client disconnects.
 
     `auto_decompress`: `bodies.read_body` decodes bodies, within the limit. Further `options` are `AppRunner`'s.
     """
     return HttpRunner(
         app,
-        head_timeout_s=head_timeout_s,
+        limits=ConnectionLimits(config.head_timeout_s, config.max_connections_per_address),
         shape=union_reply,
         auto_decompress=False,
         access_log=None,
         logger=ServerLog(),
-        max_line_size=MAX_HEADER_BYTES,
-        max_field_size=MAX_HEADER_BYTES,
         **options,
     )

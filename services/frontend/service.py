@@ -7,15 +7,15 @@ from aiohttp import web
 
 from schemas import subjects
 from schemas.control import Load, ResponseNotice
-from schemas.errors import Invalid
 from services.frontend.apis.responses.server import RESPONSES
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
-from services.frontend.app import make_app, make_runner
+from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.pipeline.bus_gateway import BusGateway
 from services.runtime.config import FrontendConfig
-from services.runtime.kv import open_bucket
+from services.runtime.config.loader import ConfigError
+from services.runtime.kv import Bucket
 from services.runtime.memory import freeze_gc_and_trim_heap
 from services.runtime.process import Process
 
@@ -28,6 +28,7 @@ async def run(config: FrontendConfig) -> None:
     """Serves HTTP until `Process.stop`, then lets open turns end.
 
     Raises:
+        ConfigError: a file that the configuration names cannot be used.
         OSError: the port is taken.
         TurnwireError: no bus.
         EngineFailed: the bus was lost for good.
@@ -35,23 +36,23 @@ async def run(config: FrontendConfig) -> None:
     process = Process("frontend", config)
     gateway = BusGateway(process, config)
     process.load = lambda: Load(running=gateway.running)
+    try:
+        app = make_app(config, gateway, process.metrics, process.log, sharing=_sharing(process, config))
+        tls = Tls.of(config)
+    except (ValueError, OSError) as error:
+        raise ConfigError([str(error)]) from error
     await process.connect()
     await gateway.start()
-    sharing = await _sharing(process, config)
-    try:
-        app = make_app(config, gateway, process.metrics, process.log, sharing=sharing)
-        tls = Tls.of(config)
-    except ValueError as error:
-        raise Invalid(str(error)) from error
     responses = app[RESPONSES]
     await process.subscribe(subjects.responses(), lambda message: responses.apply_notice(_notice.decode(message.data)))
     if tls is not None:
         process.spawn(FileWatch(tls.files, tls.reload, process.log).run(), "watch certificates")
-    runner = make_runner(app, head_timeout_s=config.head_timeout_s, shutdown_timeout=LAST_BYTES_S)
+    runner = make_runner(app, config, shutdown_timeout=LAST_BYTES_S)
     await runner.setup()
     context = tls.context if tls is not None else None
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, ssl_context=context)
     try:
+        await process.announce()  # a client's first request must find the models
         await site.start()
         process.log.info(
             "frontend.listening",
@@ -62,7 +63,9 @@ async def run(config: FrontendConfig) -> None:
 
         async def drain() -> None:
             await site.stop()
-            await asyncio.gather(gateway.drain(), responses.drain())
+            hosted = app.get(HOSTED)
+            turns = gateway.drain() if hosted is None else hosted.drain(gateway.drain)
+            await asyncio.gather(turns, responses.drain())
             await asyncio.sleep(0)  # lets the handlers of the last turns continue
 
         freeze_gc_and_trim_heap()
@@ -71,15 +74,12 @@ async def run(config: FrontendConfig) -> None:
         await runner.cleanup()
 
 
-async def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
-    """Opens what stored Responses are shared by; None where they are not shared, or there is no bucket."""
+def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
+    """Opens what stored Responses are shared by; None where they are not shared."""
     if config.response_store != "shared":
         return None
-    bucket = await open_bucket(process.bus, bucket_config(config), process.log)
-    if bucket is None:
-        return None
     return Sharing(
-        bucket=bucket,
+        bucket=Bucket(process.bus, bucket_config(config), process.log),
         id=process.id,
         alive=lambda id: process.registry.get("frontend", id) is not None,
         publish_notice=lambda notice: process.publish(subjects.responses(), notice),

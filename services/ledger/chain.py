@@ -6,19 +6,20 @@ the prompt's text, which is compared before anything of an entry is used.
 """
 
 import hashlib
-import threading
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 
-from cachetools import LRUCache
+import msgspec
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, Turn
+from schemas.conversation import Call, Conversation, Media, Part, Result, Text, ToolReference, Turn
 from services.ledger.evidence import Evidence, evidence_of
 from services.ledger.keys import add, chain, key_arguments, turn_key
+from services.runtime.branch_cache import BranchCache
+from services.templates.messages import leading_instructions
+from services.templates.tools import tool_name
 
-BRANCHES = 8
-"""Conversations with the same beginning that the cache keeps side by side."""
+_encode = msgspec.json.Encoder().encode
 
 
 class Link(Struct, frozen=True):
@@ -56,12 +57,12 @@ def chain_of(conversation: Conversation, scope: bytes, known: Chain | None = Non
 
     `known`: the chain of a conversation that is equal up to the end of that chain's last link.
     """
-    calls = _CallNumbers(known)
+    numbers, count = (dict(known.calls), known.count) if known is not None else ({}, 0)
     if known is not None and known.links:
         links, at = list(known.links), known.links[-1].end
         hasher = chain(links[-1].key)
     else:
-        texts, at = _leading(conversation)
+        texts, at = leading_instructions(conversation)
         links, hasher = list[Link](), chain(scope)
         add(hasher, "instructions", "\n".join(texts))
     for assistant, group in groupby(conversation.turns[at:], key=lambda turn: turn.role == "assistant"):
@@ -70,30 +71,28 @@ def chain_of(conversation: Conversation, scope: bytes, known: Chain | None = Non
         if assistant:
             state = hasher.digest()
             parts = [part for turn in turns for part in turn.parts]
-            calls.take(parts)
+            for part in parts:
+                if isinstance(part, Call):
+                    numbers[part.call_id] = count
+                    count += 1
             key = turn_key(state, *text_and_calls(parts))
             links.append(Link(at, end, key, state, evidence_of(turns)))
             hasher = chain(key)
         else:
-            _add_between(hasher, turns, calls)
+            _add_between(hasher, turns, numbers)
         at = end
-    return Chain(links, hasher.digest(), calls.numbers, calls.count)
+    return Chain(links, hasher.digest(), numbers, count)
 
 
 def text_and_calls(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
     """All text of an assistant's turn, and its calls as rendered names and `key_arguments`."""
     texts = [part.text for part in parts if isinstance(part, Text)]
     calls = [
-        (rendered_name(part), key_arguments(part.arguments, freeform=part.kind == "custom"))
+        (tool_name(part.name, part.namespace), key_arguments(part.arguments, freeform=part.kind == "custom"))
         for part in parts
         if isinstance(part, Call)
     ]
     return "".join(texts), calls
-
-
-def rendered_name(call: Call) -> str:
-    """The tool's name as the model sees it."""
-    return f"{call.namespace}__{call.name}" if call.namespace else call.name
 
 
 class ChainCache:
@@ -104,36 +103,23 @@ class ChainCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` bounds the text of the conversations that are kept, about."""
-        self._cached: LRUCache[Hashable, list[_CachedChain]] = LRUCache(
-            max_bytes, getsizeof=lambda branches: sum(one.size for one in branches)
-        )
-        self._lock = threading.Lock()
+        """`max_bytes` bounds the conversations that are kept, about as JSON."""
+        self._known: BranchCache[_CachedChain] = BranchCache(max_bytes, lambda one: one.size)
 
     @property
-    def size(self) -> float:
+    def size(self) -> int:
         """Bytes held, about."""
-        return self._cached.currsize
+        return self._known.size
 
     def chain_of(self, conversation: Conversation, scope: bytes) -> Chain:
         """The chain of a conversation."""
-        beginning = (scope, _beginning(conversation))
-        with self._lock:
-            branches = list(self._cached.get(beginning, ()))
-        branches.sort(key=lambda cached: len(cached.turns), reverse=True)
-        known = next((one for one in branches if one.is_prefix_of(conversation)), None)
+        beginning = scope, beginning_of(conversation)
+        longest_first = sorted(self._known.get(beginning), key=lambda one: len(one.turns), reverse=True)
+        known = next((one for one in longest_first if one.is_prefix_of(conversation)), None)
         made = chain_of(conversation, scope, known.chain if known is not None else None)
         if made.links and (known is None or len(made.links) > len(known.chain.links)):
-            self._keep(beginning, _CachedChain.of(conversation, made, known), known)
+            self._known.put(beginning, _CachedChain.of(conversation, made, known), instead_of=known)
         return made
-
-    def _keep(self, beginning: Hashable, fresh: "_CachedChain", former: "_CachedChain | None") -> None:
-        with self._lock:
-            branches = [one for one in self._cached.pop(beginning, ()) if one is not former]
-            kept = [fresh, *branches][:BRANCHES]
-            while sum(one.size for one in kept) > self._cached.maxsize:
-                kept.pop()
-            self._cached[beginning] = kept
 
 
 class _CachedChain(Struct, frozen=True, eq=False):
@@ -147,10 +133,9 @@ class _CachedChain(Struct, frozen=True, eq=False):
     def of(cls, conversation: Conversation, chain: Chain, former: "_CachedChain | None") -> "_CachedChain":
         turns = conversation.turns[: chain.links[-1].end]
         if former is None:
-            size = _size(turns) + sum(len(text.text) for text in conversation.system)
-            return cls(conversation.system, turns, chain, size)
+            return cls(conversation.system, turns, chain, len(_encode((conversation.system, turns))))
         more = turns[len(former.turns) :]
-        return cls(former.system, former.turns + more, chain, former.size + _size(more))
+        return cls(former.system, former.turns + more, chain, former.size + len(_encode(more)))
 
     def is_prefix_of(self, conversation: Conversation) -> bool:
         turns, end = conversation.turns, len(self.turns)
@@ -158,39 +143,10 @@ class _CachedChain(Struct, frozen=True, eq=False):
         return not touches and turns[:end] == self.turns and self.system == conversation.system
 
 
-class _CallNumbers:
-    """Numbers calls: ids are the server's own, and some clients change their spelling."""
-
-    def __init__(self, known: Chain | None = None) -> None:
-        self.numbers = dict(known.calls) if known is not None else {}
-        self.count = known.count if known is not None else 0
-
-    def take(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            if isinstance(part, Call):
-                self.numbers[part.call_id] = self.count
-                self.count += 1
-
-    def of(self, call_id: str) -> int:
-        """-1 for a result without a call."""
-        return self.numbers.get(call_id, -1)
-
-
-def _leading(conversation: Conversation) -> tuple[list[str], int]:
-    """The instructions before anything else, whichever field they came in, and the index of the first other turn."""
-    texts = [text.text for text in conversation.system]
-    start = 0
-    for turn in conversation.turns:
-        if turn.role not in ("system", "developer"):
-            break
-        texts += [part.text for part in turn.parts if isinstance(part, Text)]
-        start += 1
-    return texts, start
-
-
-def _add_between(hasher: "hashlib.blake2b", turns: Sequence[Turn], calls: _CallNumbers) -> None:
+def _add_between(hasher: "hashlib.blake2b", turns: Sequence[Turn], numbers: Mapping[str, int]) -> None:
     """Hashes what stands between two turns of the model. A string equals its single text block; adjacent results are
-    equal in one turn or several, and in any order."""
+    equal in one turn or several, and in any order. Calls are numbered, since some clients change the spelling of ids; a
+    result without a call has the number -1."""
     results: list[tuple[int, Result]] = []
 
     def flush() -> None:
@@ -200,7 +156,7 @@ def _add_between(hasher: "hashlib.blake2b", turns: Sequence[Turn], calls: _CallN
         results.clear()
 
     for turn in turns:
-        results += [(calls.of(part.call_id), part) for part in turn.parts if isinstance(part, Result)]
+        results += [(numbers.get(part.call_id, -1), part) for part in turn.parts if isinstance(part, Result)]
         texts = [_text(part) for part in turn.parts if isinstance(part, Text | Media)]
         if texts:
             flush()
@@ -216,25 +172,9 @@ def _text(part: Text | Media | ToolReference) -> str:
     return "\x00".join(("", part.kind, part.media_type, str(part.size_bytes), part.url or "", part.title or ""))
 
 
-def _beginning(conversation: Conversation) -> Hashable:
-    """What conversations that extend each other have in common, found quickly."""
-    turns = conversation.turns
+def beginning_of(conversation: Conversation) -> Hashable:
+    """What conversations that extend each other have in common, found in constant time."""
+    client, turns = conversation.client, conversation.turns
     first = turns[0].parts[0] if turns and turns[0].parts else None
     text = first.text if isinstance(first, Text) else ""
-    return conversation.client.session, len(conversation.system), len(text), text[:400]
-
-
-def _size(turns: Iterable[Turn]) -> int:
-    return sum(300 + sum(map(_part_size, turn.parts)) for turn in turns)
-
-
-def _part_size(part: Text | Media | Reasoning | Call | Result | ToolReference) -> int:
-    if isinstance(part, Result):
-        return 200 + sum(map(_part_size, part.parts))
-    if isinstance(part, Text):
-        return 100 + len(part.text)
-    if isinstance(part, Call):
-        return 300 + len(part.arguments)
-    if isinstance(part, Reasoning):
-        return 200 + len(part.text or "") + len(part.seal or "")
-    return 300
+    return client.tenant, client.session, len(conversation.system), len(conversation.tools), len(text), text[:400]

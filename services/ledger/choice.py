@@ -11,22 +11,20 @@ client did not send, if the client's session is another, or if there may be sibl
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Turn
 from schemas.ledger import LedgerEntry
 from services.ledger.chain import Link
 from services.ledger.evidence import session_digest
-from services.ledger.store import EntryStore, StoredEntry
+from services.ledger.store import Doubt, EntryStore, Past, StoredEntry
 from services.templates.messages import Unseal
 
 MAX_COMPARED = 256
 """Siblings that are compared where no id or seal names one. Of more, none is chosen."""
 
-Doubt: TypeAlias = Literal["unknown", "client", "ambiguous"]
-"""Why no entry was chosen: there is none; the client sent back something else; several fit."""
-Accept: TypeAlias = Callable[[int, StoredEntry], bool]
-"""Whether the turn with this number is the entry's, now that both are compared part by part."""
+Restore: TypeAlias = Callable[[int, StoredEntry], list[Turn] | None]
+"""The turn with this number as the model wrote it, if both, compared part by part, are the same; else None."""
 
 
 class Choice:
@@ -39,16 +37,19 @@ class Choice:
         conversation: Conversation,
         links: Sequence[Link],
         unseal: Unseal | None,
-        accept: Accept,
+        restore: Restore,
     ) -> None:
         self.chosen: list[list[StoredEntry]] = [[] for _ in links]
+        self.restored: dict[int, list[Turn]] = {}
+        """Turns as the model wrote them, by number."""
         self.doubts: list[Doubt] = ["unknown"] * len(links)
         self.missing: list[bytes] = []
         """Keys of which the store may lack the entry that decides, oldest first."""
         self._store = store
         self._links = links
         self._unseal = unseal
-        self._accept = accept
+        self._restore = restore
+        self._drops = conversation.thinking.history == "drop"
         self._session = session_digest(conversation.client.session)
         self._numbers = {link.key: number for number, link in enumerate(links)}
         self._choose()
@@ -66,22 +67,57 @@ class Choice:
                 self._miss(number)
                 number -= 1
 
-    def _follow(self, number: int, stored: StoredEntry) -> int:
+    def _accept(self, number: int, stored: StoredEntry) -> bool:
+        turns = self._restore(number, stored)
+        if turns is not None:
+            self.restored[number] = turns
+        return turns is not None
+
+    def _follow(self, first: int, newest: StoredEntry) -> int:
         """Takes the entries that an entry names. Returns the number of the turn from which on nothing is decided; -1
         where every turn is."""
-        while (context := stored.entry.context).previous:
+        number, stored, past = first, newest, self._past(first, newest)
+        while past is None and (context := stored.entry.context).previous:
             number, before = self._numbers.get(context.previous_key, -1), self._store.get(context.previous)
             if number < 0:
-                return -1
+                break
             if before is None:
                 self._miss(number)
                 return number - 1
+            past = self._past(number, before)
             if self._accept(number, before):
                 self.chosen[number] = [before]
             else:
                 self.doubts[number] = "client"
             stored = before
+        if past is not None:
+            self.chosen[:number], self.doubts[:number] = past.chosen, past.doubts
+            self.restored |= past.restored
+            self._store.use(one.entry.mac for chosen in past.chosen for one in chosen)
+        self._keep_past(first, newest)
+        if stored is not newest:
+            stored.past = None
         return -1
+
+    def _past(self, number: int, stored: StoredEntry) -> Past | None:
+        """The turns before this one, as they were chosen for an earlier request with the same turns."""
+        past = stored.past
+        if past is None or past.link is not self._links[number]:
+            return None
+        return past if past.unseal == self._unseal and past.drops == self._drops else None
+
+    def _keep_past(self, number: int, stored: StoredEntry) -> None:
+        if self._past(number, stored) is None:
+            restored = {earlier: turns for earlier, turns in self.restored.items() if earlier < number}
+            stored.past = Past(
+                self._links[number],
+                self._unseal,
+                self._drops,
+                self.chosen[:number],
+                self.doubts[:number],
+                restored,
+                self._lineage(number, stored),
+            )
 
     def _decide(self, number: int) -> list[StoredEntry]:
         """The entries that are this turn; several differ in nothing but the prompt before them."""
@@ -133,6 +169,8 @@ class Choice:
     def _lineage(self, number: int, stored: StoredEntry) -> bool | None:
         """Whether the earlier turns of an entry's session are this conversation's; None where nothing shows it."""
         while (context := stored.entry.context).previous:
+            if (past := self._past(number, stored)) is not None:
+                return past.lineage
             number, before = self._numbers.get(context.previous_key, -1), self._store.get(context.previous)
             if before is None or number < 0:
                 return None

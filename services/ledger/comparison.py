@@ -103,17 +103,10 @@ class TurnReader:
     def is_kept(self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode) -> bool:
         """Whether the stretch of text that a template renders for a turn parses to that turn, with or without the
         control tokens that a parser does not get. The stretch begins where the prompt's turn opening began."""
-        hidden = self._hidden_text
-        for form in (stretch, self._with_readable_calls(turn, stretch)):
-            if form is None:
-                continue
-            if self._parses_to(turn, form, opening, tools, mode):
-                return True
-            if hidden is None or hidden.search(form) is None:
-                continue
-            if self._parses_to(turn, hidden.sub("", form), hidden.sub("", opening), tools, mode):
-                return True
-        return False
+        if self._is_read_as(turn, stretch, opening, tools, mode):
+            return True
+        readable = self._with_readable_calls(turn, stretch)
+        return readable is not None and self._is_read_as(turn, readable, opening, tools, mode)
 
     def missing_end(
         self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
@@ -168,6 +161,16 @@ class TurnReader:
         return open_parser(
             self._family.name, tools=tools, in_reasoning=in_reasoning, prefix=prefix, calls_as_text=as_text
         )
+
+    def _is_read_as(
+        self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
+    ) -> bool:
+        if self._parses_to(turn, stretch, opening, tools, mode):
+            return True
+        hidden = self._hidden_text
+        if hidden is None or hidden.search(stretch) is None:
+            return False
+        return self._parses_to(turn, hidden.sub("", stretch), hidden.sub("", opening), tools, mode)
 
     def _parses_to(
         self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode

@@ -1,4 +1,4 @@
-"""Tells turns with the same visible history apart, by what their clients were given.
+"""Distinguishes turns with the same visible history by what their clients received.
 
 What a client sends back of a turn shows which turn it was: the ids of its calls and items and the seals of its
 reasoning, which are no other turn's, and the text of its reasoning. An entry has digests of all of them.

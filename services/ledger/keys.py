@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from services.templates.wording import read_arguments
+
 DIGEST_BYTES = 16
-_UNPARSED = "__unparsed"
 _CHANGES_DIRECTORY = re.compile(r"cd /\S+ && ")
 
 
@@ -76,15 +77,7 @@ def add(hasher: "hashlib.blake2b", kind: str, *texts: str) -> None:
 
 
 def _value(arguments: str, freeform: bool) -> dict[str, Any]:
-    value: Any = {}
-    if arguments.strip():
-        try:
-            value = json.loads(arguments, parse_int=_number, parse_float=_number, parse_constant=lambda name: None)
-        except (ValueError, RecursionError):
-            value = None
-    if freeform and not (isinstance(value, dict) and value.keys() == {"input"}):
-        value = {"input": arguments}
-    return value if isinstance(value, dict) else {_UNPARSED: arguments}
+    return read_arguments(arguments, freeform=freeform, number=_number, constant=lambda _: None)
 
 
 def _number(digits: str) -> float | None:

@@ -11,6 +11,7 @@ and compared with what its tokens parse to. From where that fails, the rendered 
 """
 
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ from services.ledger.store import EntryStore, OriginalTurn, PromptCache, Restore
 from services.templates.messages import Unseal
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.encoder import DIGEST_BYTES, Encoder, StablePrefix
-from services.tokenization.segments import TokenIds
+from services.tokenization.segments import TokenIds, common_prefix
 
 MAX_ENDS = 16
 """Places that are tried as the end of a turn's stretch: only a turn that quotes end tokens has more than one."""
@@ -149,7 +150,7 @@ class Ledger:
             if at < 0:
                 return
             at += len(last)
-            yield at + _common(blanks, text[at : at + len(blanks)])
+            yield at + len(common_prefix(blanks, text[at : at + len(blanks)]))
 
     def has_foreign_end(self, stretch: str, original: str) -> bool:
         """Whether a stretch holds an end token that neither the turn itself quotes nor more of the model's output
@@ -184,8 +185,7 @@ class Recall:
         self._unseal = unseal
         self._stable: StablePrefix | None = None
         self._with_reasoning = conversation.thinking.history != "drop"
-        self._restored: dict[int, list[Turn]] = {}
-        self._choice = Choice(ledger.entries, conversation, links.links, unseal, self._restores)
+        self._choice = Choice(ledger.entries, conversation, links.links, unseal, self._restored)
         open_ended = bool(links.links) and links.links[-1].end == len(conversation.turns)
         self._ended = len(links.links) - open_ended
         """How many of the model's turns have something behind them."""
@@ -201,7 +201,7 @@ class Recall:
         conversation, turns, at = self._conversation, list[Turn](), 0
         for number, link in enumerate(self._chain.links):
             turns += conversation.turns[at : link.first]
-            turns += self._restored.get(number) or conversation.turns[link.first : link.end]
+            turns += self._choice.restored.get(number) or conversation.turns[link.first : link.end]
             at = link.end
         turns += conversation.turns[at:]
         return replace(conversation, turns=turns)
@@ -261,43 +261,35 @@ class Recall:
         assert turn is not None  # an entry with the same tokens was read when it was chosen
         start, opening, mode = entry.context.head_chars, entry.context.opening, ParseMode.of(entry)
         size = max((len((part.text or "").strip()) for part in turn.parts if not isinstance(part, Call)), default=0)
-        for end in ledger.ends(text, start):
+        own_ends = ledger.own_ends(text, start, turn) if entry.closed else ()
+        for end in itertools.chain(ledger.ends(text, start), own_ends):
             if end - start < size:
                 continue
             stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
             if ledger.has_foreign_end(stretch, turn.text):
                 continue
-            if not reader.is_kept(turn, stretch, opening, self._tools, mode):
-                continue
-            missing = "" if entry.closed else reader.missing_end(turn, stretch, opening, self._tools, mode)
-            return None if missing is None else _Base(stored, end, entry.tail + missing)
-        for end in ledger.own_ends(text, start, turn) if entry.closed else ():
-            stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
-            if ledger.has_foreign_end(stretch, turn.text):
-                continue
             if reader.is_kept(turn, stretch, opening, self._tools, mode):
-                return _Base(stored, end, entry.tail)
+                missing = "" if entry.closed else reader.missing_end(turn, stretch, opening, self._tools, mode)
+                return None if missing is None else _Base(stored, end, entry.tail + missing)
         return None
 
-    def _restores(self, number: int, stored: StoredEntry) -> bool:
-        """Whether the client sent back the entry's turn unchanged, which is then restored."""
+    def _restored(self, number: int, stored: StoredEntry) -> list[Turn] | None:
+        """The turn as the model wrote it, if the client sent back the entry's turn unchanged."""
         turn, link = self._read(stored), self._chain.links[number]
         if turn is None:
-            return False
+            return None
         turns = self._conversation.turns[link.first : link.end]
         if stored.entry.context.begun:  # the client began this turn: its text is not all the model's
-            self._restored[number] = turns
-            return True
+            return turns
         known, wanted = stored.restored, self._with_reasoning
         if known is None or known.with_reasoning != wanted or known.unseal != self._unseal or known.sent != turns:
             sent = [part for turn in turns for part in turn.parts]
             parts = restored_parts(sent, turn, self._unseal, with_reasoning=wanted)
             if parts is None:
-                return False
+                return None
             restored = [Turn("assistant", parts, turns[0].name)]
             known = stored.restored = RestoredTurn(turns, restored, wanted, self._unseal)
-        self._restored[number] = known.restored
-        return True
+        return known.restored
 
     def _read(self, stored: StoredEntry) -> OriginalTurn | None:
         """What the entry's tokens parse to; None where that is not what its key stands for."""
@@ -377,7 +369,6 @@ class Recall:
 
 
 def _prompt_key(context: LedgerContext) -> bytes:
-    """Identifies a prompt's ids."""
     hasher = chain(context.parent)
     add(hasher, "prompt", str(context.parent_end), context.joint, context.head_hash.hex(), context.opening)
     return hasher.digest()
@@ -386,10 +377,3 @@ def _prompt_key(context: LedgerContext) -> bytes:
 def _guard(encoder: Encoder) -> str | None:
     """A control token that leaves the text behind it unchanged: one that does not take white space (`rstrip`)."""
     return next((token for token in encoder.cuts.tokens if len(encoder.encode(f"{token} \n{token}")) > 2), None)
-
-
-def _common(first: str, second: str) -> int:
-    """How many characters two texts begin with in common."""
-    return next(
-        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )

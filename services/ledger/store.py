@@ -2,8 +2,10 @@
 
 import threading
 from array import array
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import islice
+from typing import Literal, TypeAlias
 
 from cachetools import LRUCache
 from msgspec import Struct
@@ -11,9 +13,12 @@ from msgspec import Struct
 from schemas.conversation import Call, Reasoning, Text, Turn
 from schemas.frames import unpack_array
 from schemas.ledger import LedgerEntry
+from services.ledger.chain import Link
 from services.templates.messages import Unseal
 from services.tokenization.segments import TokenIds
 
+Doubt: TypeAlias = Literal["unknown", "client", "ambiguous"]
+"""Why no entry was chosen: there is none; the client sent back something else; several fit."""
 _ENTRY_OVERHEAD = 1024
 _PER_ID_BYTE = 4
 """The memory of an id's four bytes, its parsed text included."""
@@ -38,12 +43,28 @@ class RestoredTurn(Struct, frozen=True):
     unseal: Unseal | None
 
 
+class Past(Struct, frozen=True, eq=False):
+    """The turns before a turn, as they were chosen for a conversation. The session's next request has the very same
+    `Link`, and with it the same turns before it, so that only its new turns are judged."""
+
+    link: Link
+    unseal: Unseal | None
+    drops: bool
+    """Without reasoning."""
+    chosen: "list[list[StoredEntry]]"
+    doubts: list[Doubt]
+    restored: dict[int, list[Turn]]
+    lineage: bool | None
+    """Whether evidence shows that these turns are the entry's own session; None where nothing shows it."""
+
+
 class StoredEntry(Struct):
     """An entry, and what was computed from it."""
 
     entry: LedgerEntry
     turn: OriginalTurn | None = None
     restored: RestoredTurn | None = None
+    past: Past | None = None
     unreadable: bool = False
     """Its ids are not tokens of this model, or do not parse to what its key stands for."""
 
@@ -56,16 +77,20 @@ class EntryStore:
     """Entries by key. Entries of one key are siblings: turns with the same visible history. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._entries = _Entries(max_bytes, self._evicted)
+        self._entries: OrderedDict[bytes, StoredEntry] = OrderedDict()
+        """By `mac`, least recently used first. A session marks all of its entries as used with each prompt: cachetools
+        takes ten times as long for that."""
+        self._bytes = 0
+        self._max_bytes = max_bytes
         self._siblings: dict[bytes, _Siblings] = {}
         self._lock = threading.RLock()
         self.shared = False
         """There is a bucket, which may have siblings that are not here."""
 
     @property
-    def size(self) -> float:
+    def size(self) -> int:
         """Bytes held, about."""
-        return self._entries.currsize
+        return self._bytes
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -76,11 +101,15 @@ class EntryStore:
         with self._lock:
             if entry.mac in self._entries:
                 return False
-            if _weight(stored) <= self._entries.maxsize:
+            weight = _weight(entry)
+            if weight <= self._max_bytes:
                 siblings = self._siblings.setdefault(entry.key, _Siblings(not self.shared))
                 siblings.entries[entry.mac] = stored
                 siblings.marks.update(dict.fromkeys(entry.marks, stored))
                 self._entries[entry.mac] = stored
+                self._bytes += weight
+                while self._bytes > self._max_bytes:
+                    self._evict()
             return True
 
     def find(self, key: bytes, most: int) -> list[StoredEntry]:
@@ -101,10 +130,20 @@ class EntryStore:
     def get(self, mac: bytes) -> StoredEntry | None:
         """The entry with this `mac`, which is marked as used."""
         with self._lock:
-            return self._entries.get(mac)
+            stored = self._entries.get(mac)
+            if stored is not None:
+                self._entries.move_to_end(mac)
+            return stored
+
+    def use(self, macs: Iterable[bytes]) -> None:
+        """Marks entries as used."""
+        with self._lock:
+            for mac in macs:
+                if mac in self._entries:
+                    self._entries.move_to_end(mac)
 
     def is_complete(self, key: bytes) -> bool:
-        """Whether all entries of the key are here, as far as this process can know."""
+        """Whether all entries of the key are here, to the knowledge of this process."""
         siblings = self._siblings.get(key)
         return siblings.complete if siblings is not None else not self.shared
 
@@ -120,8 +159,10 @@ class EntryStore:
             for siblings in self._siblings.values():
                 siblings.complete = False
 
-    def _evicted(self, stored: StoredEntry) -> None:
+    def _evict(self) -> None:
+        _, stored = self._entries.popitem(last=False)
         entry = stored.entry
+        self._bytes -= _weight(entry)
         siblings = self._siblings[entry.key]
         del siblings.entries[entry.mac]
         for mark in entry.marks:
@@ -140,17 +181,6 @@ class _Siblings:
         self.entries: dict[bytes, StoredEntry] = {}
         """By `mac`, oldest first."""
         self.marks: dict[bytes, StoredEntry] = {}
-
-
-class _Entries(LRUCache[bytes, StoredEntry]):
-    def __init__(self, max_bytes: int, evicted: Callable[[StoredEntry], None]) -> None:
-        super().__init__(max_bytes, getsizeof=_weight)
-        self._on_evicted = evicted
-
-    def popitem(self) -> tuple[bytes, StoredEntry]:
-        mac, stored = super().popitem()
-        self._on_evicted(stored)
-        return mac, stored
 
 
 class PromptCache:
@@ -174,7 +204,6 @@ class PromptCache:
                 self._ids[key] = ids
 
 
-def _weight(stored: StoredEntry) -> int:
-    entry = stored.entry
+def _weight(entry: LedgerEntry) -> int:
     text = 4 * len(entry.context.begun) + len(entry.tail)
     return _ENTRY_OVERHEAD + _PER_ID_BYTE * len(entry.ids) + _PER_MARK * (len(entry.marks) + len(entry.thoughts)) + text

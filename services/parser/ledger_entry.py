@@ -45,8 +45,6 @@ def entry_of(parse: TurnParse, detokenizer: Detokenizer) -> LedgerEntry | None:
 
 
 class _Content(Struct):
-    """What the client was given."""
-
     texts: list[str] = []
     calls: list[tuple[str, str]] = []
     """Names and `key_arguments`."""
@@ -80,7 +78,7 @@ def _before_stop(parse: TurnParse, stop: str, detokenizer: Detokenizer) -> tuple
     for token in parse.ids:
         text += detokenizer.step(token)
         lengths.append(len(text))
-    # It ended with the last token, however often it occurs before, in reasoning say.
+    # It ended with the last token, however often it occurs before, for example in reasoning.
     found = text.find(stop, max(lengths[-2] - len(stop) + 1, 0))
     shown = max(found, 0) + (len(stop) if parse.context.include_stop else 0)
     kept = max(index for index, length in enumerate(lengths) if length <= shown)

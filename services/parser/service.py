@@ -25,12 +25,13 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
-from services.runtime.kv import open_bucket
+from services.runtime.kv import Bucket
 from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.memory import freeze_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
 from services.runtime.streams.frames import FRAME_BYTES, FrameReceiver, FrameSender
+from services.runtime.streams.frontend_watch import FrontendWatch
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_tokenizer
 
@@ -71,6 +72,7 @@ class Parser:
         process.models = [ModelCard(name=model)]
         process.load = lambda: Load(running=len(self._shard.turns))
         process.registry.on_leave(self._peer_left)
+        FrontendWatch(process, self._frontend_gone)
 
     async def start(self) -> None:
         """Subscribes to tokens."""
@@ -168,7 +170,8 @@ class Parser:
         registry.expect("frontend", parse.frontend, now)
         registry.expect("worker", parse.worker, now)
         context, own = parse.context, self._process.id
-        return Prepared(context.prompt_tokens, context.max_tokens, parse.worker, own, context.prompt_ids)
+        cached = min(parse.held if parse.cached is None else parse.cached, context.prompt_tokens)
+        return Prepared(context.prompt_tokens, context.max_tokens, parse.worker, own, context.prompt_ids, cached)
 
     def _credited(self, frontend: str, seq: int) -> None:
         ends = self._ends.get(frontend)
@@ -249,20 +252,21 @@ class Parser:
                 self._drop(parse)
 
     def _peer_left(self, heartbeat: Heartbeat) -> None:
-        if heartbeat.stage == "frontend":
-            self._sender.forget(heartbeat.id)
-            self._ends.pop(heartbeat.id, None)
-            self._dirty.pop(heartbeat.id, None)
-            for parse in list(self._shard.turns.values()):
-                if parse.frontend == heartbeat.id:
-                    self._forget(parse)
-        elif heartbeat.stage == "worker":
+        if heartbeat.stage == "worker":
             lost = [p for p in self._shard.turns.values() if p.worker == heartbeat.id and not p.ended]
             for parse in lost:
                 parse.interrupt(ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED))
                 self._mark(parse)
             if lost:
                 self._log.warning("parser.worker_lost", worker=heartbeat.id, turns=len(lost))
+
+    def _frontend_gone(self, frontend: str) -> None:
+        self._sender.forget(frontend)
+        self._ends.pop(frontend, None)
+        self._dirty.pop(frontend, None)
+        for parse in list(self._shard.turns.values()):
+            if parse.frontend == frontend:
+                self._forget(parse)
 
 
 def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
@@ -274,7 +278,10 @@ def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
     file = Path(model) / "tokenizer.json"
     if file.is_file():
         return Tokenizer.from_file(str(file))
-    backend = getattr(load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None)
+    try:
+        backend = getattr(load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None)
+    except ValueError as error:
+        raise Invalid(str(error), param="model") from error
     if not isinstance(backend, Tokenizer):
         raise Invalid(f"{model} has no tokenizer.json, nor a tokenizer that could be made into one", param="model")
     return backend
@@ -285,7 +292,7 @@ async def run(config: ParserConfig) -> None:
 
     Raises:
         TurnwireError: no connection to the bus, or no tokenizer.
-        EngineFailed: the bus was lost for good.
+        EngineFailed: the connection to the bus was lost permanently.
     """
     process = Process("parser", config)
     loop = asyncio.get_running_loop()
@@ -296,8 +303,7 @@ async def run(config: ParserConfig) -> None:
     shard = Shard(vocabulary, Sealer.load(config.seal_key_file, config.model_name))
     signer = EntrySigner.load(config.seal_key_file, config.model_name)
     await process.connect()
-    room = ledger_bucket(config.ledger_ttl_s, config.ledger_store_mb)
-    bucket = await open_bucket(process.bus, room, process.log) if config.ledger_store_mb else None
+    bucket = Bucket(process.bus, ledger_bucket(config), process.log) if config.ledger_store_mb else None
     parser = Parser(process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket))
     await parser.start()
     freeze_gc_and_trim_heap()

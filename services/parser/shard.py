@@ -83,7 +83,7 @@ class Shard:
                 # A replay of a stream that is gone would only report again that it is gone.
                 return None if _is_gone(entry) else StreamPosition(entry.turn, entry.attempt)
             context = self._contexts.decode(entry.context)
-            parse = self.turns[entry.turn] = TurnParse(entry.turn, entry.attempt, context, worker)
+            parse = self.turns[entry.turn] = TurnParse(entry.turn, entry.attempt, context, worker, held=entry.held)
             parse.start(self._vocabulary, self._sealer)
         elif entry.attempt < parse.attempt or parse.ended:
             return None
@@ -101,7 +101,7 @@ class Shard:
             else:
                 parse.feed_traced(parse.trace, fresh, logprobs)
             if parse.context.prompt_ids:
-                parse.report(have, logprobs)
+                parse.report(parse.ids[have:], logprobs)
         if entry.finish is not None and not parse.ended:
             parse.finish(entry.finish)
         return parse if opened or parse.log.size != before else None

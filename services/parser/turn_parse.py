@@ -38,6 +38,8 @@ class TurnParse:
     frontend: str = field(init=False)
     ids: "array[int]" = field(default_factory=lambda: array("I"))
     cached: int | None = None
+    held: int = 0
+    """Prompt tokens that the worker expects in its KV cache."""
     reasoning_tokens: int = 0
     """Of the first `_counted` tokens."""
     log: TurnLog = field(default_factory=TurnLog)
@@ -75,8 +77,7 @@ class TurnParse:
         context = self.context
         self._vocabulary = vocabulary
         self._builder = EventBuilder(self.turn, context, self.log, sealer.of(context.tenant))
-        if context.logprobs is not None:
-            self.trace = Trace(vocabulary, context.logprobs)
+        trace = self.trace = Trace(vocabulary, context.logprobs) if context.logprobs is not None else None
         kind = family(context.family)
         self._detokenizer = vocabulary.open(vocabulary.hidden(kind.markers))
         self._parser = open_parser(
@@ -85,8 +86,11 @@ class TurnParse:
             in_reasoning=context.in_reasoning,
             prefix=context.prefix,
             calls_as_text=context.calls == "none",
-            trace=self.trace,
+            scanner=trace.scanner if trace is not None else None,
+            blocks=trace.blocks if trace is not None else None,
         )
+        if trace is not None:
+            trace.match([])  # what a prefix wrote
         self._may_skip = not (self._builder.searches or self.trace or context.prompt_ids)
 
     def rewind(self, position: StreamPosition) -> None:
@@ -202,12 +206,8 @@ class TurnParse:
                 if self.cut is not None:
                     return
 
-    def report(self, at: int, logprobs: Sequence[Logprobs]) -> None:
-        """Logs the ids of the tokens from output index `at` on, with their log probabilities. For a request that asked
-        for ids."""
-        self._report(self.ids[at:], logprobs)
-
-    def _report(self, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
+    def report(self, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
+        """Logs the ids of tokens, with their log probabilities, for a request that asked for ids."""
         top, vocabulary = self.context.logprobs, self._vocabulary
         found = None
         if top is not None:
@@ -237,7 +237,7 @@ class TurnParse:
             reason = FinishReason.CONTEXT
         if self.cut is None:
             if finish.stop_id is not None and self.context.prompt_ids:
-                self._report([finish.stop_id], [finish.logprobs or ()])
+                self.report([finish.stop_id], [finish.logprobs or ()])
             self._end(reason, ended_by_token=finish.stop_id is not None)
 
     def interrupt(self, error: ErrorInfo) -> None:

@@ -1,39 +1,38 @@
 """Makes the ledger of a loaded model."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from schemas.conversation import Call, Conversation, Text, Turn
+from schemas.conversation import Call, Text, Turn
 from schemas.errors import Invalid
 from services.ledger.comparison import TurnReader, WriteCalls
 from services.ledger.recall import Ledger, LedgerModel
 from services.preprocessor.model import ModelSetup
 from services.templates.assistant import AssistantWriter
-from services.templates.messages import adapt
+from services.templates.messages import render_turns
 from services.tokenization.detokenizer import Vocabulary
 
-_ANSWER = "zqsaid"
+_ANSWER, _QUESTION = "zqsaid", "zqasked"
 FORM = b"1"
 """Changes when conversations are adapted to other messages: prompts made before have another text."""
 
 
-def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Ledger | None:
-    """The model's ledger, empty. None for a tokenizer of Python code: no parser decodes with one either."""
+def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Ledger:
+    """The model's ledger, empty."""
     backend = setup.tokenizer.backend
-    if backend is None:
-        return None
     hasher = hashlib.blake2b(FORM, digest_size=16)
     for text in (setup.template.source, backend.to_str(), setup.family.name):
         hasher.update(hashlib.blake2b(text.encode()).digest())
     vocabulary = Vocabulary(backend)
-    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops, *_end_in_history(setup)}
+    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops} - {""}
+    ends.update(_end_in_history(setup, ends))
     model = LedgerModel(
         name=setup.card.name,
         digest=hasher.digest(),
         family=setup.family,
         encoder=setup.encoder,
         vocabulary=vocabulary,
-        ends=tuple(sorted(ends - {""})),
+        ends=tuple(sorted(ends)),
         write_calls=_call_writer(setup),
         header=_header(setup, TurnReader(setup.family, vocabulary)),
     )
@@ -54,15 +53,14 @@ def _call_writer(setup: ModelSetup) -> WriteCalls:
     return write
 
 
-def _end_in_history(setup: ModelSetup) -> list[str]:
+def _end_in_history(setup: ModelSetup, known: Collection[str]) -> list[str]:
     """The control token with which the template ends an answer that is not the last one. Some have a token of its own
-    for that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`)."""
-    turns = [Turn("user", [Text("Hi.")]), Turn("assistant", [Text(_ANSWER)]), Turn("user", [Text("Well.")])]
-    try:
-        text = setup.template.render(adapt(Conversation("probe", turns), setup.traits, setup.template).messages)
-    except Invalid:
+    for that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`). None where a `known` end stands
+    before the next message's text: what comes first may only close the text (Kimi K3)."""
+    turns = [Turn("user", [Text("Hi.")]), Turn("assistant", [Text(_ANSWER)]), Turn("user", [Text(_QUESTION)])]
+    behind = render_turns(turns, setup.traits, setup.template).partition(_ANSWER)[2]
+    if any(end in behind.partition(_QUESTION)[0] for end in known):
         return []
-    behind = text.partition(_ANSWER)[2]
     found = setup.encoder.cuts.find(behind)
     if not found or behind[: found[0]].strip():
         return []
@@ -72,10 +70,8 @@ def _end_in_history(setup: ModelSetup) -> list[str]:
 
 def _header(setup: ModelSetup, reader: TurnReader) -> str:
     """What the template writes before the model's output, without the marks that open its reasoning."""
-    messages = adapt(Conversation("probe", [Turn("user", [Text("Hi.")])]), setup.traits, setup.template).messages
-    try:
-        whole, without = setup.template.render(messages), setup.template.render(messages, generation=False)
-    except Invalid:
-        return ""
-    header = whole.removeprefix(without) if whole.startswith(without) else ""
+    turns = [Turn("user", [Text("Hi.")])]
+    whole = render_turns(turns, setup.traits, setup.template)
+    without = render_turns(turns, setup.traits, setup.template, generation=False)
+    header = whole.removeprefix(without) if without and whole.startswith(without) else ""
     return header[: reader.head_end(header, "")].strip()

@@ -32,11 +32,9 @@ class Keeps(Struct, frozen=True):
     """An answer with reasoning, when the user continues."""
 
 
-def keeps_turns(setup: ModelSetup) -> Keeps | None:
-    """Whether the model's template keeps turns. None where there can be no ledger."""
+def keeps_turns(setup: ModelSetup) -> Keeps:
+    """Whether the model's template keeps turns."""
     ledger = open_ledger(setup, entry_bytes=_ROOM, prompt_bytes=_ROOM)
-    if ledger is None:
-        return None
     question, result = Turn("user", [Text("Which city?")]), Turn("tool", [Result("c0", [Text("Paris")])])
     style = setup.family.style
     call = style.call and setup.family.write_call("probe", {"city": "Paris"})

@@ -4,13 +4,10 @@ An entry is used only if it was signed with this deployment's key. Lost, repeate
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from cachetools import TTLCache
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import Counter, Gauge
 
 from schemas import subjects
 from schemas.conversation import Conversation, ToolSpec
@@ -20,7 +17,6 @@ from services.ledger.recall import Ledger, Recall, RecalledPrompt
 from services.ledger.signer import EntrySigner
 from services.runtime.bus import Message
 from services.runtime.kv import Bucket
-from services.runtime.metrics import register
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
 
@@ -61,13 +57,17 @@ class LedgerReader:
         self._fetched: TTLCache[bytes, bool] = TTLCache(MAX_FETCHED_KEYS, FETCHED_S, self._loop.time)
         """By key: whether there was anything."""
         self._silent_until = 0.0
-        self.outcomes: Counter[str] = Counter()
-        self.tokens: Counter[str] = Counter()
-        self.messages: Counter[str] = Counter()
+        registry, entries = process.metrics, ledger.entries
+        text = "Prompts by the outcome for their newest turn."
+        self._outcomes = Counter("turnwire_ledger_turns", text, ["outcome"], registry=registry)
+        text = "Prompt tokens by origin."
+        self._tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=registry)
+        self._messages = Counter("turnwire_ledger_messages", "Entries that arrived.", ["kind"], registry=registry)
+        Gauge("turnwire_ledger_entries", "Turns in memory.", registry=registry).set_function(lambda: len(entries))
+        Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=registry).set_function(lambda: entries.size)
         self.on_entry: list[Callable[[LedgerEntry], None]] = []
         """Called with every turn that ended and is new here."""
         process.on_reconnect.append(self._doubt)
-        register(process.metrics, LedgerCollector(self))
 
     async def start(self) -> None:
         """Subscribes to the entries of turns that end."""
@@ -99,9 +99,9 @@ class LedgerReader:
 
     def count(self, prompt: RecalledPrompt) -> None:
         """Counts where the tokens of a turn's prompt came from."""
-        self.outcomes[prompt.outcome] += 1
-        self.tokens["ledger"] += prompt.reused
-        self.tokens["text"] += len(prompt.ids) - prompt.reused
+        self._outcomes.labels(prompt.outcome).inc()
+        self._tokens.labels("ledger").inc(prompt.reused)
+        self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
 
     async def _fetch_one(self, bucket: Bucket, key: bytes, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -134,37 +134,12 @@ class LedgerReader:
     def _take(self, data: bytes, origin: str) -> None:
         entry = self._signer.read(data)
         if entry is None:
-            self.messages["foreign"] += 1
+            self._messages.labels("foreign").inc()
             return
-        if not self.ledger.add(entry):
-            self.messages["repeated"] += 1
-            return
-        self.messages[origin] += 1
-        if origin == "heard":
+        fresh = self.ledger.add(entry)
+        self._messages.labels(origin if fresh else "repeated").inc()
+        if fresh and origin == "heard":
             if self._fetched.get(entry.key) is False:  # nothing was there a moment ago
                 self.ledger.entries.set_complete(entry.key)
             for listener in self.on_entry:
                 listener(entry)
-
-
-class LedgerCollector(Collector):
-    """`turnwire_ledger_*`."""
-
-    def __init__(self, reader: LedgerReader) -> None:
-        self._reader = reader
-
-    def collect(self) -> Iterator[Metric]:
-        """One reading of every counter."""
-        reader = self._reader
-        for name, text, label, counts in (
-            ("turnwire_ledger_turns", "Prompts by the outcome for their newest turn.", "outcome", reader.outcomes),
-            ("turnwire_ledger_prompt_tokens", "Prompt tokens by origin.", "source", reader.tokens),
-            ("turnwire_ledger_messages", "Entries that arrived.", "kind", reader.messages),
-        ):
-            family = CounterMetricFamily(name, text, labels=[label])
-            for value, count in sorted(counts.items()):
-                family.add_metric([value], count)
-            yield family
-        entries = reader.ledger.entries
-        yield GaugeMetricFamily("turnwire_ledger_entries", "Turns in memory.", len(entries))
-        yield GaugeMetricFamily("turnwire_ledger_bytes", "Memory that turns take.", entries.size)

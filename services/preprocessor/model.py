@@ -143,12 +143,7 @@ def _card(config: PreprocessorConfig, traits: TemplateTraits, found: Family, win
         family=found.name,
         max_output_tokens=config.max_output_tokens or 0,
         reasoning=traits.reasoning is not None,
-        efforts=_efforts(traits),
+        efforts=[level for level in EFFORTS if any(level in levels for levels in traits.efforts.values())],
         switchable=bool(traits.switches) or any("none" in levels for levels in traits.efforts.values()),
         tools=traits.tools,
     )
-
-
-def _efforts(traits: TemplateTraits) -> list[str]:
-    known = {level for levels in traits.efforts.values() for level in levels}
-    return [level for level in EFFORTS if level in known]

@@ -8,8 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from schemas.conversation import Conversation
-from schemas.errors import Invalid, TimedOut, TurnwireError
-from schemas.frames import TurnRequest
+from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut, TurnwireError
 from services.preprocessor.ledger_reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import Prompt, assemble
@@ -32,15 +31,15 @@ POOL_S = 1.0
 SLOW_THREADS = 2
 
 
-def expired(request: TurnRequest, now: float) -> bool:
-    """Whether the deadline of a request has passed at Unix time `now`: the client no longer waits for the turn."""
-    return request.deadline is not None and request.deadline <= now
+def seconds_left(deadline: float | None, now: float) -> float | None:
+    """Returns the time until the deadline of a request, None if it has none.
 
-
-def check_deadline(request: TurnRequest, now: float) -> None:
-    """Raises TimedOut where the deadline of a request has passed."""
-    if expired(request, now):
-        raise TimedOut("The request took longer than this server allows.")
+    Raises:
+        TimedOut: it has passed. The client no longer waits for the turn.
+    """
+    if deadline is not None and deadline <= now:
+        raise TimedOut("The request took longer than this server allows.", code=DEADLINE_PASSED)
+    return None if deadline is None else deadline - now
 
 
 class Preparation:
@@ -166,8 +165,8 @@ class Preparation:
 
     def _window(self) -> int | None:
         """The widest context window among the workers; None where there is none yet."""
-        beats = self._process.registry.able("worker", self.setup.card.name)
-        return max((card.max_model_len for beat in beats for card in beat.models), default=None)
+        workers = self._process.registry.able("worker", self.setup.card.name)
+        return max((card.max_model_len for worker in workers for card in worker.models), default=None)
 
 
 def preparation_counts(setup: ModelSetup) -> CountCollector:

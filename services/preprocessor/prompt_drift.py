@@ -8,16 +8,15 @@ request continues the one whose answers it begins with.
 """
 
 import re
-import threading
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from cachetools import LRUCache
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Text
-from services.preprocessor.prompt.next_prefix import common_prefix
-from services.tokenization.segments import TokenIds
+from services.runtime.branch_cache import BranchCache
+from services.tokenization.segments import TokenIds, common_prefix
 
 Cause: TypeAlias = Literal["tools", "date", "id", "number", "text", "history"]
 """The tool list; a date or time; an identifier; a number; other text before the first answer; anything behind it, such
@@ -26,7 +25,7 @@ as reasoning that the template drops, or a history that its client has changed."
 SHOWN = 60
 """Characters of a difference that are reported."""
 MAX_ALIKE = 32
-"""Sessions without an id and with the same first question that are told apart."""
+"""Sessions without an id and with the same first question that are distinguished."""
 _DATE = re.compile(
     r"\d{4}-\d\d?-\d\d?|\d\d?:\d\d|\d\d?/\d\d?/\d{2,4}"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b"
@@ -70,9 +69,8 @@ class PromptWatch:
     """Compares prompts with the last one of their session. Thread-safe; bounded in bytes."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._last: LRUCache[str, list[SeenPrompt]] = LRUCache(max_bytes, lambda alike: sum(one.size for one in alike))
-        """For each key: the last prompt of every session, newest last."""
-        self._lock = threading.Lock()
+        self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, lambda one: one.size, MAX_ALIKE)
+        """For each key: the last prompt of every session."""
 
     def look(self, key: str, now: SeenPrompt, text: str, *, one_session: bool) -> Difference | None:
         """The difference to the last prompt of the same session; None where there is none, or no last prompt.
@@ -80,18 +78,10 @@ class PromptWatch:
         `key`: equal for all prompts of a session. `text`: the whole prompt. `one_session`: the client gave the key's
         session id, so a request that continues none of its prompts has changed its history.
         """
-        with self._lock:
-            alike = self._last.pop(key, [])
-            before = _continued(alike, now, text, one_session=one_session)
-            if before is not None:
-                alike.remove(before)
-                now = SeenPrompt(now.text, before.head, now.ids, now.tools, now.answers)
-            alike.append(now)
-            del alike[:-MAX_ALIKE]
-            while alike and sum(one.size for one in alike) > self._last.maxsize:
-                del alike[0]
-            if alike:
-                self._last[key] = alike
+        before = _continued(self._last.get(key), now, text, one_session=one_session)
+        if before is not None:
+            now = replace(now, head=before.head)
+        self._last.put(key, now, instead_of=before)
         return None if before is None or text.startswith(before.text) else _difference(before, now, text)
 
 
@@ -130,17 +120,17 @@ def head_of(conversation: Conversation, text: str, end: int) -> int:
 
 
 def _continued(alike: Sequence[SeenPrompt], now: SeenPrompt, text: str, *, one_session: bool) -> SeenPrompt | None:
-    """The prompt that this one continues. Of several, one that it begins with, or else one with which it shares most;
-    without a session id, a history that has not grown continues none: it may be another session's."""
+    """The prompt that this one continues; `alike`: newest first. Of several, one that it begins with, or else one with
+    which it shares most. Without a session id, a history that has not grown continues none: it may be another's."""
     found = [one for one in alike if one.answers == now.answers[: len(one.answers)]]
     if not one_session:
         found = [one for one in found if len(one.answers) < len(now.answers) or text.startswith(one.text)]
     if not found:
-        return alike[-1] if alike and one_session else None
+        return alike[0] if alike and one_session else None
     known = len(max(found, key=lambda one: len(one.answers)).answers)
     found = [one for one in found if len(one.answers) == known]
     begun = [one for one in found if text.startswith(one.text)]
-    return begun[-1] if begun else max(reversed(found), key=lambda one: len(common_prefix(one.text, text)))
+    return begun[0] if begun else max(found, key=lambda one: len(common_prefix(one.text, text)))
 
 
 def _difference(before: SeenPrompt, now: SeenPrompt, text: str) -> Difference:
@@ -156,7 +146,6 @@ def _difference(before: SeenPrompt, now: SeenPrompt, text: str) -> Difference:
 
 
 def _word_at(text: str, at: int) -> str:
-    """The word, or the date, at an offset."""
     start = end = at
     while start > 0 and at - start < SHOWN and _WORD_CHARS.match(text[start - 1]):
         start -= 1

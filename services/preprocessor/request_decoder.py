@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Text, ToolSpec, Turn
 from schemas.frames import CountRequest, TurnRequest
-from services.preprocessor.prompt.branches import BranchCache
+from services.runtime.branch_cache import BranchCache
 from services.templates.tools import SessionTools
 
 _TURNS, _SYSTEM, _TOOLS, _BEHIND = b'"turns":[', b'],"system":[', b'],"tools":[', b'],"tool_choice":'

@@ -6,7 +6,6 @@ from here, before it has sent anything to its client; the parser reports that a 
 """
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -34,7 +33,7 @@ from services.preprocessor.drift_reporter import DriftReporter
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import Preparation, check_deadline, preparation_counts
+from services.preprocessor.preparation import Preparation, preparation_counts, seconds_left
 from services.preprocessor.prompt.assembly import Prompt
 from services.preprocessor.prompt.generation import generate_request, ledger_context_of
 from services.preprocessor.request_decoder import RequestDecoder
@@ -44,7 +43,7 @@ from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.bus import Message, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
-from services.runtime.kv import open_bucket
+from services.runtime.kv import Bucket
 from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.memory import freeze_gc_and_trim_heap
 from services.runtime.metrics import register
@@ -54,7 +53,6 @@ from services.runtime.seal import Sealer
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""
 REFUSE_TIMEOUT_S = 1.0
-REFUSE_ATTEMPTS = 4
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 MAX_CANCELS = 8192
@@ -72,23 +70,21 @@ class Preprocessor:
         process: Process,
         setup: ModelSetup,
         sealer: Sealer,
-        threads: int,
-        *,
-        cache_bytes: int = 256 * MIB,
-        weights: Weights | None = None,
+        config: PreprocessorConfig,
         ledger: LedgerReader | None = None,
-        render_timeout_s: float = 10.0,
     ) -> None:
-        self._preparation = Preparation(process, setup, sealer, threads, ledger, render_timeout_s=render_timeout_s)
+        timeout_s = config.render_timeout_s
+        self._preparation = Preparation(process, setup, sealer, config.threads, ledger, render_timeout_s=timeout_s)
         self._ledger = ledger
         self._drift = DriftReporter(process)
         self._process = process
         self._setup = setup
         self._model = setup.card.name
         self._log = process.log
-        self._requests = RequestDecoder(cache_bytes)
+        self._requests = RequestDecoder(config.prompt_cache_mb * MIB)
         self._accepted = _encode(Accepted(process.id))
-        self._placement = Placement(process, self._model, weights or Weights())
+        weights = Weights(config.router_overlap_weight, config.router_load_tokens)
+        self._placement = Placement(process, self._model, weights)
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The newest attempt at each turn that has no worker yet."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,14 +98,7 @@ class Preprocessor:
         register(process.metrics, preparation_counts(setup))
         self._prefills: Prefills | None = None
         if ledger is not None:
-            self._prefills = Prefills(
-                process,
-                self._model,
-                self._placement,
-                ledger.ledger,
-                run=self._preparation.run,
-                encode=self._preparation.ids,
-            )
+            self._prefills = Prefills(process, self._placement, self._preparation, ledger.ledger)
             ledger.on_entry.append(self._prefills.ended)
 
     async def start(self) -> None:
@@ -159,10 +148,13 @@ class Preprocessor:
             del self._turns[turn]
 
     async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
+        now = asyncio.get_running_loop().time
+        deadline = None if request.timeout_s is None else now() + request.timeout_s
         try:
-            check_deadline(request, time.time())
+            await self._process.attached()  # else the cancellation of a request may still be behind it
+            seconds_left(deadline, now())
             prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, fresh=fresh)
-            await self._dispatch(request, prompt)
+            await self._dispatch(request, prompt, deadline)
         except TurnwireError as error:
             await self._refuse(request, error.info)
             return
@@ -175,12 +167,12 @@ class Preprocessor:
         if (check := self._setup.audit.take()) is not None:
             self._begin(self._preparation.audit(check), f"audit {request.turn}")
 
-    async def _dispatch(self, request: TurnRequest, prompt: Prompt) -> None:
+    async def _dispatch(self, request: TurnRequest, prompt: Prompt, deadline: float | None) -> None:
         """Sends the turn to the best worker that takes it."""
         refusal: ErrorInfo | None = None
         packed = pack_ids(prompt.ids)
         for worker in self._placement.workers(request, packed):
-            check_deadline(request, time.time())
+            timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
             shard = self._placement.shard()
             generate = generate_request(
                 request,
@@ -190,6 +182,7 @@ class Preprocessor:
                 family=self._setup.family.name,
                 parser=shard,
                 salt=self._placement.salt(request.conversation),
+                timeout_s=timeout_s,
             )
             self._placement.router.assigned(worker, shard)
             try:
@@ -211,7 +204,7 @@ class Preprocessor:
         raise raised(refusal)
 
     def _expect(self, request: TurnRequest, prompt: Prompt, worker: str) -> None:
-        """Waits for the turn's end, where its client wants the next one's prompt prefilled."""
+        """Waits for the turn's end, where its client requested a prefill of the next prompt."""
         conversation = request.conversation
         context = ledger_context_of(prompt, conversation)
         if self._prefills is not None and context is not None and conversation.hints.speculative_prefill:
@@ -220,11 +213,15 @@ class Preprocessor:
     async def _refuse(self, request: TurnRequest, error: ErrorInfo) -> None:
         """Sends the error to the frontend until that acknowledges it, or is gone."""
         frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [Failed(error)])])
-        for _ in range(REFUSE_ATTEMPTS):
+        registry = self._process.registry
+        until = asyncio.get_running_loop().time() + self._process.config.bus.recovery_s
+        while asyncio.get_running_loop().time() < until:
             try:
                 await self._process.bus.request(subjects.events(request.frontend), _encode(frame), REFUSE_TIMEOUT_S)
                 return
             except Unavailable:
+                if not self._process.cut_off and registry.get("frontend", request.frontend) is None:
+                    return
                 await asyncio.sleep(REFUSE_TIMEOUT_S)  # one of the two is reconnecting
             except TurnwireError as failure:
                 self._log.warning("preprocessor.refusal_not_heard", turn=request.turn, error=str(failure))
@@ -237,17 +234,12 @@ class Preprocessor:
             task.cancel()
 
 
-async def _open_ledger(
-    process: Process, setup: ModelSetup, sealer: Sealer, config: PreprocessorConfig
-) -> LedgerReader | None:
+async def _open_ledger(process: Process, setup: ModelSetup, sealer: Sealer, config: PreprocessorConfig) -> LedgerReader:
     room = config.ledger_mb * MIB
     make = partial(open_ledger, setup, entry_bytes=room, prompt_bytes=room)
     ledger = await asyncio.get_running_loop().run_in_executor(None, make)
-    if ledger is None:
-        return None
     signer = EntrySigner.load(config.seal_key_file, config.model_name)
-    limits = ledger_bucket(config.ledger_ttl_s, config.ledger_store_mb)
-    bucket = await open_bucket(process.bus, limits, process.log) if config.ledger_store_mb else None
+    bucket = Bucket(process.bus, ledger_bucket(config), process.log) if config.ledger_store_mb else None
     return LedgerReader(process, ledger, signer, sealer, bucket)
 
 
@@ -256,7 +248,7 @@ async def run(config: PreprocessorConfig) -> None:
 
     Raises:
         TurnwireError: the bus or the model's files could not be had.
-        EngineFailed: the bus was lost for good.
+        EngineFailed: the connection to the bus was lost permanently.
     """
     process = Process("preprocessor", config)
     try:
@@ -275,19 +267,8 @@ async def run(config: PreprocessorConfig) -> None:
     )
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)
-    weights = Weights(config.router_overlap_weight, config.router_load_tokens)
     ledger = await _open_ledger(process, setup, sealer, config) if config.enable_ledger else None
-    room = config.prompt_cache_mb * MIB
-    preprocessor = Preprocessor(
-        process,
-        setup,
-        sealer,
-        config.threads,
-        cache_bytes=room,
-        weights=weights,
-        ledger=ledger,
-        render_timeout_s=config.render_timeout_s,
-    )
+    preprocessor = Preprocessor(process, setup, sealer, config, ledger)
     await preprocessor.start()
     freeze_gc_and_trim_heap()
     await process.run(preprocessor.drain)

@@ -26,7 +26,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import mask_passwords
-from services.runtime.nats_login import parse_servers, read_login
+from services.runtime.nats_login import parse_servers, read_login, read_tls
 from services.runtime.requests import Requester
 
 ATTEMPT_S = 2.0
@@ -61,7 +61,7 @@ class Message:
         self.reply_to = reply_to
 
     def reply(self, data: bytes) -> None:
-        """Answers; does nothing where no answer is wanted or the connection is down (the requester times out)."""
+        """Answers; does nothing where the message is no request or the connection is down (the requester times out)."""
         if self.reply_to:
             self._bus.publish(self.reply_to, data)
 
@@ -101,7 +101,7 @@ class _Client(Client):
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
-        """Read when nats-py starts TLS, which it does only if the server requires it, whatever the URL says."""
+        """Read when nats-py starts TLS, which it does only if the server requires it, whatever the URL has."""
         self.has_tls = True
         return super().ssl_context
 
@@ -148,6 +148,7 @@ class Bus(Requester):
         """
         super().__init__(inbox_prefix)
         self._config = config
+        self._url = mask_passwords(config.nats_url)
         self._name = name
         self._log = log
         self._on_fatal = on_fatal
@@ -182,11 +183,9 @@ class Bus(Requester):
             async with asyncio.timeout(self._config.connect_timeout_s):
                 self._client = await self._find_server(servers)
         except TimeoutError:
-            raise Unavailable(f"no NATS server at {mask_passwords(self._config.nats_url)}") from None
+            raise Unavailable(f"no NATS server at {self._url}") from None
         except Exception as error:
-            raise Unavailable(
-                f"cannot connect to NATS at {mask_passwords(self._config.nats_url)}: {_reason(error)}"
-            ) from error
+            raise Unavailable(f"cannot connect to NATS at {self._url}: {_reason(error)}") from error
         self._reconnecting = asyncio.create_task(self._reconnect(servers))
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
@@ -199,7 +198,10 @@ class Bus(Requester):
         if not client.is_connected:
             return False
         if len(data) > client.max_payload:
-            raise TooLarge(f"message of {len(data)} bytes is over the bus limit of {client.max_payload} bytes")
+            raise TooLarge(
+                f"message of {len(data)} bytes is over the bus limit of {client.max_payload} bytes",
+                details={"size_bytes": len(data), "limit_bytes": client.max_payload},
+            )
         if client.pending_data_size > BUFFER_BYTES:
             if not self._blocked:  # Never with credit in force; the message is lost, as on a connection that is down.
                 self._log.error("bus.publish_blocked", subject=subject)
@@ -217,14 +219,19 @@ class Bus(Requester):
         token = message.subject.rpartition(".")[2]
         answer: bytes | TurnwireError = message.data
         if message.headers and message.headers.get("Status") == NO_RESPONDERS and token in self.waiting:
-            answer = Unavailable(f"nobody serves {self.waiting[token].subject}")
+            answer = Unavailable(f"no process serves {self.waiting[token].subject}")
         self.answer(token, answer)
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         """Calls `handler` for each message, one after the other, on the loop. The handler must not block."""
-        return self._listen(
-            subject, lambda message: handler(Message(self, message.subject, message.data, message.reply))
-        )
+
+        def take(message: Msg) -> None:
+            # No service sends headers. JetStream does, with a stored value, on whatever subject its reader names for
+            # the answer, the permissions notwithstanding.
+            if not message.headers:
+                handler(Message(self, message.subject, message.data, message.reply))
+
+        return self._listen(subject, take)
 
     def _listen(self, subject: str, take: Callable[[Msg], None]) -> Subscription:
         async def receive(message: Msg) -> None:
@@ -281,7 +288,6 @@ class Bus(Requester):
         await _within(STOP_S, self._client.close())
 
     async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
-        url = mask_passwords(self._config.nats_url)
         while True:
             client = self._client
             while not client.is_closed:  # noqa: ASYNC110
@@ -293,12 +299,12 @@ class Bus(Requester):
                 self._on_fatal(f"the connection to NATS was closed for good: {reason}")
                 return
             self._blocked = False
-            self._log.warning("bus.disconnected", url=url, reason=_reason(client.last_error))
+            self._log.warning("bus.disconnected", url=self._url, reason=_reason(client.last_error))
             # A cluster's other servers have the scheme, the user and the certificate name of the one that named them.
             cluster = {server.netloc: client.url for server in client.discovered_servers}
             self._client = await self._find_server(cluster | servers)
             await self.flush()
-            self._log.info("bus.reconnected", url=url)
+            self._log.info("bus.reconnected", url=self._url)
             try:
                 self._on_reconnect()
             except Exception:
@@ -343,6 +349,7 @@ class Bus(Requester):
                     reconnect_time_wait=0,
                     ping_interval=PING_INTERVAL_S,
                     max_outstanding_pings=MAX_UNANSWERED,
+                    tls=await read_tls(self._config),
                     tls_hostname=url.hostname,
                     inbox_prefix=self._inbox_prefix,
                     pending_size=0,  # no limit, like the next one: `publish` and `subscribe` never wait
@@ -362,11 +369,9 @@ class Bus(Requester):
     async def _login(self, client: _Client) -> dict[str, Any]:
         """The options of `Client.connect` with secrets, which may have changed since the last attempt."""
         login = await read_login(self._config, client.url)
-        if login.credentials:  # the token is for the check of TLS
-            return {"user_credentials": RawCredentials(login.credentials), "token": client.secret("")}
-        if login.token:
-            return {"token": client.secret(login.token)}
-        return {"user": login.user, "password": client.secret(login.password)} if login.user or login.password else {}
+        if "credentials" in login:  # the token is for the check of TLS
+            return {"user_credentials": RawCredentials(login["credentials"]), "token": client.secret("")}
+        return {name: value if name == "user" else client.secret(value) for name, value in login.items()}
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -2,9 +2,11 @@
 
 A bucket is a cache: values expire, and where it is full the oldest go first. What is gone costs its user speed or a
 "not found", never correctness. Its stream differs in that from the one of nats-py's `create_key_value`, which refuses
-new values when it is full. A watcher subscribes to the writes themselves instead of a consumer on the server.
+new values when it is full. `create_bucket` is for the set-up step (`turnwire buckets`): services may not create
+streams, and only use those that exist.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -15,15 +17,15 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unavailable
-from services.runtime.bus import Bus, Message, Subscription
+from services.runtime.bus import Bus
 
 TIMEOUT_S = 2.0
+RETRY_S = 5.0
+"""A bucket that was never found is looked for at most this often."""
 _DUPLICATE_WINDOW_S = 120.0
-_PURGE = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+_DELETE = {"KV-Operation": "DEL"}
 
 T = TypeVar("T")
-Watcher = Callable[[str, bytes | None], None]
-"""Called with a key and its new value; None: the key was deleted."""
 
 
 class BucketConfig(Struct, frozen=True, kw_only=True):
@@ -44,22 +46,27 @@ class BucketConfig(Struct, frozen=True, kw_only=True):
 
 
 class Bucket:
-    """An open bucket. Every operation raises Unavailable or TimedOut where the server does not answer, EngineFailed
-    where it refuses."""
+    """A bucket as a service uses it. Its operations raise Unavailable or TimedOut where the server does not answer,
+    EngineFailed where it refuses.
 
-    def __init__(self, bus: Bus, config: BucketConfig) -> None:
+    A bucket that this process never found acts as an empty one that keeps nothing. It is logged once, and the
+    bucket is used as soon as it exists.
+    """
+
+    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> None:
         self._bus = bus
         self._config = config
+        self._log = log
         self._stream = subjects.stream_of(config.name)
+        self._found = False
+        self._reported = False
+        self._look_again = 0.0
 
     async def get(self, key: str) -> bytes | None:
         """The value; None where there is none (any more)."""
         subject = subjects.bucket_key(self._config.name, key)
-        try:
-            found = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
-        except NotFound:
-            return None
-        return found.data or None
+        found = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
+        return None if found is None else found.data or None
 
     async def members(self, key: str) -> list[bytes]:
         """The values of a key that has several, oldest first."""
@@ -68,14 +75,11 @@ class Bucket:
         def next_one(js: Any) -> Awaitable[Any]:
             return cast(Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True))
 
-        while True:
-            try:
-                found = await self._call(next_one)
-            except NotFound:
-                return values
+        while (found := await self._call(next_one)) is not None:
             seq = found.seq
             if found.data:
                 values.append(found.data)
+        return values
 
     async def put(self, key: str, value: bytes) -> None:
         """Keeps a value; when this returns, every process can read it.
@@ -87,32 +91,19 @@ class Bucket:
         self._check(value)
         await self._write(key, value, None)
 
-    def offer(self, key: str, value: bytes, member: str | None = None) -> bool:
-        """Sends a value to keep in this tick, without an acknowledgement. False: the connection is down. `member`: see
-        `members`.
+    def offer(self, key: str, value: bytes, member: str | None = None) -> None:
+        """Sends a value to keep in this tick, and does not wait for the acknowledgement. `member`: see `members`.
 
-        Raises as `put`.
+        Raises as `put`; Unavailable: the connection is down.
         """
         self._check(value)
         bucket = self._config.name
         subject = subjects.bucket_key(bucket, key) if member is None else subjects.bucket_member(bucket, key, member)
-        return self._bus.publish(subject, value)
+        self._bus.ask(subject, value, TIMEOUT_S, self._acknowledged)
 
     async def delete(self, key: str) -> None:
         """The key has no value any more. Deleting what is not there is fine."""
-        await self._write(key, b"", _PURGE)
-
-    async def watch(self, handler: Watcher) -> Subscription:
-        """Calls `handler` for every write of any process, this one included, from now on.
-
-        A write while the connection is down is missed; `get` is what counts. The handler is called on the loop and
-        must not block.
-        """
-
-        def take(message: Message) -> None:
-            handler(subjects.bucket_key_of(message.subject), message.data or None)
-
-        return await self._bus.subscribe(subjects.bucket_keys(self._config.name), take)
+        await self._write(key, b"", _DELETE)
 
     def _check(self, value: bytes) -> None:
         if not value:
@@ -125,58 +116,76 @@ class Bucket:
         subject = subjects.bucket_key(self._config.name, key)
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 
-    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
+    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
+        """One call of JetStream; None where nothing is found, or the bucket never was."""
+        now = asyncio.get_running_loop().time()
+        if not self._found and now < self._look_again:
+            return None
         try:
-            return await self._bus.jetstream(call, TIMEOUT_S)
+            result: T | None = await self._bus.jetstream(call, TIMEOUT_S)
+        except NotFound:
+            result = None
         except Unavailable:
-            if not self._bus.connected:
+            if self._found or not self._bus.connected:
                 raise
-        # The stream is gone: a server with memory storage was restarted.
-        await self.create()
-        return await self._bus.jetstream(call, TIMEOUT_S)
+            self._look_again = now + RETRY_S
+            self._missing()
+            return None
+        self._exists()
+        return result
 
-    async def create(self) -> None:
-        """Creates the stream, or updates it to the limits of this configuration."""
-        config = self._config
-        stream: dict[str, Any] = {
-            "name": self._stream,
-            "description": config.description,
-            "subjects": [subjects.bucket_keys(config.name)],
-            "retention": "limits",
-            "storage": config.storage,
-            "num_replicas": config.replicas,
-            "discard": "old",
-            "max_bytes": config.max_bytes,
-            "max_age": config.ttl_s,
-            "max_msgs": -1,
-            "max_msgs_per_subject": 1,
-            "max_msg_size": config.max_value_bytes + 1024,  # the headers of a delete count, too
-            "max_consumers": -1,
-            "duplicate_window": min(config.ttl_s, _DUPLICATE_WINDOW_S),
-            "allow_direct": True,
-            "allow_rollup_hdrs": True,
-            "deny_delete": True,
-        }
-        try:
-            await self._bus.jetstream(lambda js: js.add_stream(**stream), TIMEOUT_S)
-        except EngineFailed as refused:
-            # A bucket of an older release or of another setting has other limits. Anything else fails again.
-            try:
-                await self._bus.jetstream(lambda js: js.update_stream(**stream), TIMEOUT_S)
-            except (NotFound, EngineFailed):
-                raise EngineFailed(f"bucket {config.name}: {refused}") from None
+    def _acknowledged(self, answer: bytes | TurnwireError) -> None:
+        if isinstance(answer, bytes):
+            self._exists()
+        elif isinstance(answer, Unavailable) and self._bus.connected and not self._found:
+            self._missing()
+
+    def _exists(self) -> None:
+        if self._reported and not self._found:
+            self._log.info("kv.found", bucket=self._config.name)
+        self._found = True
+
+    def _missing(self) -> None:
+        if not self._reported:
+            hint = "`turnwire buckets` creates it on a server with JetStream; until then nothing is stored"
+            self._log.warning("kv.missing", bucket=self._config.name, hint=hint)
+        self._reported = True
 
 
-async def open_bucket(bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> Bucket | None:
-    """The bucket, created if it does not exist. None, after one line in the log with the reason, where there can be
-    none: the server has no JetStream, this user may not use it, or it has no room."""
-    bucket = Bucket(bus, config)
+async def create_bucket(bus: Bus, config: BucketConfig) -> None:
+    """Creates a bucket, or updates it to this configuration.
+
+    Raises:
+        Unavailable, TimedOut: the server does not answer, or has no JetStream.
+        EngineFailed: the server refuses the bucket.
+    """
+    stream: dict[str, Any] = {
+        "name": subjects.stream_of(config.name),
+        "description": config.description,
+        "subjects": [subjects.bucket_keys(config.name)],
+        "retention": "limits",
+        "storage": config.storage,
+        "num_replicas": config.replicas,
+        "discard": "old",
+        "max_bytes": config.max_bytes,
+        "max_age": config.ttl_s,
+        "max_msgs": -1,
+        "max_msgs_per_subject": 1,
+        "max_msg_size": config.max_value_bytes + 1024,  # the headers of a delete count, too
+        "max_consumers": -1,
+        "duplicate_window": min(config.ttl_s, _DUPLICATE_WINDOW_S),
+        "allow_direct": True,
+        "allow_rollup_hdrs": False,  # with one of them, any writer could empty the bucket
+        "deny_delete": True,
+    }
     try:
-        await bucket.create()
-    except TurnwireError as error:
-        log.warning("kv.disabled", bucket=config.name, reason=error.info.message)
-        return None
-    return bucket
+        await bus.jetstream(lambda js: js.add_stream(**stream), TIMEOUT_S)
+    except EngineFailed as refused:
+        # A bucket of an older release or of another setting has other limits. Anything else fails again.
+        try:
+            await bus.jetstream(lambda js: js.update_stream(**stream), TIMEOUT_S)
+        except (NotFound, EngineFailed):
+            raise EngineFailed(f"bucket {config.name}: {refused}") from None
 
 
 def digest_key(*parts: str | None) -> str:

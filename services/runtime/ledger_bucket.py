@@ -1,18 +1,18 @@
 """Configures the bucket in which ledger entries outlive processes. Parsers write to it, preprocessors read."""
 
-from services.runtime.config import MIB
+from services.runtime.config import MIB, LedgerStoreConfig
 from services.runtime.kv import BucketConfig
 
 BUCKET = "tw_ledger"
 MAX_VALUE_BYTES = MIB
 
 
-def ledger_bucket(ttl_s: float, store_mb: int) -> BucketConfig:
+def ledger_bucket(config: LedgerStoreConfig) -> BucketConfig:
     """Returns the bucket of all models; its keys are digests that include the model."""
     return BucketConfig(
         name=BUCKET,
         description="Turnwire: the tokens of turns",
-        ttl_s=ttl_s,
-        max_bytes=store_mb * MIB,
+        ttl_s=config.ledger_ttl_s,
+        max_bytes=config.ledger_store_mb * MIB,
         max_value_bytes=MAX_VALUE_BYTES,
     )

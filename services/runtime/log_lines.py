@@ -14,6 +14,13 @@ EVERY_S = 0.05
 """Interval between writes of ordinary lines; a process that is killed may lose as much of them."""
 
 
+def printable(text: str) -> str:
+    """Returns the text with control characters escaped: clients choose paths and names, and terminals obey them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class LineWriter:
     """The logger behind structlog. Thread-safe. Lines keep their order; one of level warning or above is written at
     once, with all before it."""

@@ -2,8 +2,8 @@
 
 A prompt is a few buffers of some 100 KB: body, text, message, ids. glibc returns the end of its heap to the system as
 soon as 128 KB of it are free (`M_TRIM_THRESHOLD`), and maps larger blocks separately (`M_MMAP_THRESHOLD`; man mallopt),
-so each request gets the same pages anew, and the kernel clears each: 185 page faults, 0.35 of 0.83 ms of the frontend's
-CPU for 240 KB of Messages; 440 and 1 of 1.9 ms for Responses.
+so each request gets the same pages again, and the kernel clears each: 185 page faults, 0.35 of 0.83 ms of the
+frontend's CPU for 240 KB of Messages; 440 and 1 of 1.9 ms for Responses.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Collectors that read metrics from objects which count anyway, so that nothing is counted twice on the token path."""
+"""Reads metrics from objects that count anyway, so that nothing is counted twice on the token path."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -10,51 +10,45 @@ from prometheus_client.registry import Collector
 from schemas.control import Load
 from services.runtime.bus import Bus
 
-
-class BusCollector(Collector):
-    """`turnwire_bus_*`: the connection of this process and its messages."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-
-    def collect(self) -> Iterator[Metric]:
-        """Yields the counters."""
-        bus = self._bus
-        yield GaugeMetricFamily("turnwire_bus_connected", "Whether the connection to NATS is up.", bus.connected)
-        yield CounterMetricFamily("turnwire_bus_published_total", "Messages published.", value=bus.published)
-        yield CounterMetricFamily("turnwire_bus_received_total", "Messages received.", value=bus.received)
-
-
-class LoadCollector(Collector):
-    """`turnwire_requests_running`, `_waiting` and the rest of the load that heartbeats report."""
-
-    def __init__(self, stage: str, load: Callable[[], Load]) -> None:
-        self._stage = stage
-        self._load = load
-
-    def collect(self) -> Iterator[Metric]:
-        """Yields the load."""
-        load = self._load()
-        prefix = "turnwire" if self._stage == "worker" else f"turnwire_{self._stage}"
-        yield GaugeMetricFamily(f"{prefix}_requests_running", "Turns in work in this process.", load.running)
-        if self._stage == "worker":
-            yield GaugeMetricFamily("turnwire_requests_waiting", "Turns that wait for a slot.", load.waiting)
-            yield GaugeMetricFamily("turnwire_slots", "Turns that can decode at once.", load.slots)
-            if load.kv_used is not None:
-                yield GaugeMetricFamily("turnwire_kv_cache_usage_ratio", "Share of the KV cache in use.", load.kv_used)
+Reading = tuple[str, Callable[[], float | None]]
+"""Help text, and what reads the value; None: the metric is left out."""
 
 
 class CountCollector(Collector):
-    """Counters that are plain attributes elsewhere."""
+    """Metrics that are plain attributes elsewhere."""
 
-    def __init__(self, counters: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
-        """`counters`: name (with `_total`) → (help, reading)."""
-        self._counters = counters
+    def __init__(self, readings: Mapping[str, Reading]) -> None:
+        """`readings`: by name. Names of counters end in `_total`; other metrics are gauges."""
+        self._readings = readings
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the counters."""
-        for name, (text, read) in self._counters.items():
-            yield CounterMetricFamily(name, text, value=read())
+        """Yields the metrics."""
+        for name, (text, read) in self._readings.items():
+            if (value := read()) is not None:
+                family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                yield family(name, text, value=value)
+
+
+def bus_readings(bus: Bus) -> dict[str, Reading]:
+    """The connection of this process and its messages."""
+    return {
+        "turnwire_bus_connected": ("Whether the connection to NATS is up.", lambda: bus.connected),
+        "turnwire_bus_published_total": ("Messages published.", lambda: bus.published),
+        "turnwire_bus_received_total": ("Messages received.", lambda: bus.received),
+    }
+
+
+def load_readings(stage: str, load: Callable[[], Load]) -> dict[str, Reading]:
+    """The load that heartbeats report."""
+    text = "Turns in work in this process."
+    if stage != "worker":
+        return {f"turnwire_{stage}_requests_running": (text, lambda: load().running)}
+    return {
+        "turnwire_requests_running": (text, lambda: load().running),
+        "turnwire_requests_waiting": ("Turns that wait for a slot.", lambda: load().waiting),
+        "turnwire_slots": ("Turns that can decode at once.", lambda: load().slots),
+        "turnwire_kv_cache_usage_ratio": ("Share of the KV cache in use.", lambda: load().kv_used),
+    }
 
 
 def register(registry: CollectorRegistry, *collectors: Collector) -> None:

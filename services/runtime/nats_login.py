@@ -1,22 +1,13 @@
-"""Reads from the configuration where the NATS servers are, and as which user to connect."""
+"""Reads from the configuration where the NATS servers are, as which user to connect, and whom to trust."""
 
 import asyncio
 import re
-from typing import NamedTuple
+import ssl
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from services.runtime.config import BusConfig, read_secret
 
 _CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+\s+\S", re.DOTALL)
-
-
-class Login(NamedTuple):
-    """As which user to connect: by the text of a credentials file, by a token, by name and password, or as none."""
-
-    user: str = ""
-    password: str = ""
-    token: str = ""
-    credentials: str = ""
 
 
 def parse_servers(urls: str) -> dict[str, SplitResult]:
@@ -35,16 +26,41 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
     return servers
 
 
-async def read_login(config: BusConfig, url: SplitResult) -> Login:
-    """The login for a server. Reads secret files anew, off the loop. Raises ValueError, naming the file."""
+async def read_login(config: BusConfig, url: SplitResult) -> dict[str, str]:
+    """The login for a server: `credentials` (the text of a file), a `token`, `user` and `password`, or nothing.
+
+    Reads secret files again, off the loop. Raises ValueError, naming the file.
+    """
     if config.nats_creds_file:
         text = await asyncio.to_thread(read_secret, config.nats_creds_file)
         if not _CREDENTIALS.search(text):  # nats-py would look for the JWT for ever
             raise ValueError(f"{config.nats_creds_file}: not a NATS credentials file")
-        return Login(credentials=text)
+        return {"credentials": text}
     user, password = config.nats_user or unquote(url.username or ""), unquote(url.password or "")
     if config.nats_password_file:
         password = await asyncio.to_thread(read_secret, config.nats_password_file)
     elif not config.nats_user and url.password is None:
-        return Login(token=user)
-    return Login(user, password)
+        return {"token": user} if user else {}
+    return {"user": user, "password": password} if user or password else {}
+
+
+async def read_tls(config: BusConfig) -> ssl.SSLContext | None:
+    """The TLS settings; None: the system's authorities, and no certificate. Reads the files again, off the loop.
+
+    Raises ValueError, naming the file.
+    """
+    if not config.nats_ca_file and not config.nats_cert_file:
+        return None
+    return await asyncio.to_thread(_tls_context, config)
+
+
+def _tls_context(config: BusConfig) -> ssl.SSLContext:
+    file = config.nats_ca_file
+    try:
+        context = ssl.create_default_context(cafile=file)
+        if config.nats_cert_file:
+            file = f"{config.nats_cert_file} or its key"
+            context.load_cert_chain(config.nats_cert_file, config.nats_key_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise ValueError(f"cannot use {file}: {error.strerror or error}") from error
+    return context

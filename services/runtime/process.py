@@ -1,8 +1,8 @@
 """One service process on the bus: its identity, heartbeats, drain and end.
 
 A service builds one `Process`, adds its subscriptions, and awaits `run`. SIGTERM or SIGINT starts the drain: heartbeats
-announce it, the service stops accepting work, running turns may end, and the last heartbeat says that the process has
-left. A second signal ends it at once.
+announce it, the service stops accepting work, running turns may end, and the last heartbeat reports that the process
+has left. A second signal ends it at once.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import os
 import secrets
 import signal
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -19,11 +20,12 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
-from schemas.errors import EngineFailed
+from schemas.errors import EngineFailed, TurnwireError, Unavailable
 from services import __version__
 from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
-from services.runtime.metrics import BusCollector, LoadCollector, register
+from services.runtime.heartbeat_auth import HeartbeatAuth
+from services.runtime.metrics import CountCollector, bus_readings, load_readings, register
 from services.runtime.registry import Registry
 from services.runtime.telemetry import adopt_library_logs, new_registry, open_log, watch_event_loop
 
@@ -31,8 +33,9 @@ CHANGE_DELAY_S = 0.02
 """A heartbeat on change follows the change by this much, so that a hundred changes in a tick make one heartbeat."""
 ANNOUNCE_S = 5 * CHANGE_DELAY_S
 """Within this time all others have answered a new process's first heartbeat."""
+MAX_UNDER_WAY = 256
+"""Own heartbeats that may come back: those of some minutes."""
 
-_decode_heartbeat = msgspec.json.Decoder(Heartbeat).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -45,7 +48,8 @@ class Process:
         self.id = f"{config.id or socket.gethostname()}-{secrets.token_hex(3)}"
         self.log = (log or open_log(config)).bind(stage=stage, process=self.id)
         self.metrics = new_registry()
-        self.registry = Registry(config.bus.dead_after_s)
+        self.registry = Registry(config.bus.dead_after_s, config.bus.recovery_s)
+        self._heartbeat_auth = HeartbeatAuth(config.bus.heartbeat_key_file, self.metrics, self.log)
         self.bus = Bus(
             config.bus,
             name=f"turnwire/{stage}/{self.id}",
@@ -62,6 +66,8 @@ class Process:
         self.on_reconnect: list[Callable[[], None]] = []
         self.on_tick: list[Callable[[float], None]] = []
         """Called with the loop's time before every regular heartbeat."""
+        self.on_attached: list[Callable[[], None]] = []
+        """Called when this process was cut off and is no longer."""
         self.draining = False
         self.failure: str | None = None
         self._subscriptions: list[Subscription] = []
@@ -69,10 +75,22 @@ class Process:
         self._announced = False
         """Whether the others may know of this process: all its subscriptions exist."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._heartbeats = 0
+        self._under_way: deque[tuple[int, float]] = deque(maxlen=MAX_UNDER_WAY)
+        """Own heartbeats that did not come back yet: number and time."""
+        self._cut_off_after_s = max(
+            config.bus.dead_after_s - config.bus.beat_interval_s, 2 * config.bus.beat_interval_s
+        )
+        self._returned = self._returned_at = 0.0
+        """When the newest own heartbeat that came back was sent, and when the last one came."""
+        self._resumed_at = 0.0
+        """When the first one came back after a gap."""
+        self._attached = asyncio.Event()
+        """Set for a moment when an own heartbeat comes back."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
-        """Connects and subscribes to heartbeats; the process itself sends none before `run`."""
+        """Connects and subscribes to heartbeats; the process itself sends none before `announce`."""
         adopt_library_logs(self.log)
         await self.bus.connect()
         await self.bus.subscribe(subjects.heartbeats(), self._receive)
@@ -89,7 +107,7 @@ class Process:
         async def guarded() -> None:
             try:
                 await work
-            except Exception:  # nobody awaits the task
+            except Exception:  # nothing awaits the task
                 self.log.exception("process.task_failed", task=name)
 
         task = asyncio.get_running_loop().create_task(guarded(), name=name)
@@ -102,23 +120,57 @@ class Process:
         """Encodes and publishes one message; returns False while the bus is down."""
         return self.bus.publish(subject, _encode(message))
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether this process cannot know what the others do: its connection is down, or its own heartbeats do not
+        come back, because the bus hangs or this process was suspended. What it receives now may be old."""
+        if not self.bus.connected:
+            return True
+        if not self._announced:
+            return False
+        silence = asyncio.get_running_loop().time() - self._returned
+        return self._returned < self._resumed_at or silence > self._cut_off_after_s
+
+    async def attached(self) -> None:
+        """Waits while this process is cut off. Then it has received all that was sent to it meanwhile."""
+        while self.cut_off:
+            await self._attached.wait()
+
+    def probe(self, subject: str, message: msgspec.Struct, on_gone: Callable[[], None]) -> None:
+        """Calls `on_gone` if no process is subscribed to a subject: NATS reports that at once. A process that is
+        suspended, or cut off by a hanging bus, is still subscribed."""
+
+        def answered(answer: bytes | TurnwireError) -> None:
+            if isinstance(answer, Unavailable):
+                on_gone()
+
+        try:
+            self.bus.ask(subject, _encode(message), self.config.bus.beat_interval_s, answered)
+        except Unavailable:
+            pass  # the connection is down: nothing can be known
+
     async def run(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Sends heartbeats until `stop`, then drains: `drain` returns when the last turn has ended.
 
         Raises:
-            EngineFailed: the process cannot go on (`failure` says why).
+            EngineFailed: the process cannot go on (`failure` has the reason).
         """
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self.stop)
         self.spawn(watch_event_loop(self.metrics), "watch_event_loop")
-        register(self.metrics, BusCollector(self.bus))
+        register(self.metrics, CountCollector(bus_readings(self.bus)))
         if self.stage != "frontend":  # its own metrics have its turns, by model and API
-            register(self.metrics, LoadCollector(self.stage, self.load))
-        stop_health: Callable[[], Awaitable[None]] = _nothing
+            register(self.metrics, CountCollector(load_readings(self.stage, self.load)))
+        health, config = None, self.config
         try:
-            stop_health = await self._serve_health()
-            await self._announce()
+            if isinstance(config, StageConfig) and config.metrics_port is not None:
+                from services.runtime.health import HealthServer
+
+                health = HealthServer(self.metrics, self._not_ready)
+                port = await health.start(config.metrics_host, config.metrics_port)
+                self.log.info("process.health", url=f"http://{config.metrics_host}:{port}")
+            await self.announce()
             self.log.info("process.ready")
             await self._heartbeat_until_stopped()
             if self.failure is None:
@@ -127,25 +179,10 @@ class Process:
             for signum in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(signum)
             await self._leave()
-            await stop_health()
+            if health is not None:
+                await health.stop()
         if self.failure is not None:
             raise EngineFailed(self.failure)
-
-    async def _serve_health(self) -> Callable[[], Awaitable[None]]:
-        """Serves health on the configured port, if any. Returns what stops it."""
-        config = self.config
-        if not isinstance(config, StageConfig) or config.metrics_port is None:
-            return _nothing
-        from services.runtime.health import HealthServer
-
-        server = HealthServer(self.metrics, self._not_ready)
-        try:
-            port = await server.start(config.metrics_host, config.metrics_port)
-        except OSError:
-            await server.stop()
-            raise
-        self.log.info("process.health", url=f"http://{config.metrics_host}:{port}")
-        return server.stop
 
     def stop(self, failure: str | None = None) -> None:
         """Ends `run`: with a drain, or at once where a failure is given."""
@@ -164,9 +201,11 @@ class Process:
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
             self._heartbeat_timer = None
+        self._heartbeats += 1
         message = Heartbeat(
             stage=self.stage,
             id=self.id,
+            number=self._heartbeats,
             models=self.models,
             draining=self.draining,
             leaving=leaving,
@@ -179,11 +218,16 @@ class Process:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        self.publish(subjects.heartbeat(self.stage, self.id), message)
+        if self.bus.publish(subjects.heartbeat(self.stage, self.id), self._heartbeat_auth.encode(message)):
+            self._under_way.append((self._heartbeats, asyncio.get_running_loop().time()))
 
-    async def _announce(self) -> None:
-        # The first heartbeat accepts no work: the others answer it with theirs, so that this process knows them all
+    async def announce(self) -> None:
+        """Makes this process and the others known to each other. `run` does that, unless it was done before."""
+        if self._announced:
+            return
+        # The first heartbeat accepts no work: the others answer it with theirs, so that this process has them all
         # before any work comes.
+        self._returned = self._returned_at = asyncio.get_running_loop().time()
         self.draining = self._announced = True
         self.send_heartbeat()
         await asyncio.sleep(ANNOUNCE_S)
@@ -193,7 +237,6 @@ class Process:
     async def _heartbeat_until_stopped(self) -> None:
         interval = self.config.bus.beat_interval_s
         loop = asyncio.get_running_loop()
-        last = loop.time()
         while not self._stop.is_set():
             try:
                 async with asyncio.timeout(interval):
@@ -201,12 +244,7 @@ class Process:
             except TimeoutError:
                 pass
             now = loop.time()
-            # While this loop did not run, or the bus was away, nothing could be received: the others are not to blame.
-            self.registry.discount(max(0.0, now - last - interval) if self.bus.connected else now - last, now)
-            last = now
             try:
-                for peer in self.registry.sweep(now):
-                    self.log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)
                 for callback in self.on_tick:
                     callback(now)
             except Exception:  # heartbeats continue whatever a listener does
@@ -244,25 +282,54 @@ class Process:
         self.log.info("process.left")
 
     def _receive(self, message: Message) -> None:
-        heartbeat = _decode_heartbeat(message.data)
+        heartbeat = self._heartbeat_auth.decode(message.subject, message.data)
+        if heartbeat is None:
+            return
         if heartbeat.id == self.id and heartbeat.stage == self.stage:
+            self._came_back(heartbeat.number, asyncio.get_running_loop().time())
             return
         if self.registry.receive(heartbeat, asyncio.get_running_loop().time()):
             self.log.debug("process.peer_joined", peer=heartbeat.id, peer_stage=heartbeat.stage)
-            self.heartbeat_soon()  # so that the new process knows this one within milliseconds
+            self.heartbeat_soon()  # so that the new process has this one within milliseconds
+
+    def _came_back(self, number: int, now: float) -> None:
+        """Takes an own heartbeat: the bus carried messages when it was sent, and only such a moment shows which process
+        is dead. While the bus hangs or this process is suspended, the silence of the others proves nothing."""
+        sent_at = None
+        while self._under_way and self._under_way[0][0] <= number:
+            sent_at = self._under_way.popleft()[1]
+        if sent_at is None:
+            return  # of an earlier connection
+        gap = now - self._returned_at
+        if gap > self._cut_off_after_s:
+            # What waited in the server arrives in any order: the others' heartbeats may be behind this one.
+            self.registry.discount(math.inf, now)
+            self.log.warning("process.was_cut_off", seconds=round(gap, 1))
+            self._resumed_at = now
+            self.send_heartbeat()  # when it comes back, what had waited in the server has come, too
+        else:
+            self.registry.discount(max(gap - self.config.bus.beat_interval_s, 0.0), now)
+        was_cut_off = self.cut_off
+        self._returned, self._returned_at = sent_at, now
+        self._attached.set()
+        self._attached.clear()
+        if was_cut_off and not self.cut_off:
+            for callback in self.on_attached:
+                callback()
+        for peer in self.registry.sweep(sent_at):
+            self.log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)
 
     def _not_ready(self) -> str | None:
         if self.draining:
             return "draining"
-        return None if self.bus.connected else "the connection to the bus is down"
+        if not self.bus.connected:
+            return "the connection to the bus is down"
+        return "the bus does not answer" if self.cut_off else None
 
     def _reconnected(self) -> None:
         self.registry.discount(math.inf, asyncio.get_running_loop().time())
+        self._under_way.clear()
         if self._announced:
             self.send_heartbeat()
         for callback in self.on_reconnect:
             callback()
-
-
-async def _nothing() -> None:
-    pass

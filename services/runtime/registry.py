@@ -1,8 +1,8 @@
 """Tracks the living processes by their heartbeats, and calls listeners when one joins, changes or leaves. Pure.
 
-`process.Process` feeds it heartbeats and the time. A process has left when its last heartbeat said so, or when none
-came for `dead_after_s`. That also holds for a process that was only expected: whoever relies on a process gets notice
-of its end, even if its heartbeats never came.
+`process.Process` feeds it heartbeats and the time. A process has left when its last heartbeat reports that, or when
+none came for `dead_after_s`. That also holds for a process that was only expected: one that relies on it gets notice of
+its end, even if its heartbeats never came. For `recovery_s` after its end, a successor is expected.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,29 +16,39 @@ Key = tuple[Stage, str]
 class Registry:
     """The living processes by stage and id. `now` is a monotonic clock in seconds."""
 
-    def __init__(self, dead_after_s: float) -> None:
+    def __init__(self, dead_after_s: float, recovery_s: float = 0.0) -> None:
         self._dead_after_s = dead_after_s
+        self._recovery_s = recovery_s
+        self._former: dict[Key, tuple[Heartbeat, float]] = {}
+        """The processes that have left lately: the last heartbeat, and when."""
         self._peers: dict[Key, tuple[Heartbeat, float]] = {}
         self._expected: dict[Key, float] = {}
         self._on_join: list[Listener] = []
         self._on_heartbeat: list[Listener] = []
         self._on_leave: list[Listener] = []
+        self._on_forget: list[Listener] = []
         self.on_join = self._on_join.append
         """Registers what is called with the first heartbeat of a process."""
         self.on_heartbeat = self._on_heartbeat.append
         """Registers what is called with every heartbeat, the first included."""
         self.on_leave = self._on_leave.append
         """Registers what is called with the last heartbeat of a process that has left."""
+        self.on_forget = self._on_forget.append
+        """Registers what is called when a successor of a process that has left is no longer expected."""
 
     def receive(self, heartbeat: Heartbeat, now: float) -> bool:
         """Records a heartbeat. Returns whether the process is new."""
         key = (heartbeat.stage, heartbeat.id)
         expected = self._expected.pop(key, None)
         if heartbeat.leaving:
-            if self._peers.pop(key, None) is not None or expected is not None:
+            last = self._peers.pop(key, None)
+            if last is not None:
+                self._former[key] = (last[0], now)
+            if last is not None or expected is not None:
                 _call(self._on_leave, heartbeat)
             return False
         new = key not in self._peers
+        self._former.pop(key, None)
         self._peers[key] = (heartbeat, now)
         if new:
             _call(self._on_join, heartbeat)
@@ -52,13 +62,19 @@ class Registry:
             self._expected.setdefault((stage, process), now)
 
     def sweep(self, now: float) -> list[Heartbeat]:
-        """Removes the processes whose heartbeats stopped, and returns their last ones."""
+        """Removes the processes whose heartbeats stopped, and returns their last ones.
+
+        `now`: the latest moment up to which this process certainly received what the others sent.
+        """
         before = now - self._dead_after_s
         dead = [(key, heartbeat) for key, (heartbeat, seen) in self._peers.items() if seen < before]
         dead += [(key, Heartbeat(*key)) for key, since in self._expected.items() if since < before]
+        for key in [key for key, (_, left) in self._former.items() if now - left >= self._recovery_s]:
+            _call(self._on_forget, self._former.pop(key)[0])
         for key, heartbeat in dead:
-            self._peers.pop(key, None)
             self._expected.pop(key, None)
+            if self._peers.pop(key, None) is not None:
+                self._former[key] = (heartbeat, now)
             _call(self._on_leave, heartbeat)
         return [heartbeat for _, heartbeat in dead]
 
@@ -80,6 +96,15 @@ class Registry:
     def living(self, stage: Stage) -> Iterator[Heartbeat]:
         """Yields all processes of a stage, draining ones included."""
         return (heartbeat for (kind, _), (heartbeat, _) in self._peers.items() if kind == stage)
+
+    def former(self, stage: Stage) -> Iterator[Heartbeat]:
+        """Yields the last heartbeats of processes that have left within `recovery_s`."""
+        return (heartbeat for (kind, _), (heartbeat, _) in self._former.items() if kind == stage)
+
+    def awaited(self, stage: Stage, model: str) -> bool:
+        """Returns whether a process of a stage is there for a model, or a successor is expected."""
+        peers = (*self.living(stage), *self.former(stage))
+        return any(card.name == model for peer in peers for card in peer.models)
 
     def able(self, stage: Stage, model: str) -> list[Heartbeat]:
         """Returns the processes of a stage that accept work for a model."""

@@ -41,7 +41,12 @@ class Requester(ABC):
             TooLarge: as `publish`.
         """
         outcome: asyncio.Future[bytes | TurnwireError] = asyncio.get_running_loop().create_future()
-        cancel = self.ask(subject, data, timeout_s, outcome.set_result)
+
+        def answered(answer: bytes | TurnwireError) -> None:
+            if not outcome.done():  # cancelled in this tick
+                outcome.set_result(answer)
+
+        cancel = self.ask(subject, data, timeout_s, answered)
         try:
             answer = await outcome
         finally:

@@ -9,14 +9,13 @@ import logging
 import sys
 from typing import Any, TextIO
 
-import msgspec
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from services.runtime.config import ServiceConfig
-from services.runtime.log_lines import LineWriter
+from services.runtime.log_lines import LineWriter, printable
 
 LAG_SAMPLE_S = 0.1
 
@@ -31,7 +30,7 @@ def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: objec
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if console else "iso", utc=not console),
     ]
     last: list[Any] = (
-        [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        [_printable, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
         if console
         else [structlog.processors.format_exc_info, _as_json]
     )
@@ -44,19 +43,21 @@ def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: objec
     return log.bind(**bound)
 
 
+def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     line = {"time": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event"), **event}
-    try:
-        return msgspec.json.encode(line, enc_hook=str).decode()
-    except UnicodeEncodeError:  # a lone surrogate; a log line must not raise
-        return json.dumps(line, ensure_ascii=False, default=str).encode(errors="replace").decode()
+    # A lone surrogate must not raise.
+    return json.dumps(line, ensure_ascii=False, default=str, separators=(",", ":")).encode(errors="replace").decode()
 
 
-def adopt_library_logs(log: FilteringBoundLogger, level: int = logging.WARNING) -> None:
-    """Routes what libraries log through `logging` to `log`."""
+def adopt_library_logs(log: FilteringBoundLogger) -> None:
+    """Routes the warnings and errors that libraries log through `logging` to `log`."""
     root = logging.getLogger()
     root.handlers[:] = [_Adopted(log)]
-    root.setLevel(level)
+    root.setLevel(logging.WARNING)
 
 
 class _Adopted(logging.Handler):
@@ -96,6 +97,6 @@ async def watch_event_loop(registry: CollectorRegistry) -> None:
 
 
 def render_metrics(registry: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
-    """Returns the metrics in the form that an `Accept` header asks for, and its content type."""
+    """Returns the metrics in the form that an `Accept` header names, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type

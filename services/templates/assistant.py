@@ -80,7 +80,7 @@ class AssistantWriter:
             return [{"role": "assistant", "content": [self._part(part) for part in parts]}]
         if traits.reasoning is None:
             tags = traits.own_tags if any(isinstance(part, Call) for part in parts) else None
-            parts = in_tags(parts, tags) if tags is not None else without_reasoning(parts)
+            parts = without_field(parts, tags)
         cut = segments(parts)
         if len(cut) == 1 and self._fits(cut[0]):
             return [self.native(cut[0])]
@@ -88,8 +88,10 @@ class AssistantWriter:
             return [self.native(segment) for whole in cut for segment in self._halves(whole)]
         if not traits.inline_reasoning and len(cut) > 1:
             first = 1 if isinstance(parts[0], Reasoning) else 0
-            cut = segments([*parts[:first], *without_reasoning(parts[first:])])
-        if traits.interleaved == "drop" and traits.arguments is not None:
+            cut = segments([*parts[:first], *without_field(parts[first:])])
+        text_end = any(segment.calls for segment in cut) and not cut[-1].calls
+        sorts = traits.interleaved == "drop" or (text_end and not traits.inline_text_end)
+        if sorts and traits.arguments is not None:
             return [self.native(_merged(cut))]
         return [self.inline(cut, tail=traits.inline_tail)]
 
@@ -202,32 +204,22 @@ def _merged(cut: Sequence[Segment]) -> Segment:
     return Segment(cut[0].reasoning, JOIN.join(texts), [call for segment in cut for call in segment.calls])
 
 
-def in_tags(parts: Sequence[AssistantPart], tags: tuple[str, str]) -> list[AssistantPart]:
-    """The turn with its reasoning as text between tags. Adjacent texts become one."""
-    tagged: list[AssistantPart] = []
+def without_field(parts: Sequence[AssistantPart], tags: tuple[str, str] | None = None) -> list[AssistantPart]:
+    """The turn for a template without a field for reasoning: as text between tags, or left out. Adjacent texts become
+    one."""
+    kept: list[AssistantPart] = []
     join = ""
     for part in parts:
         if isinstance(part, Call):
-            tagged.append(part)
+            kept.append(part)
             continue
         thought = isinstance(part, Reasoning)
-        text = f"{tags[0]}{part.text or ''}{tags[1]}" if thought else part.text or ""
-        if tagged and isinstance(last := tagged[-1], Text):
-            tagged[-1] = Text(last.text + join + text)
-        else:
-            tagged.append(Text(text))
-        join = "\n\n" if thought else JOIN
-    return tagged
-
-
-def without_reasoning(parts: Sequence[AssistantPart]) -> list[AssistantPart]:
-    """The turn without its reasoning. Adjacent texts become one."""
-    kept: list[AssistantPart] = []
-    for part in parts:
-        if isinstance(part, Reasoning):
+        if thought and tags is None:
             continue
-        if isinstance(part, Text) and kept and isinstance(kept[-1], Text):
-            kept[-1] = Text(kept[-1].text + JOIN + part.text)
+        text = f"{tags[0]}{part.text or ''}{tags[1]}" if thought and tags is not None else part.text or ""
+        if kept and isinstance(last := kept[-1], Text):
+            kept[-1] = Text(last.text + join + text)
         else:
-            kept.append(part)
+            kept.append(Text(text))
+        join = "\n\n" if thought else JOIN
     return kept

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator
 
 from jinja2 import nodes
 
-from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
-from schemas.errors import Invalid
+from schemas.conversation import Call, Reasoning, Result, Text, ToolSpec, Turn
 from services.families import Family
 from services.templates.chat_template import ChatTemplate
 from services.templates.jinja import environment
-from services.templates.messages import adapt
+from services.templates.messages import render_turns
 from services.templates.tools import tool_definition
 from services.templates.traits import TemplateTraits
 from services.tokenization.data_marks import DataMarks
@@ -39,11 +38,12 @@ def data_marks(tokenizer: LoadedTokenizer, template: ChatTemplate, traits: Templ
     strings = list(_strings(tree))
     literals = [*(node.data for node in tree.find_all(nodes.TemplateData)), *strings]
     handled = set(_handled(tree))
+    rendered = render_turns(_TURNS, traits, template, tools=[tool_definition(_TOOL)])
     thought = {tag.strip() for tag in family.think or ()}
     if handled.isdisjoint(thought):
         thought = set()
     return DataMarks(
-        _control_tokens(tokenizer, "\0".join(literals), _rendered(template, traits), family),
+        _control_tokens(tokenizer, "\0".join(literals), rendered, family),
         literals=literals,
         names=[*strings, *(node.attr for node in tree.find_all(nodes.Getattr))],
         handled=handled | thought,
@@ -59,15 +59,6 @@ def _control_tokens(tokenizer: LoadedTokenizer, literal: str, rendered: str, fam
         shown = content in literal if named is None else content in set(named)
         if content.strip() and (token.special or shown or content in rendered or content in markers):
             yield content
-
-
-def _rendered(template: ChatTemplate, traits: TemplateTraits) -> str:
-    """A small conversation, as the template renders it."""
-    try:
-        messages = adapt(Conversation("probe", _TURNS), traits, template).messages
-        return template.render(messages, tools=[tool_definition(_TOOL)])
-    except Invalid:
-        return ""
 
 
 def _strings(tree: nodes.Node) -> Iterator[str]:

@@ -14,12 +14,13 @@ from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate, Message
 from services.templates.messages import adapt
 from services.templates.traits import TemplateTraits
+from services.tokenization.segments import common_prefix
 
 _TOOL = ToolSpec("get_weather", "", {"type": "object", "properties": {"city": {"type": "string"}}})
 _CALLS = tuple(
     Call(call_id, "get_weather", '{"city": "Paris"}') for call_id in ("000000001", "functions.get_weather:0")
 )
-"""With an id as Mistral wants it, and with one that names the tool: some templates write nothing else (Kimi K2.5)."""
+"""With an id in Mistral's form, and with one that names the tool: some templates write nothing else (Kimi K2.5)."""
 _NEAR = 4
 
 
@@ -64,7 +65,6 @@ def _renderings(template: ChatTemplate, traits: TemplateTraits) -> Iterator[tupl
 
 
 def _call_markup(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
-    """A call as the template writes it, cut out of its message."""
     return AssistantWriter(traits, template, call_id=lambda call: call.call_id).markup([call])
 
 
@@ -80,7 +80,7 @@ def _message_with_call(template: ChatTemplate, traits: TemplateTraits, call: Cal
     """A message with a call, with its header: some prompts for a turn are not what the turn begins with later."""
     messages = _messages(template, traits, call)
     asked, whole = (template.render(some, generation=False) for some in (messages[:1], messages))
-    return whole[next((at for at, (a, b) in enumerate(zip(asked, whole, strict=False)) if a != b), len(asked)) :]
+    return whole[len(common_prefix(asked, whole)) :]
 
 
 def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> list[Message]:

@@ -6,11 +6,12 @@ text between blocks) does not reach the prompt.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, Turn
+from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
 from services.templates.call_names import CallNames
 from services.templates.chat_template import Message, Tool
@@ -83,7 +84,7 @@ def adapt(
         marker=marks.data if marks is not None else None,
     )
     writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, prefix=prefix, marks=marks)
-    at = prefix.turn if prefix is not None else _count_leading_instructions(conversation)
+    at = prefix.turn if prefix is not None else leading_instructions(conversation)[1]
     boundaries: list[TurnBoundary] = []
     continues = False
     for assistant, group in groupby(conversation.turns[at:], key=lambda turn: turn.role == "assistant"):
@@ -101,28 +102,38 @@ def adapt(
     return TemplateInput(writer.messages, tools, continues and conversation.prefill, boundaries, prefix)
 
 
+def render_turns(
+    turns: list[Turn],
+    traits: TemplateTraits,
+    template: Renderer,
+    *,
+    tools: list[Tool] | None = None,
+    write_call: WriteCall = call_text,
+    generation: bool = True,
+) -> str:
+    """The turns as the template renders them; "" where it refuses them."""
+    messages = adapt(Conversation("probe", turns), traits, template, write_call=write_call).messages
+    try:
+        return template.render(messages, tools=tools or [], generation=generation)
+    except Invalid:
+        return ""
+
+
 def _is_instruction(turn: Turn) -> bool:
     return turn.role in ("system", "developer")
 
 
-def _count_leading_instructions(conversation: Conversation) -> int:
-    turns = conversation.turns
-    return next((index for index, turn in enumerate(turns) if not _is_instruction(turn)), len(turns))
-
-
-def _leading_instructions(conversation: Conversation, mark: Callable[[str], str]) -> str:
-    """Top-level instructions and the instruction turns at the front, as one system message for every API."""
-    texts = [text.text for text in conversation.system]
-    for turn in conversation.turns:
-        if not _is_instruction(turn):
-            break
+def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
+    """Top-level instructions and the instruction turns at the front, which are one message in every API; and the index
+    of the first other turn."""
+    texts, at = [text.text for text in conversation.system], 0
+    for turn in takewhile(_is_instruction, conversation.turns):
         texts += [part.text for part in turn.parts if isinstance(part, Text)]
-    return JOIN.join(map(mark, texts))
+        at += 1
+    return texts, at
 
 
 class _Writer:
-    """Writes the messages of one conversation."""
-
     def __init__(
         self,
         conversation: Conversation,
@@ -147,7 +158,7 @@ class _Writer:
         self._preface = ""
         if prefix is not None:
             self.messages += prefix.messages
-        elif system := _leading_instructions(conversation, self._mark):
+        elif system := JOIN.join(map(self._mark, leading_instructions(conversation)[0])):
             if traits.system == "none":
                 self._preface = system
             else:

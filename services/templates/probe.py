@@ -14,7 +14,7 @@ from schemas.errors import Invalid
 from services.families import Family
 from services.templates.assistant import FRAME_USER, AssistantPart, AssistantWriter, segments
 from services.templates.chat_template import ChatTemplate, Message, Tool
-from services.templates.messages import adapt
+from services.templates.messages import adapt, render_turns
 from services.templates.thinking import EFFORT_VARIABLES, EFFORTS, KEEP_HISTORY, SWITCHES
 from services.templates.tools import tool_definition
 from services.templates.traits import Renderer, TemplateTraits
@@ -63,11 +63,7 @@ def own_tags(template: Renderer, traits: TemplateTraits, family: Family) -> tupl
 def _keeps_tags(template: Renderer, traits: TemplateTraits, family: Family, turn: list[Part]) -> bool:
     results: list[Part] = [Result(part.call_id, [Text(_RESULT)]) for part in turn if isinstance(part, Call)]
     turns = [_ASKED, Turn("assistant", turn), Turn("tool", results)]
-    adapted = adapt(Conversation("probe", turns), traits, template, write_call=family.write_call)
-    try:
-        text = template.render(adapted.messages)
-    except Invalid:
-        return False
+    text = render_turns(turns, traits, template, write_call=family.write_call)
     opening, closing = traits.own_tags or ("", "")
     marks = [
         _ARGUMENTS[part.call_id]
@@ -217,7 +213,9 @@ class _Probe:
             for tail in (True, False):
                 inline = replace(traits, interleaved="inline", inline_reasoning=keeps, inline_tail=tail)
                 if self._inlines(inline):
-                    return inline
+                    turns = [_ASKED, _said(_CALL, _T2), _RETURNED, _said(_T1)]
+                    ends = self._render(inline, turns) != ""
+                    return replace(inline, inline_text_end=ends or traits.arguments is None)
         if self._renders(split, [_T1, _CALL, _T2, _CALL2]):
             return split
         return replace(traits, interleaved="drop")
@@ -245,7 +243,6 @@ class _Probe:
         return self._shows(traits, [_ASKED, _said(*turn), _RETURNED2], marks)
 
     def _inputs(self, traits: TemplateTraits) -> TemplateTraits:
-        """The tool list and the variables."""
         listing = self._try([FRAME_USER], tools=[_TOOL])
         efforts = {name: self._levels(name) for name in EFFORT_VARIABLES if name in traits.variables}
         return replace(

@@ -5,9 +5,8 @@ client's `chat_template_kwargs`. The same holds for verbosity.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Reasoning, Result, Turn
@@ -32,42 +31,6 @@ DROP_HISTORY: dict[str, Any] = {
 """Solar's option is not set: its default drops."""
 
 
-class ThinkingDecision(Struct, frozen=True):
-    """The reasoning settings of a request."""
-
-    enabled: bool | None
-    """None: the model's default."""
-    effort: str | None
-    """Set also where thinking is off: some models cannot turn it off but lower the effort."""
-    budget_tokens: int | None
-    keep_history: bool
-    """Reasoning of earlier turns stays in the prompt after a new user message, if the template can keep it."""
-    history: Literal["default", "keep", "drop"] = "default"
-    """The client's choice, which takes precedence over the operator's."""
-    verbosity: str | None = None
-
-
-def decide(conversation: Conversation) -> ThinkingDecision:
-    """Resolves the API's controls.
-
-    Turns with tools keep the reasoning that explains their calls; others follow the model. A forced call changes
-    nothing here: some templates write the variables at the front of the prompt (Gemma 4, gpt-oss), which must not
-    change within a session. Open reasoning is closed at the end of the prompt instead.
-    """
-    thinking = conversation.thinking
-    enabled = {"default": None, "enabled": True, "adaptive": True, "disabled": False}[thinking.mode]
-    if thinking.effort == "none" and thinking.mode in ("default", "adaptive"):
-        enabled = False
-    return ThinkingDecision(
-        enabled=enabled,
-        effort=thinking.effort if thinking.effort in EFFORTS else None,
-        budget_tokens=thinking.budget_tokens if enabled is not False else None,
-        keep_history=thinking.history == "keep" or (thinking.history == "default" and bool(conversation.tools)),
-        history=thinking.history,
-        verbosity=conversation.verbosity,
-    )
-
-
 def without_old_reasoning(conversation: Conversation) -> Conversation:
     """Removes the reasoning before the last user message if the client asks for that: most templates have no variable
     for it, and some keep all reasoning."""
@@ -88,36 +51,39 @@ def _without_reasoning(turn: Turn) -> Turn:
 
 
 def template_variables(
-    decision: ThinkingDecision,
-    traits: TemplateTraits,
-    *,
-    defaults: Mapping[str, Any],
-    own: Mapping[str, Any],
+    conversation: Conversation, traits: TemplateTraits, *, defaults: Mapping[str, Any], own: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The variables to render with. `defaults` are the operator's, `own` the client's, which take precedence.
 
-    Only variables that the template reads are set. A level of effort that it lacks becomes the nearest one.
+    Only variables that the template reads are set. A level of effort that it lacks becomes the nearest one, also where
+    thinking is off: some models cannot turn it off but lower the effort. Turns with tools keep the reasoning that
+    explains their calls; others follow the model. A forced call changes nothing here: some templates write the
+    variables at the front of the prompt (Gemma 4, gpt-oss), which must not change within a session. Open reasoning is
+    closed at the end of the prompt instead.
     """
-    variables: dict[str, Any] = {}
-    if decision.keep_history:
+    thinking, variables = conversation.thinking, dict[str, Any]()
+    enabled = {"default": None, "enabled": True, "adaptive": True, "disabled": False}[thinking.mode]
+    if thinking.effort == "none" and thinking.mode in ("default", "adaptive"):
+        enabled = False
+    keep = thinking.history == "keep" or (thinking.history == "default" and bool(conversation.tools))
+    if keep:
         variables |= {name: value for name, value in KEEP_HISTORY.items() if name in traits.variables}
     variables |= defaults
-    if decision.history != "default":
-        chosen = KEEP_HISTORY if decision.keep_history else DROP_HISTORY
+    if thinking.history != "default":
+        chosen = KEEP_HISTORY if keep else DROP_HISTORY
         variables |= {name: value for name, value in chosen.items() if name in traits.variables}
-    if decision.verbosity is not None and "verbosity" in traits.variables:
-        variables["verbosity"] = decision.verbosity
-    if decision.enabled is not None:
-        variables |= dict.fromkeys(traits.switches, decision.enabled)
+    if conversation.verbosity is not None and "verbosity" in traits.variables:
+        variables["verbosity"] = conversation.verbosity
+    if enabled is not None:
+        variables |= dict.fromkeys(traits.switches, enabled)
         if "thinking_mode" in traits.variables:  # MiniMax M3
-            variables["thinking_mode"] = "enabled" if decision.enabled else "disabled"
-    off = decision.enabled is False and _can_be_off(traits)
-    if off:
+            variables["thinking_mode"] = "enabled" if enabled else "disabled"
+    if enabled is False and _can_be_off(traits):
         variables |= {name: "none" for name, levels in traits.efforts.items() if "none" in levels}
-    elif decision.effort is not None:
-        variables |= {name: _nearest(decision.effort, levels) for name, levels in traits.efforts.items() if levels}
-    if decision.budget_tokens is not None:
-        variables |= {name: decision.budget_tokens for name in _BUDGETS if name in traits.variables}
+    elif thinking.effort in EFFORTS:
+        variables |= {name: _nearest(thinking.effort, levels) for name, levels in traits.efforts.items() if levels}
+    if thinking.budget_tokens is not None and enabled is not False:
+        variables |= {name: thinking.budget_tokens for name in _BUDGETS if name in traits.variables}
     return {**variables, **own}
 
 

@@ -1,4 +1,4 @@
-"""The form in which a chat template wants a conversation.
+"""The form in which a chat template reads a conversation.
 
 `probe` finds it by rendering small conversations at load; model names play no part. The notes on each trait come from
 78 published templates.
@@ -26,7 +26,7 @@ class Renderer(Protocol):
 
 
 class TemplateTraits(Struct, frozen=True, kw_only=True):
-    """The form that one template wants. The defaults are those of an ideal template."""
+    """The form that one template reads. The defaults are those of an ideal template."""
 
     ordered: bool = False
     """An assistant's content may be a list of reasoning, text and tool_call parts in order (our own templates)."""
@@ -70,6 +70,9 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     """Reasoning in the content, in the template's own marks, is rendered; else later reasoning is left out."""
     inline_tail: bool = False
     """Behind inline content the last calls may stand in `tool_calls`, with the same text as a result."""
+    inline_text_end: bool = True
+    """A turn that calls and ends in text may be inline; else it is sorted into the fields. MiniMax M2 and M3 raise
+    where the message before a result has no `tool_calls`; Ministral 3 counts such a message as an answer."""
     frame: tuple[str, str] = ("", "")
     """The text before and behind an assistant's text in the small conversation from which calls are cut out."""
     marks: tuple[str, str, str] = ("", "", "")

@@ -4,7 +4,8 @@ Models see these texts, and a change of one invalidates every cached prefix.
 """
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from schemas.conversation import Call, Media, Result, Text, ToolReference, ToolSpec
 from services.templates.tools import tool_definition
@@ -13,20 +14,28 @@ JOIN = "\n"
 """Joins the text blocks of one message, as other servers do."""
 ERROR_PREFIX = "[error] "
 _UNPARSED = "__unparsed"
+Read: TypeAlias = Callable[[str], Any]
 
 
 def arguments_of(call: Call) -> dict[str, Any]:
-    """A call's arguments as an object, so that a prompt does not depend on how the client spells JSON.
+    """A call's arguments as an object, so that a prompt does not depend on how the client spells JSON."""
+    return read_arguments(call.arguments, freeform=call.kind == "custom")
 
-    A freeform call's text is its `input`. Text that is no JSON object is kept whole under one name.
-    """
+
+def read_arguments(
+    text: str, *, freeform: bool, number: Read | None = None, constant: Read | None = None
+) -> dict[str, Any]:
+    """Arguments as an object. `freeform`: the text is a freeform tool's `input`, unless it is an object that holds it.
+    Text that is no JSON object is kept whole under one name. `number` and `constant` read JSON's numbers and NaN."""
+    value: Any = {}
     try:
-        value = json.loads(call.arguments) if call.arguments.strip() else {}
+        if text.strip():
+            value = json.loads(text, parse_int=number, parse_float=number, parse_constant=constant)
     except (ValueError, RecursionError):
         value = None
-    if call.kind == "custom" and not (isinstance(value, dict) and value.keys() == {"input"}):
-        return {"input": call.arguments}
-    return value if isinstance(value, dict) else {_UNPARSED: call.arguments}
+    if freeform and not (isinstance(value, dict) and value.keys() == {"input"}):
+        return {"input": text}
+    return value if isinstance(value, dict) else {_UNPARSED: text}
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:
@@ -51,7 +60,8 @@ def media_note(media: Media) -> str:
     """A note in the place of media, which this model cannot see."""
     title = f' "{media.title}"' if media.title else ""
     facts = ", ".join(fact for fact in (media.media_type, _size(media.size_bytes)) if fact)
-    return f"[{media.kind}{title}{': ' + facts if facts else ''}; not shown to this model]"
+    reason = f": {media.problem}" if media.problem else ""
+    return f"[{media.kind}{title}{': ' + facts if facts else ''}; not shown to this model{reason}]"
 
 
 def result_text(result: Result, tools: dict[str, ToolSpec]) -> str:

@@ -12,7 +12,7 @@ from typing import overload
 from cachetools import LRUCache
 from xxhash import xxh3_64_intdigest
 
-_ID_BYTES = 4
+TOKEN_ID_BYTES = 4
 _STRETCH = 64
 """Blocks that are cached together."""
 
@@ -25,7 +25,7 @@ def block_keys(
     `packed`: token ids (`frames.pack_ids`).
     """
     key = root(salt) if parent is None else parent
-    step = block_tokens * _ID_BYTES
+    step = block_tokens * TOKEN_ID_BYTES
     for start in range(0, len(packed) - step + 1, step):
         key = xxh3_64_intdigest(packed[start : start + step], key)
         yield key
@@ -46,7 +46,7 @@ class KeyMemo:
 
     def stretches(self, packed: bytes, *, salt: str | None = None) -> Iterator[list[int]]:
         """As `keys`, some at a time, each made on demand. The lists must not be changed."""
-        known, size = self._known, _STRETCH * self.block_tokens * _ID_BYTES
+        known, size = self._known, _STRETCH * self.block_tokens * TOKEN_ID_BYTES
         key, end = root(salt), 0
         for end in range(size, len(packed) + 1, size):
             part = packed[end - size : end]
@@ -67,7 +67,7 @@ class PromptKeys(Sequence[int]):
     __slots__ = ("_known", "_length", "_stretches")
 
     def __init__(self, memo: KeyMemo, packed: bytes, salt: str | None = None) -> None:
-        self._length = len(packed) // (memo.block_tokens * _ID_BYTES)
+        self._length = len(packed) // (memo.block_tokens * TOKEN_ID_BYTES)
         self._known: list[int] = []
         self._stretches = memo.stretches(packed, salt=salt)
 

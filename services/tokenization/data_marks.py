@@ -27,6 +27,7 @@ _MAX_OTHER = 0xE000 - _OTHER
 _SHORT = 1024
 """Longer texts are looked up: the same instructions and files come with every request of a session."""
 _KEPT_CHARS = 1 << 24
+_KEPT_SHORT = 1 << 13
 _MARK = re.compile("[\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -73,7 +74,7 @@ class Marker:
         self._token = re.compile(alternatives(words)) if words else None
         first = sorted({word[0] for word in words})
         # A pattern whose matches all begin with the same character is ten times as fast.
-        self._by_first = [re.compile(alternatives([word for word in words if word[0] == one])) for one in first]
+        self._by_first = [(one, re.compile(alternatives([word for word in words if word[0] == one]))) for one in first]
         self._beginnings = {word[:end] for word in words for end in range(1, len(word))}
         self._ends = {word[start:] for word in words for start in range(1, len(word))}
         self._infixes = frozenset(infixes)
@@ -84,22 +85,21 @@ class Marker:
             re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True)))) if handled else None
         )
         self._edges = {word[_mark_at(word)] for word in words} | set(self._last)
-        hints = self._edges | set(first)
-        self._hint = re.compile("[" + re.escape("".join(sorted(hints))) + "]") if hints else None
+        self._hints = tuple(sorted(self._edges | set(first)))
+        """Text without any of these characters needs no marks."""
         self._in_json = _json_patterns(words, self._infixes)
         self._known: LRUCache[int, tuple[str, str]] = LRUCache(_KEPT_CHARS, lambda known: len(known[0]))
         """Marked texts by the identity of the text, which lives as long as its entry. A hash would cost as much."""
+        self._plain: set[str] = set()
+        """Short texts in which nothing is to be marked: names, keys and the latest turns come with many prompts."""
         self._lock = threading.Lock()
 
     def mark(self, text: str) -> str:
         """The marked text; the same object where nothing is to be marked."""
-        if self._token is None or self._hint is None:
-            return text
         if len(text) < _SHORT:
-            plain = self._hint.search(text) is None and text.isascii()
-            if plain and not (self._infixes and text.strip() in self._infixes):
-                return text
-            return self._mark(text)
+            return text if text in self._plain else self._mark_short(text)
+        if self._token is None or self._is_plain(text):
+            return text
         with self._lock:
             known = self._known.get(id(text))
         if known is not None and known[0] is text:
@@ -121,12 +121,30 @@ class Marker:
         backwards = json_text[::-1]
         return not any(pattern.search(backwards) for pattern in reversed_patterns)
 
+    def _mark_short(self, text: str) -> str:
+        if self._token is not None and not self._is_plain(text) and (marked := self._mark(text)) != text:
+            return marked
+        if len(self._plain) >= _KEPT_SHORT:
+            self._plain.clear()
+        self._plain.add(text)
+        return text
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether there is nothing to be marked; False where that is not certain. Looking for one character is thirty
+        times as fast as a pattern."""
+        if not text.isascii():
+            return False
+        for hint in self._hints:
+            if hint in text:
+                return False
+        return not self._infixes or text.strip() not in self._infixes
+
     def _mark(self, text: str) -> str:
         assert self._token is not None
         text = replace_surrogates(text)
         if self._handled is not None and self._handled.search(text):
             text = self._mark_all(text)
-        if any(pattern.search(text) for pattern in self._by_first):
+        if any(first in text and pattern.search(text) for first, pattern in self._by_first):
             while self._token.search(text):  # more than once where tokens overlap
                 text = self._token.sub(lambda found: self._marked(found[0]), text)
         return self._mark_ends(text)
@@ -136,11 +154,8 @@ class Marker:
         if isinstance(value, str):
             return self.mark(value)
         if isinstance(value, dict):
-            same, marked = True, {}
-            for key, item in value.items():
-                new_key, new = self.mark_json(key), self.mark_json(item)
-                same = same and new_key is key and new is item
-                marked[new_key] = new
+            marked = {self.mark(key): self.mark_json(item) for key, item in value.items()}
+            same = all(map(is_, marked, value)) and all(map(is_, marked.values(), value.values()))
             return value if same else marked
         if isinstance(value, list):
             found = [self.mark_json(item) for item in value]
@@ -208,8 +223,8 @@ class DataMarks:
     ) -> None:
         """`tokens`: the control tokens. `literals`: the texts and strings of the template, which may join with data.
         `names`: its strings and attributes, with which it compares data and looks it up: of these only whole control
-        tokens are marked. `handled`: strings at which it takes texts
-        apart. `kept`: control tokens that keep their meaning in the assistant's own text."""
+        tokens are marked. `handled`: strings at which it takes texts apart. `kept`: control tokens that keep their
+        meaning in the assistant's own text."""
         named = [token for token in tokens if token.strip()]
         letters = {letter for token in named for letter in token}
         others = sorted(letter for letter in letters if not letter.isascii())[:_MAX_OTHER]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Literal, Protocol, TypeAlias
 
+import fastokens
 from tokenizers import Tokenizer
 
 from services.tokenization.data_marks import DataMarks, has_surrogates, replace_surrogates
@@ -65,7 +66,7 @@ class FastTokenizer(Protocol):
 
 
 class TooLong(Exception):
-    """A text is longer than the caller wants to wait for."""
+    """A text takes longer than the caller waits."""
 
 
 class Encoder:
@@ -85,9 +86,11 @@ class Encoder:
         cache_bytes: int = 64 << 20,
         marks: DataMarks | None = None,
         encode_data: Encode | None = None,
+        respelled: "RespelledTokens | None" = None,
     ) -> None:
         """`encode` gives the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `marks`:
-        what data is marked with; `encode_data` then encodes a text without any added token."""
+        what data is marked with; `encode_data` then encodes a text without any added token. `respelled`: finds control
+        tokens in other spellings, which are encoded as ordinary text, too."""
         self.cuts = cuts
         self.marks = marks
         """The marks of data in rendered texts; None: there are none."""
@@ -100,6 +103,7 @@ class Encoder:
         self._limit = threading.local()
         self._slow = SegmentCache(self._encode_new, cuts, cache_bytes)
         self._encode_data = encode_data
+        self._respelled = respelled
         self._data_ids: dict[str, TokenIds] = {}
         self._lock = threading.Lock()
         self._trusted = 0
@@ -116,7 +120,7 @@ class Encoder:
     ) -> "Encoder":
         """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: see `Encoder`.
 
-        Raises ValueError where `choice` is fastokens and fastokens is not installed or gives other ids.
+        Raises ValueError where `choice` is fastokens and fastokens gives other ids.
         """
 
         def encode(texts: list[str]) -> list[TokenIds]:
@@ -130,6 +134,7 @@ class Encoder:
             cache_bytes=cache_bytes,
             marks=marks,
             encode_data=partial(encode_without_added_tokens, tokenizer),
+            respelled=RespelledTokens.of(tokenizer, marks) if marks is not None else None,
         )
         if choice == "tokenizers":
             return make(reason="the operator's choice")
@@ -191,6 +196,8 @@ class Encoder:
     def _pieces(self, text: str, encode: Encode) -> TokenIds:
         """The ids of a text that may have marks. The control tokens that data spells are cut out and encoded apart, as
         transformers does with `sanitize_control_tokens`."""
+        if self._respelled is not None:
+            encode = partial(self._exact_only, encode=encode)
         if not has_surrogates(text):
             return encode(text)
         if self.marks is None or self._encode_data is None:
@@ -202,6 +209,21 @@ class Encoder:
         joined.extend(self._data(first.text) if first.data else encode(first.text))
         for piece in rest:
             joined.extend(self._data(piece.text) if piece.data else self._behind_line(piece.text, encode, encode))
+        return joined
+
+    def _exact_only(self, text: str, encode: Encode) -> TokenIds:
+        """The ids of text in which no control token in another spelling becomes that token."""
+        ids = encode(text)
+        found = self._respelled.first(text, ids) if self._respelled is not None else None
+        if found is None:
+            return ids
+        start, end = found
+        joined: TokenIds = array("I")
+        if start:
+            joined.extend(encode(text[:start]))
+        joined.extend(self._data(text[start:end]))
+        if end < len(text):
+            joined.extend(self._behind_line(text[end:], partial(self._exact_only, encode=encode), encode))
         return joined
 
     def _behind_line(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
@@ -220,7 +242,8 @@ class Encoder:
             known = self._behind_line(token, self._encode_data, lambda text: self._reference([text])[0])
             if len(token) > 1 and not self._control.isdisjoint(known):
                 known = self._data(token[:1]) + self._data(token[1:])
-            self._data_ids[token] = known
+            if token in self.marks.tokens:
+                self._data_ids[token] = known
         return known
 
     @cached_property
@@ -249,6 +272,33 @@ class Encoder:
             return self._slow.encode(text)
 
 
+class RespelledTokens:
+    """Control tokens that a tokenizer finds in the normalized text (`normalized: true`), and so in other spellings than
+    their own, such as capitals. A template writes their own spelling; data may have any."""
+
+    def __init__(self, tokenizer: Tokenizer, contents: dict[int, str]) -> None:
+        """`contents`: the tokens' own spellings by id."""
+        self._tokenizer = tokenizer
+        self._contents = contents
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, marks: DataMarks) -> "RespelledTokens | None":
+        """None where every control token has one spelling."""
+        added = tokenizer.get_added_tokens_decoder().items()
+        contents = {one: token.content for one, token in added if token.normalized and token.content in marks.tokens}
+        return cls(tokenizer, contents) if contents and tokenizer.normalizer is not None else None
+
+    def first(self, text: str, ids: TokenIds) -> tuple[int, int] | None:
+        """Where the first of them in another spelling stands in a text that has these ids."""
+        if self._contents.keys().isdisjoint(ids):
+            return None
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        for one, (start, end) in zip(found.ids, found.offsets, strict=True):
+            if self._contents.get(one, (own := text[start:end].strip())) != own:
+                return start, end
+        return None
+
+
 def _encode_fast(fast: FastTokenizer, text: str) -> TokenIds:
     ids: TokenIds = array("I")
     ids.frombytes(fast.encode_batch_flat([text])[0])
@@ -270,11 +320,7 @@ def _within(stable: StablePrefix | None, end: int) -> StablePrefix | None:
 
 
 def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[FastTokenizer | None, str]:
-    """fastokens for this tokenizer, if it is installed and gives equal ids, and the reason."""
-    try:
-        import fastokens
-    except ImportError:
-        return None, "fastokens is not installed"
+    """fastokens for this tokenizer, if it gives equal ids, and the reason."""
     try:
         fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
         fast.no_padding()

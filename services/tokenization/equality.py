@@ -65,29 +65,16 @@ def trials(tokenizer: Tokenizer) -> Iterator[str]:
     yield from _UNUSUAL
     yield from _CODE
     for token in source.sample(added, min(len(added), 64)):
-        yield from (
-            token,
-            f" {token}",
-            f"{token} ",
-            f"a{token}b",
-            f"{token}{token}",
-            f"\n{token}\n",
-            token[:-1],
-            token[1:],
-        )
+        for around in ("{}", " {}", "{} ", "a{}b", "{}{}", "\n{}\n"):
+            yield around.replace("{}", token)
+        yield from (token[:-1], token[1:])
         yield f"  {token}  x {token[:-1]} {token.upper()} {token}"
     for _ in range(_SHORT):
         yield _mixed(source, words, added, source.randrange(1, 14))
-    yield from (
-        "a" * 5000,
-        " " * 3000,
-        "\n" * 3000,
-        "1" * 3000,
-        "=" * 3000,
-        "\u6f22" * 2000,
-        "ab1 " * 2000,
-        "\U0001f642" * 1000,
-    )
+    yield "a" * 5000
+    yield from (one * 3000 for one in " \n1=")
+    yield from (word * 2000 for word in ("\u6f22", "ab1 "))
+    yield "\U0001f642" * 1000
     for size in _LONG:
         text = ""
         while len(text) < size:

@@ -11,13 +11,15 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
 from sys import getsizeof
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from cachetools import LRUCache
 from tokenizers import AddedToken, Tokenizer
 
 TokenIds: TypeAlias = "array[int]"
 """Token ids, typecode `I`: 52,000 of them are copied in 10 us, where a list takes a millisecond."""
+
+S = TypeVar("S", str, "array[int]")
 
 
 class Cuts:
@@ -91,11 +93,24 @@ def _apart(candidates: set[str], raw: set[str]) -> set[str]:
     return candidates - hidden
 
 
+def common_prefix(one: S, other: S) -> S:
+    """The common beginning of two sequences. Slices are compared: 16 comparisons for 50,000 elements, without a loop
+    over elements in Python."""
+    if one[: len(other)] == other:
+        return other
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return one[:low]
+
+
 def alternatives(words: Sequence[str]) -> str:
     """A pattern, as a prefix tree, for sorted words: as fast for a thousand words. The longest word matches."""
-    first, last = words[0], words[-1]
-    differ = (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-    common = first[: next(differ, min(len(first), len(last)))]
+    common = common_prefix(words[0], words[-1])
     rest = [word[len(common) :] for word in words if len(word) > len(common)]
     if not rest:
         return re.escape(common)

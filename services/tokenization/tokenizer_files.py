@@ -48,7 +48,7 @@ class Description(Struct, frozen=True, omit_defaults=True):
     """The child's report."""
 
     backend: str = ""
-    """The tokenizer as tokenizer.json; "": it is Python code and must be loaded in this process."""
+    """The tokenizer as tokenizer.json."""
     special_tokens_map: dict[str, Any] = {}
     chat_template: str | dict[str, str] | None = None
     eos_token_id: int | None = None
@@ -90,12 +90,14 @@ class FileTokenizer:
 def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedTokenizer:
     """The tokenizer of a model directory or hub id.
 
-    Raises OSError where files cannot be read, ValueError where they are invalid.
+    Raises OSError where files cannot be read, ValueError where they are invalid or the tokenizer is Python code.
     """
     if "transformers" in sys.modules:  # its import is paid for
-        return _load_here(model, trust_remote_code)
-    found = load_apart(model, trust_remote_code=trust_remote_code)
-    return FileTokenizer(found) if found.backend else _load_here(model, trust_remote_code)
+        from transformers import AutoTokenizer
+
+        loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        return loaded
+    return FileTokenizer(load_apart(model, trust_remote_code=trust_remote_code))
 
 
 def load_apart(model: str, *, trust_remote_code: bool = False) -> Description:
@@ -119,10 +121,10 @@ def special_tokens(tokenizer: LoadedTokenizer) -> dict[str, Any]:
 
 
 def describe(tokenizer: Any) -> Description:
-    """The description of one of transformers' tokenizers."""
+    """The description of one of transformers' tokenizers. Raises ValueError for one in Python code."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
-        return Description()
+        raise ValueError("the model's tokenizer is Python code, which no parser can decode with")
     return Description(
         backend=backend.to_str(),
         special_tokens_map=special_tokens(tokenizer),
@@ -131,13 +133,6 @@ def describe(tokenizer: Any) -> Description:
         chat_control_tokens=_listed(getattr(tokenizer, "chat_control_tokens", None)),
         encode_special_tokens=backend.encode_special_tokens,
     )
-
-
-def _load_here(model: str, trust_remote_code: bool) -> LoadedTokenizer:
-    from transformers import AutoTokenizer
-
-    loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-    return loaded
 
 
 def _listed(tokens: Any) -> list[str] | None:

@@ -33,7 +33,8 @@ def check(request: EngineRequest, info: EngineInfo) -> None:
     max_tokens = request.sampling.max_tokens
     if max_tokens is None or max_tokens < 0:
         raise Invalid(f"max_tokens must be 0 or more, not {max_tokens}", param="max_tokens")
-    _check_room(len(request.token_ids), max_tokens, info)
+    room = info.max_model_len if info.kv_tokens is None else min(info.max_model_len, info.kv_tokens)
+    check_room(len(request.token_ids), max_tokens, room)
     _check_values(request.sampling)
     _check_ids("logit_bias", list(request.sampling.logit_bias), info.vocab_size)
     _check_features(request, info)
@@ -65,8 +66,8 @@ def _largest(ids: "array[int]", vocab_size: int) -> int:
     return max(ids, default=0)
 
 
-def _check_room(prompt: int, max_tokens: int, info: EngineInfo) -> None:
-    room = info.max_model_len if info.kv_tokens is None else min(info.max_model_len, info.kv_tokens)
+def check_room(prompt: int, max_tokens: int, room: int) -> None:
+    """Raises ContextOverflow if a prompt of so many tokens and `max_tokens` do not fit into `room`."""
     if prompt > room:
         raise ContextOverflow(f"prompt is too long: {prompt} tokens > {room} maximum", param="prompt")
     if prompt + max_tokens > room:
@@ -94,4 +95,5 @@ def _check_features(request: EngineRequest, info: EngineInfo) -> None:
         required.append(("cache_salt", "salt"))
     for name, feature in required:
         if feature not in info.features:
-            raise Invalid(f"{name} is not supported by the {info.name} engine of this model", param=name)
+            why = f": {info.lacking[feature]}" if feature in info.lacking else ""
+            raise Invalid(f"{name} is not supported by the {info.name} engine of this model{why}", param=name)

@@ -71,3 +71,14 @@ class Decoding:
         self.ended = True
         self.handle = None
         self.on_end(self)
+
+
+@dataclass(slots=True)
+class Prefill:
+    """The sink of a prefill: drops what it decodes."""
+
+    fail: Callable[[TurnwireError], None]
+    """See `Sink.fail`."""
+
+    def put(self, delta: Delta) -> None:
+        """See `Sink.put`."""

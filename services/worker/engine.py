@@ -23,6 +23,7 @@ from schemas.control import Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
+from services.runtime.config import WorkerConfig
 
 LOWEST_LOGPROB = -9999.0
 """Stands for the log probability of an impossible token: JSON has no infinity. The value of OpenAI's API."""
@@ -64,6 +65,13 @@ their own ways, some by dying. `max_tokens` is always set, stop ids have a field
 stop strings are the parser's."""
 
 
+FEATURES = frozenset(
+    {field.feature for field in SAMPLING_FIELDS.values()}
+    | {"top_logprobs", "guided", "prefix_cache", "kv_events", "priority", "salt"}
+)
+"""All that an engine can have. top_logprobs: of other tokens than the chosen one."""
+
+
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
     """(field, feature) for every field that is set and not neutral."""
     required = [
@@ -89,10 +97,11 @@ class EngineInfo(Struct, frozen=True):
     """Capacity of the KV cache in tokens; None: not limited, or unknown."""
     eos_ids: list[int]
     features: frozenset[str]
-    """Those of `SAMPLING_FIELDS`, and top_logprobs (of other tokens than the chosen one), guided, prefix_cache,
-    kv_events, priority, salt."""
+    """Of `FEATURES`."""
     vocab_size: int | None = None
     """Every token id is below it; None: unknown."""
+    lacking: Mapping[str, str] = {}
+    """Why a feature is not in `features`, where the reason is known."""
 
 
 class EngineRequest(Struct, frozen=True):
@@ -104,7 +113,7 @@ class EngineRequest(Struct, frozen=True):
     sampling: Sampling
     stop_ids: list[int]
     """Ends decoding, every end-of-sequence id included (unless `sampling.ignore_eos`)."""
-    priority: int = 0
+    priority: float = 0.0
     """Greater is sooner; 0 is ordinary."""
     cache_salt: str | None = None
     """Only equal salts share KV blocks."""
@@ -177,6 +186,26 @@ class Engine(Protocol):
 
     async def stop(self, grace_s: float) -> None:
         """Release everything within `grace_s` seconds; open turns end with CANCELLED."""
+        ...
+
+
+class EngineSupport(Struct, frozen=True):
+    """What the installed engine can do with a configuration, as far as that is known without a start."""
+
+    version: str
+    features: frozenset[str]
+    lacking: Mapping[str, str] = {}
+    """Feature, and why the engine lacks it."""
+
+
+@runtime_checkable
+class Explainable(Protocol):
+    """An engine that `turnwire doctor` can explain."""
+
+    @staticmethod
+    def explain(config: WorkerConfig) -> EngineSupport:
+        """Raises Invalid, ImportError, ValueError or OSError if the engine could not be started. `config.model` may be
+        None."""
         ...
 
 

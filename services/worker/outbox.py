@@ -5,7 +5,7 @@ coalesces while a shard grants no credit, and the memory from which any part is 
 own `max_tokens`. Finished turns linger for a while, so that another shard can take over from one that died.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isfinite
@@ -22,7 +22,7 @@ from services.worker.engine import LOWEST_LOGPROB, Delta
 TOKEN_BYTES = 8
 """A token id and its comma in JSON."""
 LOGPROB_BYTES = 32
-UNDELIVERED = 8
+UNDELIVERED = 2
 """A stream that did not arrive lingers so many times longer than others."""
 
 GONE = TokenFinish(
@@ -49,6 +49,8 @@ class TokenStream:
     frontend: str
     context: Raw
     """The parse context."""
+    held: int = 0
+    """Prompt tokens that are expected in the engine's KV cache."""
     ids: list[int]
     """At first output tokens of an earlier attempt: they are sent as if decoded here."""
     logprobs: Logprobs | None = None
@@ -58,8 +60,6 @@ class TokenStream:
     """Output tokens that were sent; -1: not even the parse context."""
     finish_seq: int | None = None
     """The frame that carried the end."""
-    delivered: bool = False
-    """The shard has all of it."""
     ended_at: float = 0.0
     resumed: int = 0
     """How many of `ids` are an earlier attempt's."""
@@ -133,6 +133,7 @@ class TokenStream:
             cached,
             self.logprobs[at:end] if self.logprobs is not None else None,
             self.finish if whole else None,
+            self.held if first else 0,
         )
         return entry, room - (end - at) * self.token_bytes
 
@@ -164,7 +165,6 @@ class TokenStream:
         self.sent = -1 if offset <= 0 else min(self.sent, offset)
         self.cached_sent = None
         self.finish_seq = None
-        self.delivered = False
 
 
 class Outbox:
@@ -188,7 +188,8 @@ class Outbox:
         self._live: dict[Key, TokenStream] = {}
         self._lingering: OrderedDict[Key, TokenStream] = OrderedDict()
         self._dirty: dict[str, dict[Key, TokenStream]] = {}
-        self._ends: dict[str, deque[tuple[int, TokenStream]]] = {}
+        self._credited: dict[str, int] = {}
+        """For each shard: the last frame up to which it has everything."""
         self._gone: dict[str, dict[Key, TokenEntry]] = {}
         """For each shard: the entries that end streams which it requested and which are not here any more."""
 
@@ -221,7 +222,7 @@ class Outbox:
     def expire(self, now: float) -> None:
         """Drops streams that have lingered long enough; one that its shard does not take, much later."""
         for stream in list(self._lingering.values()):
-            if now - stream.ended_at >= self._linger_s * (1 if stream.delivered else UNDELIVERED):
+            if now - stream.ended_at >= self._linger_s * (1 if self.delivered(stream) else UNDELIVERED):
                 self._drop(stream)
 
     def _drop(self, stream: TokenStream) -> None:
@@ -264,8 +265,6 @@ class Outbox:
             entries.append(entry)
             if not stream.pending:
                 del dirty[key]
-            if entry.finish is not None:
-                self._ends.setdefault(parser, deque()).append((seq, stream))
 
     def take_back(self, parser: str, frame: msgspec.Struct) -> bool:
         """Takes back a frame that was not sent: its streams go out again from where it began. Those whose entry cannot
@@ -292,12 +291,12 @@ class Outbox:
         self._on_broken(stream)
 
     def credited(self, parser: str, seq: int) -> None:
-        """A shard has everything up to frame `seq`: streams whose end it covers are delivered."""
-        ends = self._ends.get(parser)
-        while ends and ends[0][0] <= seq:
-            number, stream = ends.popleft()
-            if stream.finish_seq == number:  # else the stream was rewound since, and its end goes out again
-                stream.delivered = True
+        """A shard has everything up to frame `seq`."""
+        self._credited[parser] = max(seq, self._credited.get(parser, 0))
+
+    def delivered(self, stream: TokenStream) -> bool:
+        """Whether the shard has all of a stream, its end included."""
+        return stream.finish_seq is not None and stream.finish_seq <= self._credited.get(stream.parser, 0)
 
     def replay(self, request: Replay) -> None:
         """Rewinds the streams that the shard names, and with `all` every other one of which it may not have the end.
@@ -311,7 +310,7 @@ class Outbox:
             position = named.get(stream.key)
             if position is not None:
                 stream.rewind(position.offset)
-            elif request.all and stream.sent >= 0 and not stream.delivered:
+            elif request.all and stream.sent >= 0 and not self.delivered(stream):
                 stream.rewind(0)
             else:
                 continue
@@ -320,7 +319,7 @@ class Outbox:
     def move(self, gone: str, to: str) -> int:
         """Moves every stream of a shard that is gone to another one, from its start. Returns how many."""
         self._dirty.pop(gone, None)
-        self._ends.pop(gone, None)
+        self._credited.pop(gone, None)
         self._gone.pop(gone, None)
         moved = [stream for stream in self.streams() if stream.parser == gone]
         for stream in moved:
@@ -336,7 +335,7 @@ class Outbox:
 
     def undelivered(self) -> Iterator[TokenStream]:
         """Streams that have ended, and that their shard does not have yet."""
-        return (stream for stream in self._lingering.values() if not stream.delivered)
+        return (stream for stream in self._lingering.values() if not self.delivered(stream))
 
     def streams(self) -> Iterator[TokenStream]:
         """All streams, decoding and lingering."""

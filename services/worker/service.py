@@ -7,18 +7,15 @@ Nothing awaits, so that a turn needs no task. Cancellation closes the engine's h
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
 from cachetools import LRUCache
 from prometheus_client import Histogram
-from structlog.typing import FilteringBoundLogger
 
-from schemas import subjects
+from schemas import errors, subjects
 from schemas.control import Cancel, Heartbeat, ModelCard
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import RETRY_AFTER_S, EngineFailed, Invalid, Overloaded, TimedOut, TurnwireError, Unavailable
 from schemas.events import Failed
 from schemas.frames import EventEntry, EventFrame, GenerateReply, GenerateRequest, unpack_array, unpack_ids
 from services.runtime.bus import Message
@@ -26,16 +23,18 @@ from services.runtime.config import WorkerConfig
 from services.runtime.memory import freeze_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
+from services.runtime.streams.frontend_watch import FrontendWatch
 from services.worker.admission import check
-from services.worker.decoding import Decoding
-from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
+from services.worker.decoding import Decoding, Prefill
+from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest
 from services.worker.engines import open_engine
 from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
 from services.worker.pacing import Pacer
 
 LINGER_S = 15.0
-"""How long a finished turn can still be sent to another shard: several times what detecting a death takes."""
+"""How long a finished turn can still be sent to another shard, besides `recovery_s`: several times what detecting a
+death takes."""
 FRAME_GAP_S = 0.001
 """Between two frames of ordinary steps to a shard: a fraction of what a large model takes for one."""
 MAX_CANCELS = 8192
@@ -57,19 +56,16 @@ class Worker:
         info: EngineInfo,
         model: str,
         queue_limit: int,
-        *,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock`: Unix time, to which the requests' deadlines refer."""
         self._process = process
         self._engine = engine
         self._info = info
         self._model = model
         self._queue_limit = queue_limit
-        self._clock = clock
         self._log = process.log
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=LINGER_S, on_broken=self._broken)
+        linger_s = process.config.bus.recovery_s + LINGER_S
+        self._outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=linger_s, on_broken=self._broken)
         self._sender = FrameSender(
             process,
             "parser",
@@ -108,7 +104,8 @@ class Worker:
             )
         ]
         process.registry.on_leave(self._peer_left)
-        process.registry.on_join(self._peer_joined)
+        process.registry.on_heartbeat(self._heartbeat)
+        FrontendWatch(process, self._frontend_gone)
         process.on_tick.append(self._outbox.expire)
 
     async def start(self) -> None:
@@ -139,11 +136,11 @@ class Worker:
         error = None
         try:
             self._take(request)
-        except TurnwireError as refusal:
+        except errors.TurnwireError as refusal:
             error = refusal.info
         except Exception as failure:
             self._log.exception("worker.request_failed", turn=request.turn)
-            error = EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
+            error = errors.EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
         reply = _encode(GenerateReply(self._process.id, error))
         if error is None:
             self._loop.call_soon(message.reply, reply)  # behind the parse context, in one write with it
@@ -167,29 +164,42 @@ class Worker:
         )
         check(engine_request, self._info)
         if request.parser:
-            self._open(request, engine_request, resume, blocks)
+            held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else 0
+            self._open(request, engine_request, resume, blocks, held)
         elif self._turns or self._engine.load().waiting:  # a speculative prefill, for when there is nothing else to do
-            raise Overloaded("this worker has turns to decode", retry_after_s=RETRY_AFTER_S)
+            raise errors.Overloaded("this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S)
         else:
-            self._engine.open(engine_request, _PrefillSink(request.turn, self._log))
+            self._engine.open(engine_request, Prefill(partial(self._prefill_failed, request.turn)))
         if self._kv is not None and blocks is not None:
             self._kv.used(blocks)
 
+    def _prefill_failed(self, turn: str, error: errors.TurnwireError) -> None:
+        self._log.info("worker.prefill_failed", turn=turn, error=str(error))
+
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
-            raise Unavailable("this worker is going away")
+            raise errors.Unavailable("this worker is going away")
+        if self._process.cut_off:  # the request has waited in the bus for longer than its sender does
+            raise errors.Unavailable("this worker was cut off from the bus", retry_after_s=errors.RETRY_AFTER_S)
         if self._cancelled.get(request.turn, 0) >= request.attempt:
-            raise Unavailable("the turn was cancelled")
+            raise errors.Unavailable("the turn was cancelled")
         if request.turn in self._turns and self._turns[request.turn].stream.attempt >= request.attempt:
-            raise Unavailable("this worker has the turn already")
-        if request.deadline is not None and request.deadline <= self._clock():
-            raise TimedOut("the request's deadline has passed")
+            raise errors.Unavailable("this worker has the turn already")
+        if request.timeout_s is not None and request.timeout_s <= 0:
+            raise errors.TimedOut("the request's deadline has passed", code=errors.DEADLINE_PASSED)
         slots = self._engine.load().slots
         if 0 < slots <= len(self._turns) - self._queue_limit:
-            raise Overloaded("all slots of this worker are taken and its queue is full", retry_after_s=RETRY_AFTER_S)
+            raise errors.Overloaded(
+                "all slots of this worker are taken and its queue is full", retry_after_s=errors.RETRY_AFTER_S
+            )
 
     def _open(
-        self, request: GenerateRequest, engine_request: EngineRequest, resume: list[int], blocks: PromptBlocks | None
+        self,
+        request: GenerateRequest,
+        engine_request: EngineRequest,
+        resume: list[int],
+        blocks: PromptBlocks | None,
+        held: int,
     ) -> None:
         if request.turn in self._turns:
             self._turns[request.turn].cancel()
@@ -200,6 +210,7 @@ class Worker:
             frontend=request.frontend,
             context=request.context.copy(),  # a view would keep the whole message in memory, prompt included
             ids=resume,
+            held=held,
         )
         on_end = partial(self._ended, blocks)
         decoding = Decoding(stream, mark=self._outbox.mark, on_step=self._stepped, on_end=on_end)
@@ -208,11 +219,11 @@ class Worker:
         try:
             decoding.handle = self._engine.open(engine_request, decoding)
         except EngineDied as death:
-            raise Unavailable("this worker is going away") from death
+            raise errors.Unavailable("this worker is going away") from death
         self._turns[request.turn] = decoding
-        if request.deadline is not None:
-            left = request.deadline - self._clock()
-            self._deadlines[decoding] = self._loop.call_later(left, self._deadline_passed, decoding)
+        if request.timeout_s is not None:
+            timer = self._loop.call_later(request.timeout_s, self._deadline_passed, decoding)
+            self._deadlines[decoding] = timer
         self._settled.clear()
         self._outbox.open(stream)
         self._send(stream)  # the parse context: should this worker die in prefill, the shard has the turn's frontend
@@ -258,14 +269,14 @@ class Worker:
         """Drops a turn that still waits for its slot or its prefill. One that decodes is for its frontend to cancel."""
         if not decoding.stream.started:
             self._log.info("worker.deadline_passed", turn=decoding.stream.turn)
-            decoding.abandon(TimedOut("the request's deadline passed before it was decoded"))
+            decoding.abandon(errors.TimedOut("the request's deadline passed before it was decoded"))
 
     def _broken(self, stream: TokenStream) -> None:
         self._log.error("worker.tokens_unsendable", turn=stream.turn, at=len(stream.ids))
         decoding = self._turns.get(stream.turn)
         if decoding is not None and decoding.stream is stream:
             # Not from within the draining, to which the turn's end is one more thing to send.
-            self._loop.call_soon(decoding.abandon, EngineFailed(UNSENDABLE.message))
+            self._loop.call_soon(decoding.abandon, errors.EngineFailed(UNSENDABLE.message))
 
     def _credited(self, parser: str, seq: int) -> None:
         self._outbox.credited(parser, seq)
@@ -275,8 +286,11 @@ class Worker:
         if self._settled.is_set() or self._outbox.busy:
             return
         registry = self._process.registry
-        if all(registry.get("parser", stream.parser) is None for stream in self._outbox.undelivered()):
-            self._settled.set()
+        for stream in self._outbox.undelivered():
+            # Without a parser, a frontend that is there waits for another one.
+            if registry.get("parser", stream.parser) or registry.get("frontend", stream.frontend):
+                return
+        self._settled.set()
 
     # -- cancellation -----------------------------------------------------------------------------------------------
 
@@ -298,7 +312,7 @@ class Worker:
         """Sends the error to the frontend in place of the shard, which could not read whose turn it is."""
         stream = self._outbox.find(cancel.turn, cancel.attempt)
         if stream is not None:
-            error = EngineFailed("the output could not be parsed").info
+            error = errors.EngineFailed("the output could not be parsed").info
             frame = EventFrame(self._process.id, 0, [EventEntry(cancel.turn, cancel.attempt, [Failed(error)])])
             self._process.publish(subjects.events(stream.frontend), frame)
 
@@ -311,14 +325,16 @@ class Worker:
             self._orphans.add(heartbeat.id)
             self._reassign_orphans()
             self._settle()
-        elif heartbeat.stage == "frontend":
-            for decoding in list(self._turns.values()):
-                if decoding.stream.frontend == heartbeat.id:
-                    self._log.info("worker.cancelled", turn=decoding.stream.turn, reason="frontend_gone")
-                    decoding.cancel()
 
-    def _peer_joined(self, heartbeat: Heartbeat) -> None:
-        if heartbeat.stage == "parser":
+    def _frontend_gone(self, frontend: str) -> None:
+        for decoding in list(self._turns.values()):
+            if decoding.stream.frontend == frontend:
+                self._log.info("worker.cancelled", turn=decoding.stream.turn, reason="frontend_gone")
+                decoding.cancel()
+        self._settle()
+
+    def _heartbeat(self, heartbeat: Heartbeat) -> None:
+        if heartbeat.stage == "parser" and self._orphans:  # with its first one it does not accept work yet
             self._reassign_orphans()
 
     def _least_busy_shard(self) -> str | None:
@@ -336,20 +352,6 @@ class Worker:
                 self._log.warning("worker.shard_lost", shard=gone, heir=heir, streams=moved)
                 self._sender.mark(heir)
         self._orphans.clear()
-
-
-class _PrefillSink:
-    """The sink of a prefill: drops what it decodes."""
-
-    def __init__(self, turn: str, log: FilteringBoundLogger) -> None:
-        self._turn = turn
-        self._log = log
-
-    def put(self, delta: Delta) -> None:
-        pass
-
-    def fail(self, error: TurnwireError) -> None:
-        self._log.info("worker.prefill_failed", turn=self._turn, error=str(error))
 
 
 def _remaining(sampling: Sampling, resumed: int) -> Sampling:
@@ -377,7 +379,7 @@ async def run(config: WorkerConfig) -> None:
     try:
         info = await engine.start()
     except (ImportError, ValueError) as error:
-        raise Invalid(f"the {config.engine} engine cannot serve {config.model}: {error}") from error
+        raise errors.Invalid(f"the {config.engine} engine cannot serve {config.model}: {error}") from error
     try:
         process.log.info(
             "worker.loaded",

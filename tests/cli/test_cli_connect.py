@@ -16,7 +16,7 @@ from aiohttp import web
 
 from schemas.control import ModelCard
 from services.cli.connect.client import BadRequest, Client, Target, client_names, load_client
-from services.cli.connect.clients import claude, codex, openclaw, opencode
+from services.cli.connect.clients import aider, claude, cline, codex, openclaw, opencode, pi, qwen
 from services.cli.connect.served import ServedModel, ServerError, base_url, read_models
 from services.cli.demo.model import build_demo_model
 from services.cli.main import main
@@ -130,6 +130,77 @@ def test_opencode(api: Any, package: str) -> None:
     assert "model" not in settings.values
 
 
+def test_qwen_code() -> None:
+    """A provider of its own: the user's own models of other providers stay."""
+    [settings] = qwen.CLIENT.plan(target(key="k", others=[SMALL])).files
+    assert settings.path == "/home/u/.qwen/settings.json"
+    first, second = settings.values["modelProviders"]["turnwire"]
+    assert (first["id"], first["baseUrl"], second["id"]) == ("acme/coder", "http://host:1/v1", "small")
+    assert first["generationConfig"] == {"contextWindowSize": 131_072}
+    assert settings.values["env"] == {first["envKey"]: "k"}
+    assert settings.values["providerProtocol"] == {"turnwire": "openai"}
+    assert "model" not in settings.values
+    plan = qwen.CLIENT.plan(target(default=True))
+    assert (plan.files[0].values["model"], plan.start) == ({"name": "acme/coder"}, "qwen")
+
+
+@pytest.mark.parametrize(
+    ("api", "spoken", "url"),
+    [(None, "anthropic-messages", "http://host:1"), ("chat", "openai-completions", "http://host:1/v1")],
+)
+def test_pi(api: Any, spoken: str, url: str) -> None:
+    plan = pi.CLIENT.plan(target(api=api, others=[SMALL]))
+    [settings] = plan.files
+    provider = settings.values["providers"]["turnwire"]
+    assert (settings.path, provider["api"], provider["baseUrl"]) == ("/home/u/.pi/agent/models.json", spoken, url)
+    assert [(m["id"], m["contextWindow"], m["maxTokens"]) for m in provider["models"]] == [
+        ("acme/coder", 131_072, 32_000),
+        ("small", 32_768, 4096),
+    ]
+    assert plan.start == "pi --provider turnwire --model acme/coder"
+    _, default = pi.CLIENT.plan(target(default=True)).files
+    assert default.values == {"defaultProvider": "turnwire", "defaultModel": "acme/coder"}
+
+
+def test_cline() -> None:
+    [settings] = cline.CLIENT.plan(target()).files
+    provider = settings.values["providers"]["openai-compatible"]["settings"]
+    assert settings.path == "/home/u/.cline/data/settings/providers.json"
+    assert (provider["baseUrl"], provider["model"], provider["contextWindow"]) == (
+        "http://host:1/v1",
+        "acme/coder",
+        131_072,
+    )
+    assert settings.if_absent["lastUsedProvider"] == "openai-compatible"
+    with pytest.raises(BadRequest, match="Cline uses chat, not messages"):
+        cline.CLIENT.plan(target(api="messages"))
+
+
+def test_aider_has_files_beside_the_users_own() -> None:
+    plan = aider.CLIENT.plan(target())
+    settings, limits = plan.files
+    assert settings.path == "/home/u/.aider.turnwire.conf.yml"
+    assert settings.values["openai-api-base"] == "http://host:1/v1"
+    assert settings.values["model-metadata-file"] == limits.path
+    assert limits.values["openai/acme/coder"]["max_input_tokens"] == 131_072
+    assert plan.start.endswith(settings.path)
+
+
+@pytest.mark.parametrize("name", ["langchain", "litellm", "pydantic-ai"])
+def test_a_library_gets_a_program(name: str) -> None:
+    code = load_client(name).plan(target(ServedModel('a"b'), key="k\\")).code
+    compile(code, name, "exec")
+    assert '"http://host:1/v1"' in code
+    assert '"k\\\\"' in code
+
+
+async def test_a_library_has_no_settings(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run("connect", "ai-sdk", "--url", server.url) == 0
+    assert f'baseURL: "{server.url}/v1"' in capsys.readouterr().out
+    assert await run("connect", "ai-sdk", "--url", server.url, "--write") == 2
+    assert "library" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("env", "path"),
     [
@@ -170,8 +241,20 @@ def test_an_api_that_a_client_does_not_use(client: Client, api: Any) -> None:
 
 
 def test_every_client_is_found_by_name() -> None:
-    assert client_names() == ["claude", "codex", "openclaw", "opencode"]
-    assert [load_client(name).title for name in client_names()] == ["Claude Code", "Codex", "OpenClaw", "opencode"]
+    assert {name: load_client(name).title for name in client_names()} == {
+        "ai-sdk": "the AI SDK",
+        "aider": "aider",
+        "claude": "Claude Code",
+        "cline": "Cline",
+        "codex": "Codex",
+        "langchain": "LangChain",
+        "litellm": "LiteLLM",
+        "openclaw": "OpenClaw",
+        "opencode": "opencode",
+        "pi": "pi",
+        "pydantic-ai": "pydantic-ai",
+        "qwen": "qwen-code",
+    }
 
 
 PLUGIN = """

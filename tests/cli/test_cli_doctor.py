@@ -14,6 +14,7 @@ from schemas.control import Heartbeat, Load, ModelCard
 from services.cli.demo.model import build_demo_model
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import command as doctor
+from services.cli.doctor import engine as doctor_engine
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor import model as doctor_model
 from services.cli.doctor.finding import Finding
@@ -60,6 +61,36 @@ def test_a_draining_process_is_described() -> None:
     assert doctor_bus.described(beat) == "p1, 2 running, draining"
 
 
+def test_what_models_get_of_images_and_documents() -> None:
+    media = by_name(list(doctor_machine.check()))["media"]
+    assert media.status == "note"
+    assert "no engine gets images" in media.text
+
+
+def test_what_the_script_engine_has() -> None:
+    found = by_name(list(doctor_engine.check(WorkerConfig(model="none"))))
+    assert found["engine"].status == "ok"
+    assert "guided, logit_bias" in found["engine"].text
+    assert found["no kv_events"] == Finding("note", "no kv_events", "its cache is simulated")
+
+
+def test_what_an_installed_tensorrt_llm_lacks_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.worker.engines.trtllm.engine.version", lambda _name: "1.3.0rc15")
+    config = WorkerConfig(model=None, engine="trtllm", engine_args={"guided_decoding_backend": None})  # type: ignore[arg-type]
+    found = by_name(list(doctor_engine.check(config)))
+    assert found["engine"].text.startswith("trtllm 1.3.0rc15: kv_events, logit_bias, ")
+    assert found["no min_p"].text == "TensorRT-LLM 1.3.0rc15 accepts and ignores min_p"
+    assert found["no guided"].text == "guided_decoding_backend is not set"
+    assert "no priority" not in found
+
+
+def test_an_engine_that_is_not_there_is_a_failure() -> None:
+    (missing,) = doctor_engine.check(WorkerConfig(model="none", engine="nonesuch"))
+    (without,) = doctor_engine.check(WorkerConfig(model="none", engine="trtllm"))
+    assert (missing.status, without.status) == ("fail", "fail")
+    assert "not installed: pip install" in without.text
+
+
 def test_a_whole_model(demo: str) -> None:
     found = by_name(list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo))))
     assert {name: finding.status for name, finding in found.items()} == {
@@ -85,6 +116,12 @@ def test_a_model_that_does_not_fit_the_settings(demo: str, tmp_path: Path) -> No
     assert (found["template"].status, found["context"].status, found["weights"].status) == ("warn", "warn", "fail")
     template.write_text("{% if %}")
     assert by_name(list(doctor_model.check(worker, preprocessor)))["template"].status == "fail"
+
+
+@pytest.mark.parametrize(("engine", "status"), [("script", "note"), ("vllm", "warn")])
+def test_a_model_that_is_not_named(engine: str, status: str) -> None:
+    found = list(doctor.findings(Sources(flags={"engine": [Token(keyword="--engine", value=engine)]}), 0))
+    assert (found[-1].status, found[-1].about) == (status, "model")
 
 
 def test_no_model_at_all(tmp_path: Path) -> None:

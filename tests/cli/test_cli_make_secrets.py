@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.main import main
-from services.runtime.config import read_secret
+from services.runtime.config import STAGES, read_secret
 
 
 @pytest.fixture
@@ -31,12 +31,16 @@ def test_every_service_has_its_own(made: Path) -> None:
         "worker/nats.password",
         "parser/nats.password",
         "parser/seal.key",
+        "setup/nats.password",
         "tap/nats.password",
+        *(f"{stage}/heartbeat.key" for stage in STAGES),
         "nats/passwords.conf",
     }
     assert len({(made / stage / "seal.key").read_text() for stage in ("frontend", "parser", "preprocessor")}) == 1
+    assert len({(made / stage / "heartbeat.key").read_text() for stage in STAGES}) == 1
+    assert (made / "parser/heartbeat.key").read_text() != (made / "parser/seal.key").read_text()
     passwords = [text for name, text in files(made).items() if name.endswith(".password")]
-    assert len(set(passwords)) == 5
+    assert len(set(passwords)) == 6
     for password in passwords:
         assert f'_PASSWORD: "{password.strip()}"' in (made / "nats/passwords.conf").read_text()
 

@@ -103,10 +103,33 @@ async def test_a_child_that_does_not_start_is_given_up(watched: Watched, monkeyp
     assert len(watched.reports) == 2
 
 
+async def test_a_child_that_was_up_is_started_again_fast_however_often_it_dies(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
+    watched.supervisor.ready = True
+    await watched.supervisor.start(Spec("a", python(SLEEPER)))
+    for count in (1, 2, 3):
+        await watched.until(count)
+        child = watched.supervisor.pid("a")
+        assert child is not None
+        os.kill(child, signal.SIGKILL)
+    await watched.until(4)
+    assert watched.reports == ["a ended (killed by SIGKILL); starting it again in 0.5 s"] * 3
+
+
+async def test_a_slow_start_that_fails_is_given_up_too(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
+    monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
+    await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
+    with pytest.raises(ChildFailed, match="a does not run: status 1"):
+        await watched.supervisor.failed()
+
+
 async def test_a_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
     watched.supervisor.ready = True
-    await watched.supervisor.start(Spec("a", python("raise SystemExit(2)")))
-    with pytest.raises(ChildFailed, match="a does not run: status 2"):
+    await watched.supervisor.start(Spec("a", python("print('begin'); print('no key'); raise SystemExit(2)")))
+    with pytest.raises(ChildFailed, match="a does not run: status 2: no key"):
         await watched.supervisor.failed()
     assert watched.reports == []
 

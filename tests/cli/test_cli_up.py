@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import nats
 import pytest
 
 from services.cli.demo.model import build_demo_model
+from services.cli.running import newest
 
 START_S = 90.0
 """Generous: six processes start at once."""
@@ -132,8 +134,15 @@ async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Pa
         assert any("export ANTHROPIC_BASE_URL=" + ready["url"] in line for line in running.lines)
         assert any("export CLAUDE_CODE_MAX_CONTEXT_TOKENS=262144" in line for line in running.lines)
         assert await answer(ready["url"])
+        found = newest(os.environ)
+        assert found is not None
+        assert found.url == ready["url"]
         commands = list(running.children().values())
         assert sum("-m services.parser " in command for command in commands) == 2
+        bus = await nats.connect(ready["nats_url"])
+        streams = await bus.jetstream().streams_info()
+        assert {stream.config.name for stream in streams} == {"KV_tw_ledger", "KV_tw_responses"}
+        await bus.close()
 
         os.kill(running.child("services.worker"), signal.SIGKILL)
         await running.printed("worker-1 ended (killed by SIGKILL); starting it again in 0.5 s")
@@ -152,6 +161,7 @@ async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Pa
         assert await running.end() == 0
         await until_gone(pids)
         assert not running.ready_file.exists()
+        assert newest(os.environ) is None
 
 
 @pytest.mark.slow
@@ -194,6 +204,22 @@ async def test_a_stage_that_cannot_start_ends_it_with_its_reason(state: Path, tm
     async with up(state, tmp_path, "--model", str(tmp_path / "model")) as running:
         await running.printed("does not run: status")
         assert await running.end() == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--nats-url", "nats://127.0.0.1:1"], "turnwire up: no NATS server at nats://127.0.0.1:1"),
+        (["--api-keys-file", "/nowhere"], "frontend-1 does not run: status 2: turnwire serve frontend: "),
+        (["--tls-cert-file", "/nowhere"], "No such file or directory: '/nowhere'"),
+    ],
+)
+async def test_what_cannot_work_is_tried_once(state: Path, tmp_path: Path, flags: list[str], reason: str) -> None:
+    async with up(state, tmp_path, *flags) as running:
+        assert await running.end() == 1
+        await running.printed("turnwire up: ")
+        assert reason in running.lines[-1]
+        assert not any("starting it again" in line for line in running.lines)
 
 
 async def test_with_a_missing_model_nothing_starts(state: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from services.cli.up.command import reason_of
 from services.cli.up.plan import (
     DEMO_MODEL,
     Plan,
-    default_state_dir,
     make_plan,
     prepare_state,
     require_hub_model,
@@ -116,8 +115,9 @@ def test_several_frontends_share_their_responses() -> None:
 def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(plan(), None, [81], {})} == {"1"}
     monkeypatch.setattr(up_plan, "engine_problem", lambda engine: None)
-    gpu = plan("--engine", "trtllm", "--model", "m")
-    assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(gpu, None, [81], {})} == {None}
+    for engine in ("trtllm", "vllm"):
+        own = plan("--engine", engine, "--model", "m")
+        assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(own, None, [81], {})} == {None}
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,6 @@ def test_state_is_made_once_and_the_key_is_private(tmp_path: Path) -> None:
     prepare_state(made)
     assert (tmp_path / "state" / "seal.key").read_text() == key
     assert len(key.strip()) == 64
-
-
-def test_where_state_is_kept() -> None:
-    assert default_state_dir({"XDG_STATE_HOME": "/x"}) == Path("/x/turnwire")
-    assert default_state_dir({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/turnwire"
 
 
 def test_ports() -> None:
@@ -202,7 +197,7 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_instructions() -> None:
-    text = instructions(plan(), ["http://127.0.0.1:81"], "nats://n:1", 32768, 3.21)
+    text = instructions(plan(), ["http://127.0.0.1:81"], 32768, 3.21, ".venv/bin/turnwire")
     for line in (
         "turnwire-demo is served at http://127.0.0.1:81  (ready after 3.2 s)",
         "  export ANTHROPIC_BASE_URL=http://127.0.0.1:81",
@@ -210,15 +205,15 @@ def test_instructions() -> None:
         "  export ANTHROPIC_MODEL=turnwire-demo",
         "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768",
         "  export CLAUDE_CODE_MAX_OUTPUT_TOKENS=8192",
-        "Watch the turns:  turnwire tap --nats-url nats://n:1",
+        "Watch the turns:  .venv/bin/turnwire tap",
     ):
         assert line in text.splitlines()
-    large = instructions(plan(), ["http://127.0.0.1:81"], "nats://n:1", 262144, 3.21)
+    large = instructions(plan(), ["http://127.0.0.1:81"], 262144, 3.21, "turnwire")
     assert "MAX_OUTPUT_TOKENS" not in large
-    own = instructions(plan("--model", "a b", "--api-keys-file", "/keys"), ["http://h:1"], "nats://n:1", 0, 1)
+    own = instructions(plan("--model", "a b", "--api-keys-file", "/keys"), ["http://h:1"], 0, 1, "turnwire")
     assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
-    assert "  export ANTHROPIC_AUTH_TOKEN=<the key to a hash in /keys>" in own.splitlines()
-    assert "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=<max_model_len of GET /v1/models>" in own.splitlines()
+    assert '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in /keys' in own.splitlines()
+    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in own
     assert "demo" not in own
 
 
@@ -257,6 +252,7 @@ def test_long_values_keep_both_ends() -> None:
     assert len(shown) <= 122
     assert shown.startswith("aaa")
     assert shown.endswith("az")
+    assert shortened("a\x1b[31m\nb") == "a\\x1b[31m\\nb"
     assert shortened({"a": 1}) == '{"a":1}'
 
 
@@ -264,7 +260,7 @@ def test_the_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[st
     screen = Screen("info")
     screen.child("nats", "[7] [INF] Starting nats-server")
     screen.child("nats", "[7] [ERR] Cannot bind")
-    screen.say("hello")
+    screen.report("hello")
     with screen.progress("starting") as progress:
         for reason in ("waiting for worker", "waiting for worker", "not ready yet"):
             progress(reason)

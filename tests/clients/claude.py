@@ -36,10 +36,11 @@ class ClaudeCode:
 
     async def ask(self, prompt: str, *options: str) -> Result:
         """`claude -p` to its end. Raises AssertionError where the client complained."""
-        ran = (await self.machine.run(*self._command(*options, "-p", prompt))).ok()
+        ran = (await self.machine.run(*self.command(*options, "-p", prompt))).ok()
         return checked(ran)
 
-    def _command(self, *options: str) -> list[str]:
+    def command(self, *options: str) -> list[str]:
+        """The program with its output format and tools, without a prompt."""
         tools = ["--allowedTools", "Bash,Read,Write,Edit"]
         return [str(self.binary), *options, "--output-format", "stream-json", "--verbose", *tools]
 
@@ -47,7 +48,7 @@ class ClaudeCode:
     async def dialog(self, *options: str) -> AsyncIterator["Dialog"]:
         """One process that reads one prompt after the other."""
         process = await asyncio.create_subprocess_exec(
-            *self._command(*options, "-p", "--input-format", "stream-json"),
+            *self.command(*options, "-p", "--input-format", "stream-json"),
             cwd=self.machine.project,
             env=self.machine.environment,
             stdin=asyncio.subprocess.PIPE,

@@ -41,21 +41,31 @@ class CodexCli:
         )
         return self
 
+    async def plain(self, url: str, model: str, catalogue: Path | None = None) -> "CodexCli":
+        """A provider of its own over HTTP, without Turnwire's catalogue: none, or that of a file."""
+        line = f'model_catalog_json = "{catalogue}"\n' if catalogue else ""
+        provider = f'[model_providers.x]\nname = "x"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
+        self._configure(f'model = "{model}"\nmodel_provider = "x"\n{line}{provider}wire_api = "responses"\n')
+        return self
+
+    async def own_profiles(self, url: str) -> Path:
+        """A catalogue with Codex' own profile for each name that is served."""
+        return await self._catalogue(url, "--from", str(self.binary))
+
     async def ask(self, prompt: str, *options: str, resume: bool = False, allowed: str = "") -> Result:
         """Runs `codex exec`. Raises AssertionError where the client complained of anything but `allowed`."""
-        command: list[str | Path] = [
-            self.binary,
-            "exec",
-            "--json",
-            "--skip-git-repo-check",
-            "--dangerously-bypass-approvals-and-sandbox",
-        ]
-        command += [*options, *(["resume", "--last"] if resume else []), prompt]
+        command = [*self.command(), *options, *(["resume", "--last"] if resume else []), prompt]
         return checked((await self.machine.run(*command)).ok(), allowed)
 
-    async def _catalogue(self, url: str) -> Path:
+    def command(self) -> list[str | Path]:
+        """`codex exec`, without a prompt."""
+        flags = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        return [self.binary, "exec", *flags]
+
+    async def _catalogue(self, url: str, *options: str) -> Path:
         file = self.folder / "models.json"
         command = [sys.executable, "-m", "services.cli.main", "catalog", "codex", "--url", url, "-o", str(file)]
+        command += options
         (await self.machine.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok()
         return file
 

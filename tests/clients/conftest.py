@@ -47,13 +47,21 @@ def options(window: int = WINDOW) -> dict[str, dict[str, Any]]:
 
 
 def start(
-    nats_binary: str, demo_model: Path, factory: pytest.TempPathFactory, counts: dict[str, int], window: int = WINDOW
+    nats_binary: str,
+    demo_model: Path,
+    factory: pytest.TempPathFactory,
+    counts: dict[str, int],
+    window: int = WINDOW,
+    frontend: dict[str, Any] | None = None,
 ) -> tuple[NatsServer, Stack]:
-    """A stack whose worker outputs the texts in a request (`[[say]]…[[/say]]`), and is the scripted agent without any."""
+    """A stack whose worker outputs the texts in a request (`[[say]]…[[/say]]`), and is the scripted agent without any.
+    `frontend`: further options of it."""
     server = NatsServer(nats_binary, str(factory.mktemp("nats")))
     server.start()
     stack = Stack(server, demo_model, factory.mktemp("stack"))
-    stack.start_all(counts, **options(window))
+    settings = options(window)
+    settings["frontend"] |= frontend or {}
+    stack.start_all(counts, **settings)
     return server, stack
 
 

@@ -82,8 +82,12 @@ class Machine:
 
     async def connect(self, client: str, url: str, *options: str) -> None:
         """Configures a client with `turnwire connect CLIENT --write`."""
-        command = [sys.executable, "-m", "services.cli.main", "connect", client, "--url", url, "--write", *options]
-        (await self.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok()
+        await self.print_settings(client, url, "--write", *options)
+
+    async def print_settings(self, client: str, url: str, *options: str) -> str:
+        """The output of `turnwire connect CLIENT`."""
+        command = [sys.executable, "-m", "services.cli.main", "connect", client, "--url", url, *options]
+        return (await self.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok().out
 
     def file(self, name: str) -> str:
         """A file of the project."""

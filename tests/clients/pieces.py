@@ -30,7 +30,7 @@ def history(exchange: Exchange) -> list[Piece]:
     found: list[Piece] = []
     for message in body["messages"]:
         if message["role"] == "assistant":
-            content = message["content"]
+            content = message.get("content") or ""
             if exchange.path.endswith("/messages"):
                 found += _blocks([{"type": "text", "text": content}] if isinstance(content, str) else content)
             else:
@@ -40,11 +40,9 @@ def history(exchange: Exchange) -> list[Piece]:
 
 def turn_id(exchange: Exchange) -> str:
     """The turn's id on the bus."""
-    for _, data in exchange.events:
-        if data:
-            holder = data.get("message") or data.get("response") or data
-            return str(holder["id"]).rpartition("_" if "_" in holder["id"] else "-")[2]
-    return str(exchange.document["id"]).rpartition("_")[2]
+    data = next((data for _, data in exchange.events if data), exchange.document)
+    holder = data.get("message") or data.get("response") or data
+    return str(holder["id"]).rpartition("_" if "_" in holder["id"] else "-")[2]
 
 
 def usage(exchange: Exchange) -> dict[str, int]:

@@ -1,12 +1,12 @@
 """A recording proxy between a client and Turnwire, for HTTP and for the WebSocket of Responses.
 
-It changes nothing.
+It changes nothing, unless a test gives it faults.
 """
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +37,23 @@ class Exchange:
     """Of an answer in one piece."""
     whole: bool = False
     """The answer was read to its end."""
+    cut: bool = False
+    """The proxy closed the connection in the middle of the answer."""
 
     @property
     def over_socket(self) -> bool:
         return self.status == 101
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a client's next turn."""
+
+    status: int = 0
+    """Answer with this error; 0: pass the request on."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut_at: str = ""
+    """Close the connection as soon as the model has written this."""
 
 
 class Recorder:
@@ -52,6 +65,8 @@ class Recorder:
         self.exchanges: list[Exchange] = []
         self.sockets = 0
         """WebSockets that were opened."""
+        self.faults: list[Fault] = []
+        """One for each of the next turns with tools."""
         self._changed = asyncio.Event()
 
     @property
@@ -90,6 +105,12 @@ class Recorder:
         data = await request.read()
         body = json.loads(data) if data else None
         exchange = self._add(Exchange(request.method, request.path, request.headers, body))
+        has_tools = request.path in TURNS and body is not None and body.get("tools")
+        fault = self.faults.pop(0) if self.faults and has_tools else Fault()
+        if fault.status:
+            exchange.status = fault.status
+            error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+            return web.json_response(error, status=fault.status, headers=fault.headers)
         async with self._http.request(
             request.method, self.upstream + request.path_qs, data=data or None, headers=headers
         ) as answer:
@@ -106,6 +127,11 @@ class Recorder:
                     whole += chunk
                 self._changed.set()
                 await response.write(chunk)
+                if fault.cut_at and fault.cut_at in _written(exchange.events):
+                    exchange.cut = True
+                    if request.transport is not None:
+                        request.transport.close()
+                    return response
             if not streamed and answer.content_type == "application/json":
                 exchange.document = json.loads(whole)
             exchange.whole = True
@@ -153,6 +179,15 @@ class Recorder:
         self.exchanges.append(exchange)
         self._changed.set()
         return exchange
+
+
+def _written(events: list[tuple[str, Any]]) -> str:
+    """All that the model has written, of the deltas of any API."""
+    deltas = [data["delta"] for _, data in events if data and "delta" in data]
+    return "".join(
+        delta if isinstance(delta, str) else "".join(delta.get(name, "") for name in ("thinking", "text"))
+        for delta in deltas
+    )
 
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "error")

@@ -1,15 +1,21 @@
 """Runs each file of examples/ as a user does, against a running Turnwire."""
 
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import schemas.events
-from tests.conftest import LIMIT_S, NatsServer
+from schemas.conversation import HostedTool
+from schemas.events import WebSource
+from services.frontend.hosted.provider import HttpProvider, ProviderError
+from tests.conftest import LIMIT_S, NatsServer, free_port
 from tests.pipeline.stack import Stack
 
 pytestmark = pytest.mark.slow
@@ -114,6 +120,36 @@ def tap_bus(server: Stack) -> None:
     assert [" ends: " in line for line in ends] == [True, True]
 
 
+def web_provider(server: Stack) -> None:
+    port = free_port()
+    serving = start("web_provider.py", str(ROOT / "docs"), str(port))
+    try:
+        assert serving.stdout is not None
+        assert serving.stdout.readline().startswith("serving ")
+        provider = HttpProvider(f"http://127.0.0.1:{port}/", None, 1 << 20)
+
+        async def call(kind: Literal["web_search", "web_fetch"], argument: str) -> list[WebSource]:
+            async with asyncio.timeout(LIMIT_S):
+                while True:
+                    with contextlib.suppress(ProviderError):
+                        return await provider.run(HostedTool(kind), argument)
+                    await asyncio.sleep(0.1)  # the port opens behind the line that was read
+
+        async def calls() -> None:
+            found = await call("web_search", "ledger siblings")
+            assert "https://docs.example/ledger.md" in [source.url for source in found]
+            (page,) = await call("web_fetch", "https://docs.example/ledger.md")
+            assert page.text.startswith("# ")
+            with pytest.raises(ProviderError, match="404"):
+                await provider.run(HostedTool("web_fetch"), "https://docs.example/no.md")
+            await provider.close()
+
+        asyncio.run(calls())
+    finally:
+        serving.terminate()
+        serving.wait()
+
+
 TESTS: dict[str, Callable[[Stack], None]] = {
     "messages.py": messages,
     "chat.py": chat,
@@ -121,6 +157,7 @@ TESTS: dict[str, Callable[[Stack], None]] = {
     "tool_calls.py": tool_calls,
     "parse_output.py": parse_output,
     "tap_bus.py": tap_bus,
+    "web_provider.py": web_provider,
 }
 
 

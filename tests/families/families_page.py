@@ -33,7 +33,8 @@ def page() -> str:
 def _table() -> str:
     rows = ["| `--family` | models | also called | reasoning | vectors |", "|---|---|---|---|---|"]
     for family in families().values():
-        also = ", ".join(family.aliases) or "–"
+        names = dict.fromkeys((*family.tool_parsers, *family.reasoning_parsers))
+        also = ", ".join(name for name in names if name != family.name) or "–"
         rows.append(f"| `{family.name}` | {family.models} | {also} | {_reasoning(family)} | {_count(family)} |")
     return "\n".join(rows) + "\n"
 

@@ -8,11 +8,23 @@ from typing import Any, TypeAlias
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import NotFound, TurnwireError
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Finish,
+    FinishReason,
+    HostedResults,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
 from schemas.frames import TextReply, pack_ids, unpack_ids
 from services.frontend.apis.responses.server import RESPONSES, ResponsesServer
 from services.frontend.apis.responses.store.shared import Sharing
@@ -53,9 +65,9 @@ def with_dispatch(*batches: list[TurnEvent]) -> list[list[TurnEvent]]:
 
 
 def logged(events: list[TurnEvent]) -> Iterator[LoggedEvent]:
-    """The events, none of which is Prepared: a log has no such entry."""
+    """The events, none of which is made in the frontend: a log has no such entry."""
     for event in events:
-        assert not isinstance(event, Prepared)
+        assert not isinstance(event, Prepared | HostedResults)
         yield event
 
 
@@ -162,6 +174,13 @@ class FakeGateway:
         return self.ready
 
 
+def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:
+    capture = structlog.testing.LogCapture()
+    capture.entries = lines
+    log: FilteringBoundLogger = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
+    return log
+
+
 class Served:
     """A running application."""
 
@@ -197,16 +216,16 @@ async def serving(
     """The application on a real port, as `make_runner` runs it."""
     gateway = gateway or FakeGateway()
     registry = CollectorRegistry()
-    capture = structlog.testing.LogCapture()
-    log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
+    lines: list[MutableMapping[str, Any]] = []
+    log = log_into(lines)
     config = config or FrontendConfig()
     app = make_app(config, gateway, registry, log, sharing=sharing)
-    runner = make_runner(app, head_timeout_s=config.head_timeout_s, shutdown_timeout=0.1)
+    runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)
     await site.start()
     try:
         url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
-        yield Served(url, gateway, registry, capture.entries, app[CALLERS], app[RESPONSES])
+        yield Served(url, gateway, registry, lines, app[CALLERS], app[RESPONSES])
     finally:
         await runner.cleanup()

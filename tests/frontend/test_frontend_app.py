@@ -130,7 +130,7 @@ async def test_a_bug_behind_the_first_byte_closes_the_connection(monkeypatch: py
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         body = json.dumps(STREAM).encode()
-        writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         answer = await reader.read()
         writer.close()
     assert answer.count(b"HTTP/1.1 ") == 1
@@ -158,7 +158,7 @@ async def test_unknown_paths(method: str, path: str, status: int, message: str) 
             assert "Allow" in response.headers
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions/c1", "/v1/completions/c1", "/v1/embeddings"])
+@pytest.mark.parametrize("path", ["/v1/chat/nothing", "/v1/completions/c1", "/v1/embeddings"])
 async def test_paths_of_openais_apis_answer_in_their_shape(path: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.post(path, json={})
@@ -222,13 +222,26 @@ async def test_http_1_0_gets_its_stream_unchunked() -> None:
     assert stream.endswith('data: {"type":"message_stop"}\n\n')
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
+async def test_a_request_that_is_too_large_for_the_bus_hears_of_the_request(path: str) -> None:
+    gateway = FakeGateway()
+    gateway.refusal = TooLarge("message of 9 bytes is over the bus limit", details={"size_bytes": 9, "limit_bytes": 8})
+    body = {**ASK, "input": "hi"}
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        response = await http.post(path, json=body)
+        error = (await response.json())["error"]
+    assert response.status == 413
+    assert error["message"] == "The request has 9 bytes without the data of images and documents; the limit is 8."
+    assert "details" not in error
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
         b"garbage\r\n\r\n",
         b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
     ],
     ids=["line", "header", "length", "huge", "tls"],
@@ -240,7 +253,7 @@ async def test_what_is_no_http_fills_no_log(nonsense: bytes, caplog: pytest.LogC
         writer.write(nonsense)
         answer = await reader.read()
         writer.close()
-    assert answer.split()[1] == b"400"
+    assert answer.split()[1] == (b"431" if len(nonsense) > 60_000 else b"400")
     lines = [record for record in caplog.records if record.name == "aiohttp.server"]
     assert len(lines) <= 1
     assert all(line.levelno == logging.INFO and line.exc_info is None for line in lines)

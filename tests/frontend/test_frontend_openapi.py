@@ -202,6 +202,8 @@ def _try(operation: Any, served: Served) -> None:
 
 
 def _examples(operation: Any) -> list[Any]:
+    if "{" in operation.path:  # of an object that does not exist
+        return []
     raw = EVERYTHING["paths"][operation.path][operation.method.lower()]
     content = raw.get("requestBody", {}).get("content", {}).get("application/json", {})
     return [{**example["value"], **more} for example in content.get("examples", {}).values() for more in _forms(raw)]

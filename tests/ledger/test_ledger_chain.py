@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.conversation import Client, Conversation, Media, Reasoning, Text, Turn
-from services.ledger.chain import BRANCHES, ChainCache, chain_of
+from services.ledger.chain import ChainCache, chain_of
+from services.runtime.branch_cache import BRANCHES
 from tests.templates.adapting import call, result, said, user
 
 texts = st.sampled_from(["a", "b c", "", " "])

@@ -234,7 +234,6 @@ def test_entries_that_may_be_elsewhere(session: Session) -> None:
 
 def test_a_sibling_that_had_to_go_is_remembered(setup: ModelSetup) -> None:
     ledger = open_ledger(setup, entry_bytes=3000, prompt_bytes=1 << 20)
-    assert ledger is not None
     alike = started(Session(setup, ledger), 8, ANSWER)
     assert len(ledger.entries) == 1
     assert alike.is_rendered(alike.prompt(7, said(Text(ANSWER)), MORE))

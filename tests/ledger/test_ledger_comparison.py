@@ -57,9 +57,7 @@ class Session:
         self.ledger = ledger or self.fresh()
 
     def fresh(self) -> Ledger:
-        ledger = open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
-        assert ledger is not None
-        return ledger
+        return open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
 
     def prompt(self, *turns: Turn, **more: Any) -> Prompt:
         conversation = Conversation("m", [ASKED, *turns], **{"tools": [BASH], **more})
@@ -322,7 +320,6 @@ class TestEntries:
 
     def test_memory_is_bounded(self, setup: ModelSetup) -> None:
         ledger = open_ledger(setup, entry_bytes=20_000, prompt_bytes=4_000)
-        assert ledger is not None
         session = Session(setup, ledger)
         entry = self.signed(session)
         for number in range(100):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.ledger.models import build, published
+from bench.ledger.models import build
+from bench.ledger.published import published
 from services.preprocessor.ledger_probe import keeps_turns
 
 OWN = Path(__file__).parent / "templates"
@@ -25,12 +26,10 @@ def test_published(name: str, tmp_path: Path) -> None:
     if name not in published():
         pytest.skip("trl is not installed")
     keeps = keeps_turns(build(published()[name].read_text(), tmp_path))
-    assert keeps is not None
     assert (keeps.loop, keeps.user) == KNOWN[name]
 
 
 @pytest.mark.parametrize("name", ["clears_thinking", "no_generation_prompt"])
 def test_our_own(name: str, tmp_path: Path) -> None:
     keeps = keeps_turns(build((OWN / f"{name}.jinja").read_text(), tmp_path))
-    assert keeps is not None
     assert (keeps.loop, keeps.user) == ("kept", "kept")

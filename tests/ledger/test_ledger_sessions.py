@@ -1,6 +1,7 @@
 """Random agent sessions through published templates: what an engine has is what the next prompt begins with, wherever
 the template keeps the turn; where it does not, the prompt is the template's own text."""
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bench.ledger.clients import CLIENTS
-from bench.ledger.models import build, published
+from bench.ledger.models import build
+from bench.ledger.published import of_trl, published
 from bench.ledger.sessions import WORD
 from bench.ledger.walk import Step, Walk
 from fuzz.generated_turns import Choices
@@ -20,8 +22,15 @@ from services.preprocessor.model import ModelSetup
 DEMO = Path(demo_model.__file__).parent / "chat_template.jinja"
 OWN = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
 """Forms that the published ones lack."""
-TEMPLATES = {**published(), **OWN, "demo": DEMO}
-QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in published()}.values(), *OWN, "demo"}
+NOT_WALKED = {
+    "llamacpp_meetkai_functionary_medium_v3_2": "no family reads its calls, which have nothing that closes them",
+    "xinference_deepseek_v3": "a damaged copy, which writes calls that are no JSON",
+    "xinference_qwen1_5_chat": "a damaged copy, which writes calls that are no JSON",
+}
+"""Published templates with which no session of an agent can be played, and why."""
+PUBLISHED = {name: file for name, file in published().items() if name not in NOT_WALKED}
+TEMPLATES = {**PUBLISHED, **OWN, "demo": DEMO}
+QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in of_trl()}.values(), *OWN, "demo"}
 """One template of each kind; the others are its versions."""
 CHANCE = st.binary(min_size=150, max_size=400)
 quick = settings(
@@ -46,12 +55,15 @@ def said(setup: ModelSetup, ids: list[int]) -> list[str]:
     return WORD.findall(setup.tokenizer.decode(ids))
 
 
-def check(step: Step, setup: ModelSetup) -> None:
+def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
+    """`partly`: a turn that the template keeps may be rendered again all the same, as some do with a few templates."""
     ids, text = [*step.prompt.ids], step.prompt.text
     assert said(setup, ids) == WORD.findall(text)
     kept = step.newest_kept
-    if kept is None:
+    if kept is None or (ids == step.plain and not kept.whole_in(text, step.ends)):
         assert ids == step.plain
+        return
+    if partly and ids[: len(kept.ids)] != kept.ids:
         return
     assert ids[: len(kept.ids)] == kept.ids, (kept.output.text, text[len(kept.head) :])
     rest = ids[len(kept.ids) :]
@@ -62,7 +74,8 @@ def check(step: Step, setup: ModelSetup) -> None:
 
 @pytest.mark.skipif(not published(), reason="trl is not installed: only our own templates are walked")
 def test_there_are_templates() -> None:
-    assert len(published()) >= 40
+    assert len(of_trl()) >= 40
+    assert "CHAT_TEMPLATES" not in os.environ or len(PUBLISHED) >= 125
 
 
 @pytest.mark.parametrize(
@@ -74,7 +87,7 @@ def test_a_session_is_its_own_prefix(models: Models, name: str, chance: bytes) -
     setup, choose = models.of(name), Choices(chance)
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client]):
-        check(step, setup)
+        check(step, setup, partly=name in PUBLISHED and name not in of_trl())
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,10 @@ def traced(
 ) -> tuple[list[Block], list[list[tuple[int, int]]]]:
     """The blocks, and for each the tokens that it is told to come from, as (token, place)."""
     trace = Trace(Words(pieces), 0)  # type: ignore[arg-type]
-    parser = open_parser(family, tools=told_tools, in_reasoning=in_reasoning, prefix=prefix, trace=trace)
+    parser = open_parser(
+        family, tools=told_tools, in_reasoning=in_reasoning, prefix=prefix, scanner=trace.scanner, blocks=trace.blocks
+    )
+    trace.match([])
     events: list[BlockEvent] = []
     told: dict[int, list[tuple[int, int]]] = {}
 
@@ -155,7 +158,7 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
             return [b"\xe8", b"\x88", b"\xb9!"][token]
 
     trace = Trace(Bytes(), 1)  # type: ignore[arg-type]
-    parser = open_parser("plain", tools=[], in_reasoning=False, trace=trace)
+    parser = open_parser("plain", tools=[], in_reasoning=False, scanner=trace.scanner, blocks=trace.blocks)
     trace.token(0, "", b"\xe8", [(0, -1.0), (1, -0.5)])
     trace.token(1, "", b"\xe8\x88", [(1, -2.0), (0, -0.5)])
     trace.token(2, "\u8239!", b"", [(2, -3.0)])

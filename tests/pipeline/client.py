@@ -85,7 +85,7 @@ class Answer:
             elif event.name == "content_block_stop":
                 assert open_block is not None
                 open_block["_stopped_at"] = event.at
-                if open_block["type"] == "tool_use" and open_block["_json"]:
+                if open_block["type"] in ("tool_use", "server_tool_use") and open_block["_json"]:
                     try:
                         open_block["input"] = json.loads(open_block["_json"])
                     except ValueError:

@@ -70,7 +70,7 @@ def agent_stack(
 
 
 COUNTS = {"worker": 2, "parser": 2, "preprocessor": 2}
-SHARED = {"response_store": "shared", "drain_s": 20}
+SHARED = {"response_store": "shared", "drain_s": 20, "wait_s": 5}
 """Options of the frontends of `fragile_stack`."""
 
 
@@ -78,9 +78,9 @@ SHARED = {"response_store": "shared", "drain_s": 20}
 def fragile_stack(
     make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    """Two of every inner stage, which detect a death quickly; frontends share stored Responses."""
+    """Two of every inner stage, which detect a death quickly and wait briefly; frontends share stored Responses."""
     directory = tmp_path_factory.mktemp("fragile")
-    running = Stack(make_nats(), demo_model, directory, beat_interval_s=0.25, dead_after_s=1.5)
+    running = Stack(make_nats(), demo_model, directory, beat_interval_s=0.25, dead_after_s=1.5, recovery_s=8)
     try:
         yield running.start_all(COUNTS, frontend=SHARED)
     finally:

@@ -378,7 +378,7 @@ class Local:
         else:
             process = Process(stage, ServiceConfig(**common), self.log)
             if stage == "preprocessor":
-                core = Preprocessor(process, model.setup, model.sealer, threads=2)
+                core = Preprocessor(process, model.setup, model.sealer, PreprocessorConfig(model="m", threads=2))
             elif stage == "worker":
                 salt = 100 * sum(s.stage == stage for s in self.services)
                 engine = CountingEngine(model, salt, self.plans, slots)

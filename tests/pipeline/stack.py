@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import LIMIT_S, NatsServer, free_port
+from tests.conftest import LIMIT_S, NatsServer, free_port, suspend
 
 MODEL = "turnwire-demo"
 
@@ -20,12 +20,23 @@ MODEL = "turnwire-demo"
 class Child:
     """One service process."""
 
-    def __init__(self, stage: str, name: str, process: subprocess.Popen[bytes], log: Path, port: int = 0) -> None:
+    def __init__(
+        self, stage: str, name: str, argv: list[str], environment: dict[str, str], log: Path, port: int = 0
+    ) -> None:
         self.stage = stage
         self.name = name
-        self.process = process
         self.log = log
         self.url = f"http://127.0.0.1:{port}" if port else ""
+        self._argv = argv
+        self._environment = environment
+        self.start()
+
+    def start(self) -> None:
+        """Starts, or starts again as a supervisor would: the same arguments and port, and the log goes on."""
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self._argv, stdout=output, stderr=subprocess.STDOUT, env=self._environment, stdin=subprocess.DEVNULL
+            )
 
     def kill(self) -> None:
         """Ends at once, without a drain."""
@@ -40,7 +51,7 @@ class Child:
         return self.process.wait(timeout_s)
 
     def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        suspend(self.process)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -52,9 +63,18 @@ class Child:
 class Stack:
     """Any number of processes of each stage, for one model."""
 
-    def __init__(self, nats: NatsServer, model: Path, directory: Path, **common: Any) -> None:
-        """`common`: options of every process."""
+    def __init__(
+        self,
+        nats: NatsServer,
+        model: Path,
+        directory: Path,
+        *,
+        environment: dict[str, str] | None = None,
+        **common: Any,
+    ) -> None:
+        """`environment`: additional variables, `common`: options, both of every process."""
         self.nats = nats
+        self.environment = environment or {}
         self.common = common
         self.names: set[str] = set()
         """The models that it serves."""
@@ -66,9 +86,11 @@ class Stack:
 
     def start(self, stage: str, **options: Any) -> Child:
         """Starts one process; does not wait for it."""
+        if not self._started:
+            self.nats.make_buckets()
         name = f"{stage}{self._started}"
         self._started += 1
-        port = free_port() if stage == "frontend" else 0
+        port = (options.pop("port", 0) or free_port()) if stage == "frontend" else 0
         options = {"nats_url": self.nats.url, "id": name, "log_format": "json", **self.common, **options}
         if stage == "frontend":
             options = {"port": port, **options}
@@ -82,13 +104,23 @@ class Stack:
             flag = "--" + option.replace("_", "-")
             argv += [flag] if value is True else [flag, str(value)]
         log = self.directory / f"{name}.log"
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with log.open("wb") as output:
-            process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=environment)
-        child = Child(stage, name, process, log, port)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
+        child = Child(stage, name, argv, environment, log, port)
         self.children.append(child)
         if child.url and not self.url:
             self.url = child.url
+        return child
+
+    def start_up(self, **options: Any) -> Child:
+        """Starts `turnwire up` on this bus, in place of single processes; its log has that of each stage."""
+        port = free_port()
+        options = {"nats_url": self.nats.url, "port": port, "state_dir": self.directory / "state", **options}
+        argv = [sys.executable, "-m", "services.cli.main", "up", f"--model={self.model}"]
+        for option, value in options.items():
+            argv.append(f"--{option.replace('_', '-')}" + ("" if value is True else f"={value}"))
+        child = Child("frontend", "up", argv, {**os.environ, **self.environment}, self.directory / "up.log", port)
+        self.children.append(child)
+        self.url = child.url
         return child
 
     def start_all(self, counts: dict[str, int] | None = None, **options: dict[str, Any]) -> "Stack":

@@ -151,9 +151,12 @@ async def test_a_turn_survives_its_engine_if_there_is_another_worker(own_stack: 
     assert [e.name for e in got].count("error") == 1
     assert got[-1].name == "error"
     assert got[-1].data["error"]["type"] == "api_error"
+    assert "could not be continued within 8 s" in got[-1].data["error"]["message"]
     await eventually(lambda: not own_stack.of("worker"))
-    status, error = await own_client.post("/v1/messages", body(say("x"), stream=False))
-    assert (status, error["error"]["type"]) == (503, "overloaded_error")
+    async with own_client.http.post(f"{own_client.url}/v1/messages", json=body(say("x"), stream=False)) as response:
+        assert response.status == 503
+        assert int(response.headers["retry-after"]) > 0
+        assert (await response.json())["error"]["type"] == "overloaded_error"
 
 
 async def frozen_until_given_up(stack: Stack, child: Child) -> None:
@@ -205,8 +208,9 @@ async def test_a_process_that_freezes_and_resumes_drops_the_turns_that_others_ha
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_turns_of_a_frontend_that_is_gone_are_cancelled(own_stack: Stack, own_client: Client, how: str) -> None:
-    """A frozen frontend resumes and serves again. Its turn has one end: an error, or, where the worker gave the turn up
-    before the parser did, the end of the turn on another worker."""
+    """A frontend that is dead, or frozen for longer than `recovery_s`. The frozen one resumes and serves again. Its turn has
+    one end: an error, or, where the worker gave the turn up before the parser did, the end of the turn on another
+    worker."""
     lost = own_stack.start("frontend")
     client = Client(lost.url)
     await client.ready()

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -204,16 +205,21 @@ async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(loc
 @pytest.mark.slow
 @SILENCE
 async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence: str) -> None:
-    """A turn that no process has any more ends with one clear error. A turn that the worker gave up before the parser did is
-    resumed, and a turn that has shown nothing starts again."""
-    await local.start()
+    """It comes back too late. A turn that no process has any more ends with one clear error. A turn that the worker gave
+    up before the parser did is resumed, and a turn that has shown nothing starts again."""
+    patient, local.bus = local.bus, replace(local.bus, recovery_s=0.0)
+    for stage in INNER_STAGES:
+        await local.add(stage)
+    local.bus = patient
+    await local.add("frontend")
+    await local.completed()
     (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
     plans = held(20), held(0)
     shown, silent = (local.turn(plan) for plan in plans)
     await shown.sink.words_at_least(10)
     await silent.task
     setattr(frontend, silence, True)
-    await eventually(lambda: is_gone(frontend, worker, parser))
+    await eventually(lambda: not worker.turns and not parser.turns)
     setattr(frontend, silence, False)
     for plan in plans:
         plan.go.set()

@@ -34,7 +34,7 @@ def session(replay: Replay, api: Api, http: aiohttp.ClientSession, url: str) -> 
     def ask(turn: Turn, text: str) -> str:
         return text + directives(replay, turn)
 
-    return Session(replay, api, http, url, model=MODEL, ask=ask)
+    return Session(replay, api, http, url, model=MODEL, ask=ask, count=True)
 
 
 @pytest.mark.parametrize("api", APIS)

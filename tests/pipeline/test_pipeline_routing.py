@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,17 @@ BLOCK = 64
 
 def tokens(answer: Answer) -> tuple[int, int]:
     """(prompt tokens, those of them that were cached)"""
-    cached = answer.usage["cache_read_input_tokens"]
-    return answer.usage["input_tokens"] + cached, cached
+    return _tokens(answer.usage)
+
+
+def first_tokens(answer: Answer) -> tuple[int, int]:
+    """The same by the stream's first event."""
+    return _tokens(answer.events[0].data["message"]["usage"])
+
+
+def _tokens(usage: dict[str, Any]) -> tuple[int, int]:
+    cached = usage["cache_read_input_tokens"]
+    return usage["input_tokens"] + cached, cached
 
 
 async def session(client: Client, name: str, turns: int) -> list[Answer]:
@@ -38,6 +48,8 @@ async def test_a_session_finds_its_prefix_again(client: Client) -> None:
         for before, answer in itertools.pairwise(answers):
             known = tokens(before)[0]
             assert tokens(answer)[1] > known - 2 * BLOCK, "the turn went to a worker that does not hold its prefix"
+            assert first_tokens(answer)[0] == tokens(answer)[0]
+            assert first_tokens(answer)[1] > known - 2 * BLOCK, "the stream began without its cached part"
 
 
 @pytest.mark.slow

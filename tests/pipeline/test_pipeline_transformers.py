@@ -12,8 +12,8 @@ import pytest
 
 from schemas import subjects
 from schemas.frames import TokenFrame
-from services.cli.demo.model import build_demo_model
 from tests.conftest import NatsServer
+from tests.model_fixtures import build_random_model
 from tests.pipeline.client import Client
 from tests.pipeline.stack import Stack
 
@@ -28,29 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's tokenizer and template with two layers of random weights."""
-    import torch
-    import transformers
-
-    path = build_demo_model(tmp_path_factory.mktemp("tiny") / "model")
-    size = len(transformers.AutoTokenizer.from_pretrained(path))
-    torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=size,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=8192,
-        tie_word_embeddings=False,
-    )
-    model = transformers.Qwen3ForCausalLM(config)
-    generation = (path / "generation_config.json").read_bytes()
-    model.save_pretrained(path)
-    (path / "generation_config.json").write_bytes(generation)
-    return path
+    return build_random_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
 @pytest.fixture(scope="module")

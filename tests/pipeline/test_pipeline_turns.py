@@ -69,7 +69,7 @@ async def test_counts_agree_with_each_other(client: Client) -> None:
     counted = {k: v for k, v in request.items() if k not in ("stream", "max_tokens")}
     status, count = await client.post("/v1/messages/count_tokens", counted)
     assert status == 200
-    assert start["input_tokens"] == count["input_tokens"]
+    assert start["input_tokens"] + start["cache_read_input_tokens"] == count["input_tokens"]
     total = answer.usage["input_tokens"] + answer.usage["cache_read_input_tokens"]
     assert total == count["input_tokens"]
     _, tokens = await client.post("/v1/tokenize", {"model": MODEL, **counted})
@@ -118,7 +118,7 @@ async def test_a_stop_sequence_leaves_no_text_of_blanks(client: Client) -> None:
     assert kept.contents[-1] == ("text", "  STOP ")
 
 
-async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_dropped(client: Client) -> None:
+async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(client: Client) -> None:
     request = body(say("Hm.\n</think>\n\n" + call("a very long command indeed " * 20)), max_tokens=30)
     answer = await client.stream(request)
     assert answer.stop_reason == "max_tokens"
@@ -126,7 +126,8 @@ async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_dropped(client: Cl
     status, message = await client.post("/v1/messages", {**request, "stream": False})
     assert status == 200
     assert message["stop_reason"] == "max_tokens"
-    assert all(b["type"] != "tool_use" for b in message["content"])
+    assert [b["type"] for b in message["content"]] == answer.kinds == ["thinking", "tool_use"]
+    assert message["content"][-1]["input"] == {}
 
 
 async def test_prefill_only(client: Client) -> None:
@@ -185,7 +186,7 @@ async def test_forced_and_forbidden_and_single_calls(client: Client) -> None:
 async def test_pings_during_a_pause_of_the_model(client: Client) -> None:
     answer = await client.stream(body(say("Hm.[[pause 1200]]\n</think>\n\nYes.")))
     names = [event.name for event in answer.events]
-    assert names.count("ping") >= 3
+    assert names.count("ping") >= 1
     assert answer.contents[-1] == ("text", "Yes.")
 
 

@@ -15,7 +15,7 @@ from services.preprocessor.prompt.preamble import strip_preamble
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe
-from services.templates.thinking import decide, template_variables
+from services.templates.thinking import template_variables
 from tests.captures import CAPTURES, REASON
 
 CLAUDE = CAPTURES / "claude-code-2.1.328"
@@ -112,5 +112,5 @@ def test_every_capture_renders_with_every_published_template(real_template: Chat
         for conversation in requests(CLAUDE / scenario):
             stripped, _ = strip_preamble(conversation)
             adapted = adapt(stripped, traits, real_template)
-            variables = template_variables(decide(stripped), traits, defaults={}, own={})
+            variables = template_variables(stripped, traits, defaults={}, own={})
             assert real_template.render(adapted.messages, tools=adapted.tools, variables=variables)

@@ -13,13 +13,13 @@ from transformers import PreTrainedTokenizerBase
 from schemas.conversation import Call, Client, Conversation, Reasoning, Result, Text, Thinking, ToolSpec, Turn
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import assemble
-from services.preprocessor.prompt.branches import BRANCHES
 from services.preprocessor.prompt.history import TAIL, History
 from services.preprocessor.prompt.locality import difference, open_history, session
+from services.runtime.branch_cache import BRANCHES
 from services.templates.chat_template import ChatTemplate, Message
 from services.templates.messages import adapt
 from services.templates.probe import probe
-from services.templates.thinking import decide, template_variables
+from services.templates.thinking import template_variables
 from services.templates.traits import TemplateTraits
 from tests.templates.adapting import call, result, said, user
 
@@ -92,7 +92,7 @@ def traits(chatml: ChatTemplate) -> TemplateTraits:
 
 
 def in_parts(history: History, template: Any, traits: TemplateTraits, conversation: Conversation) -> str:
-    variables = template_variables(decide(conversation), traits, defaults={}, own=conversation.template_kwargs)
+    variables = template_variables(conversation, traits, defaults={}, own=conversation.template_kwargs)
     known = history.find(conversation, variables)
     adapted = adapt(conversation, traits, template, prefix=known.adapted if known is not None else None)
     assert adapted.messages == adapt(conversation, traits, template).messages
@@ -102,7 +102,7 @@ def in_parts(history: History, template: Any, traits: TemplateTraits, conversati
 
 
 def whole(template: Any, traits: TemplateTraits, conversation: Conversation) -> str:
-    variables = template_variables(decide(conversation), traits, defaults={}, own=conversation.template_kwargs)
+    variables = template_variables(conversation, traits, defaults={}, own=conversation.template_kwargs)
     adapted = adapt(conversation, traits, template)
     return str(template.render(adapted.messages, tools=adapted.tools, variables=variables))
 

@@ -11,10 +11,10 @@ from services.ledger.signer import EntrySigner
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.ledger_reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.runtime.kv import Bucket, BucketConfig, open_bucket
+from services.runtime.kv import Bucket, BucketConfig
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
-from tests.conftest import MakeProcess, eventually
+from tests.conftest import MakeProcess, eventually, make_bucket
 from tests.ledger.test_ledger_choice import ANSWER, Alike, setup, started
 from tests.ledger.test_ledger_comparison import ASKED, MORE, NOTARY, Session, said
 
@@ -23,15 +23,12 @@ __all__ = ["setup"]
 
 async def opened(process: Process, name: str) -> Bucket:
     config = BucketConfig(name=name, description="", ttl_s=60, max_bytes=1 << 20, max_value_bytes=1 << 16)
-    bucket = await open_bucket(process.bus, config, process.log)
-    assert bucket is not None
-    return bucket
+    return await make_bucket(process.bus, config, process.log)
 
 
 async def reader(make_process: MakeProcess, setup: ModelSetup, name: str) -> LedgerReader:
     process = await make_process("preprocessor", name)
     ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
-    assert ledger is not None
     found = LedgerReader(process, ledger, NOTARY, Sealer(b"test"), await opened(process, name))
     await found.start()
     await process.bus.flush()
@@ -59,10 +56,10 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     writer = await make_process("parser", "siblings-writer")
     bucket = await opened(writer, "siblings-late")
     (key, mac, first), (_, other, second) = written(alike)
-    assert bucket.offer(key, first, mac)
+    bucket.offer(key, first, mac)
     await bucket.put("flush", b"x")
     late = await reader(make_process, setup, "siblings-late")
-    assert bucket.offer(key, second, other)
+    bucket.offer(key, second, other)
     writer.bus.publish(subjects.ledger("m"), second)
     await eventually(lambda: len(late.ledger.entries) == 1)
     with pytest.raises(EntriesMissing) as gap:
@@ -81,8 +78,8 @@ async def test_a_lone_turn_is_fetched_and_restored(make_process: MakeProcess, se
     writer = await make_process("parser", "lone-writer")
     bucket = await opened(writer, "lone-late")
     ((key, mac, data),) = written(alike)
-    assert bucket.offer(key, data, mac)
-    assert bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
+    bucket.offer(key, data, mac)
+    bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
     await bucket.put("flush", b"x")
     late = await reader(make_process, setup, "lone-late")
     with pytest.raises(EntriesMissing) as gap:

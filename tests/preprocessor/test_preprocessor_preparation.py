@@ -12,10 +12,11 @@ from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, TurnRequest
 from services.preprocessor.library import prompt_ids
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import check_deadline, expired
+from services.preprocessor.preparation import seconds_left
 from services.preprocessor.prompt.assembly import assemble
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Message
+from services.runtime.config import PreprocessorConfig
 from services.runtime.seal import Sealer
 from tests.conftest import MakeProcess, eventually
 
@@ -24,13 +25,11 @@ CONVERSATION = Conversation("m", [Turn("user", [Text("hi")])])
 
 @pytest.mark.parametrize(("deadline", "over"), [(None, False), (99.0, True), (100.0, True), (100.5, False)])
 def test_a_request_expires_at_its_deadline(deadline: float | None, over: bool) -> None:
-    request = TurnRequest("turn", "frontend", CONVERSATION, deadline=deadline)
-    assert expired(request, 100.0) is over
     if not over:
-        check_deadline(request, 100.0)
+        assert seconds_left(deadline, 100.0) == (None if deadline is None else 0.5)
         return
     with pytest.raises(TimedOut) as caught:
-        check_deadline(request, 100.0)
+        seconds_left(deadline, 100.0)
     assert caught.value.info.kind is ErrorKind.TIMED_OUT
 
 
@@ -49,12 +48,12 @@ async def test_a_turn_whose_deadline_has_passed_fails_once(make_process: MakePro
         message.reply(b"{}")
 
     await frontend.subscribe(subjects.events(frontend.id), receive)
-    preprocessor = Preprocessor(process, setup, Sealer(b"test"), 1)
+    preprocessor = Preprocessor(process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1))
     await preprocessor.start()
     for bus in (frontend.bus, process.bus):
         await bus.flush(60)
-    for turn, deadline in (("late", 1.0), ("no-worker", None)):
-        request = TurnRequest(turn, frontend.id, CONVERSATION, deadline=deadline)
+    for turn, timeout_s in (("late", -1.0), ("no-worker", None)):
+        request = TurnRequest(turn, frontend.id, CONVERSATION, timeout_s=timeout_s)
         subject = subjects.turn(setup.card.name, process.id)
         reply = await frontend.bus.request(subject, msgspec.json.encode(request), 60)
         assert msgspec.json.decode(reply, type=Accepted).preprocessor == process.id

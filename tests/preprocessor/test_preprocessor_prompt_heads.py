@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.preprocessor.prompt.branches import BRANCHES
 from services.preprocessor.prompt.prompt_heads import MIN_CHARS, PromptHeads
+from services.runtime.branch_cache import BRANCHES
 from services.templates.chat_template import Message
 
 FRONT = "system\n" + "Be brief. " * MIN_CHARS

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Sampling, Text, ToolSpec, Turn
 from schemas.frames import CountRequest, TurnRequest
-from services.preprocessor.prompt.branches import BRANCHES
 from services.preprocessor.request_decoder import STEP, RequestDecoder
+from services.runtime.branch_cache import BRANCHES
 
 encode = msgspec.json.encode
 

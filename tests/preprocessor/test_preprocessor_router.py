@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from schemas.control import Heartbeat, Load
+from schemas.conversation import Conversation, Hints
 from schemas.errors import Overloaded, Unavailable
-from services.preprocessor.routing.router import Router, TurnProfile, Weights
+from services.preprocessor.routing.router import MAX_PRIORITY, Router, TurnProfile, Weights, priority
 
 
 def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> Heartbeat:
@@ -104,3 +105,11 @@ def test_one_that_is_full_is_not_asked_whatever_it_holds() -> None:
 def test_no_more_is_held_than_there_is() -> None:
     router = Router()
     assert router.cost(worker("a"), TurnProfile(100, {"a": 4096})) == 0
+
+
+def test_a_priority_keeps_its_fraction_and_its_bounds() -> None:
+    hints = [Hints(), Hints(latency_sensitivity=0.9), Hints(priority=1), Hints(priority=-2, latency_sensitivity=5.0)]
+    places = [priority(Conversation("m", [], hints=each)) for each in hints]
+    assert places == [0, 0.9, 1, -2]
+    extremes = [priority(Conversation("m", [], hints=Hints(latency_sensitivity=value))) for value in (1e300, -1e300)]
+    assert extremes == [MAX_PRIORITY, -MAX_PRIORITY]

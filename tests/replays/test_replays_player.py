@@ -94,6 +94,18 @@ async def test_lost_text_is_a_problem() -> None:
     assert played.problems == ["block 0: want text 'one two!', got text 'one two'", "want the end length, got stop"]
 
 
+async def test_a_count_that_is_not_the_usage_is_a_problem() -> None:
+    class Miscounting(ReplayGateway):
+        async def count(self, conversation: Conversation) -> int:
+            return 7
+
+    text = '{"user": "x"}\n"one"\n{"expect": [["text", "one"]]}'
+    for api in ("messages", "responses"):
+        assert (await play(ReplayGateway(read("x", text)), text, api, count=True)).problems == []
+        played = await play(Miscounting(read("x", text)), text, api, count=True)
+        assert played.problems == ["7 tokens are counted, the answer's usage has 100"]
+
+
 async def test_an_unexpected_error_is_a_problem() -> None:
     text = '{"user": "x"}\n"one"\n{"fail": "no memory"}'
     assert (await play(ReplayGateway(read("x", text)), text)).problems == ["error: no memory"]

@@ -90,8 +90,9 @@ async def test_too_much_is_refused_here_and_the_connection_lives(
     await bus.connect()
     heard: list[int] = []
     await bus.subscribe("t.big", lambda message: heard.append(len(message.data)))
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLarge) as refused:
         bus.publish("t.big", bytes(bus.max_payload + 1))
+    assert refused.value.info.details == {"size_bytes": bus.max_payload + 1, "limit_bytes": bus.max_payload}
     with pytest.raises(TooLarge):
         await bus.request("t.big", bytes(bus.max_payload + 1), 1)
     with pytest.raises(TooLarge):

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
+import nats as nats_py
 import pytest
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -10,8 +11,8 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import EngineFailed, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig
-from services.runtime.kv import Bucket, BucketConfig, digest_key, open_bucket
-from tests.conftest import NatsServer, eventually
+from services.runtime.kv import Bucket, BucketConfig, create_bucket, digest_key
+from tests.conftest import NatsServer, eventually, make_bucket
 
 MakeBus = Callable[[str], Awaitable[Bus]]
 
@@ -52,9 +53,7 @@ def config(name: str, **changes: object) -> BucketConfig:
 
 
 async def opened(bus: Bus, name: str, log: FilteringBoundLogger, **changes: object) -> Bucket:
-    bucket = await open_bucket(bus, config(name, **changes), log)
-    assert bucket is not None
-    return bucket
+    return await make_bucket(bus, config(name, **changes), log)
 
 
 async def test_what_one_process_puts_another_gets(
@@ -78,29 +77,12 @@ async def test_what_one_process_puts_another_gets(
     assert await other.get("resp_1") == b"again"
 
 
-async def test_a_watcher_hears_every_write(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    one = await opened(await make_bus(nats.url), "watched", quiet_log)
-    bus = await make_bus(nats.url)
-    other = await opened(bus, "watched", quiet_log)
-    heard = list[tuple[str, bytes | None]]()
-    watching = await other.watch(lambda key, value: heard.append((key, value)))
-    await bus.flush()
-    await one.put("k 1", b"a")
-    assert one.offer("k 2", b"b")
-    await one.delete("k 1")
-    await eventually(lambda: heard == [("k 1", b"a"), ("k 2", b"b"), ("k 1", None)])
-    assert await other.get("k 2") == b"b"
-    await watching.stop()
-
-
 async def test_a_key_has_several_values(nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger) -> None:
     one = await opened(await make_bus(nats.url), "several", quiet_log)
     other = await opened(await make_bus(nats.url), "several", quiet_log)
     assert await other.members("k") == []
     for number in range(20):
-        assert one.offer(f"k{number % 2}", b"%d" % number, f"m{number}")
+        one.offer(f"k{number % 2}", b"%d" % number, f"m{number}")
     await one.put("k0", b"not a member")
     assert await other.members("k0") == [b"%d" % number for number in range(0, 20, 2)]
     assert await other.members("k1") == [b"%d" % number for number in range(1, 20, 2)]
@@ -112,8 +94,8 @@ async def test_what_was_offered_is_sent_before_the_connection_closes(
     one, other = await make_bus(nats.url), await make_bus(nats.url)
     bucket = await opened(one, "offered", quiet_log)
     reading = await opened(other, "offered", quiet_log)
-    assert bucket.offer("a", b"1")
-    assert bucket.offer("b", b"2")
+    bucket.offer("a", b"1")
+    bucket.offer("b", b"2")
     await one.close()
     assert (await reading.get("a"), await reading.get("b")) == (b"1", b"2")
 
@@ -175,35 +157,115 @@ async def test_a_bucket_outlives_its_server(
     await eventually(lambda: not bus.connected)
     with pytest.raises(TurnwireError):
         await kept.get("k")
-    assert not kept.offer("k", b"w")
+    with pytest.raises(Unavailable):
+        kept.offer("k", b"w")
     own_nats.start()
     await eventually(lambda: bus.connected)
     assert await kept.get("k") == b"v"
+    with pytest.raises(Unavailable):  # what was there may not be taken for "not found"
+        await lost.get("k")
+    await create_bucket(bus, config("lost", storage="memory"))
     assert await lost.get("k") is None
     await lost.put("k", b"w")
     assert await lost.get("k") == b"w"
 
 
-async def test_without_jetstream_there_is_no_bucket_and_one_line_says_so(
-    without_jetstream: NatsServer, make_bus: MakeBus
-) -> None:
+def logging() -> tuple[FilteringBoundLogger, structlog.testing.LogCapture]:
     capture = structlog.testing.LogCapture()
-    log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
-    assert await open_bucket(await make_bus(without_jetstream.url), config("none"), log) is None
+    return structlog.wrap_logger(structlog.PrintLogger(), processors=[capture]), capture
+
+
+@pytest.mark.parametrize("first", ["get", "members", "put", "delete", "offer"])
+async def test_a_bucket_that_does_not_exist_keeps_nothing_until_it_does(
+    nats: NatsServer, make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr("services.runtime.kv.RETRY_S", 0.0)
+    bus = await make_bus(nats.url)
+    log, capture = logging()
+    bucket = Bucket(bus, config(f"later-{first}"), log)
+    if first == "offer":
+        bucket.offer("k", b"v", "m")
+        await eventually(lambda: bool(capture.entries))
+    elif first == "put":
+        await bucket.put("k", b"v")
+    else:
+        await getattr(bucket, first)("k")
+    assert await bucket.get("k") is None
+    assert await bucket.members("k") == []
     (line,) = capture.entries
-    assert (line["event"], line["bucket"], line["reason"]) == ("kv.disabled", "none", "the server has no JetStream")
+    assert (line["event"], line["bucket"], line["log_level"]) == ("kv.missing", f"later-{first}", "warning")
+    assert "turnwire buckets" in line["hint"]
+    await create_bucket(bus, config(f"later-{first}"))
+    await bucket.put("k", b"w")
+    assert await bucket.get("k") == b"w"
+    assert [entry["event"] for entry in capture.entries] == ["kv.missing", "kv.found"]
 
 
-async def test_a_bucket_for_which_there_is_no_room_is_none(
+async def test_a_missing_bucket_costs_no_request_each_time(
     nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
 ) -> None:
     bus = await make_bus(nats.url)
-    assert await open_bucket(bus, config("huge", max_bytes=1 << 40), quiet_log) is None
+    bucket = Bucket(bus, config("never"), quiet_log)
+    assert await bucket.get("k") is None
+    received = bus.received
+    for _ in range(100):
+        assert await bucket.members("k") == []
+    assert bus.received == received
+
+
+async def test_a_server_without_jetstream_has_no_buckets(without_jetstream: NatsServer, make_bus: MakeBus) -> None:
+    bus = await make_bus(without_jetstream.url)
+    log, capture = logging()
+    assert await Bucket(bus, config("none"), log).get("k") is None
+    assert [entry["event"] for entry in capture.entries] == ["kv.missing"]
+    with pytest.raises(Unavailable, match="JetStream"):
+        await create_bucket(bus, config("none"))
+
+
+async def test_a_bucket_that_the_server_refuses(nats: NatsServer, make_bus: MakeBus) -> None:
+    bus = await make_bus(nats.url)
+    with pytest.raises(EngineFailed, match="bucket huge: "):
+        await create_bucket(bus, config("huge", max_bytes=1 << 40))
     with pytest.raises(EngineFailed, match="replicas"):
-        await Bucket(bus, config("copies", replicas=3)).put("k", b"v")
+        await create_bucket(bus, config("copies", replicas=3))
     await bus.close()
     with pytest.raises(Unavailable):
-        await Bucket(bus, config("closed")).put("k", b"v")
+        await create_bucket(bus, config("closed"))
+
+
+async def test_no_writer_can_empty_a_bucket(
+    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
+) -> None:
+    bus = await make_bus(nats.url)
+    old = config("rollup")
+    bucket = await opened(bus, "rollup", quiet_log)
+    await bus.jetstream(lambda js: js.update_stream(name="KV_rollup", subjects=["$KV.rollup.>"], max_bytes=old.max_bytes,
+        max_msgs_per_subject=1, max_age=old.ttl_s, max_msg_size=101_024, discard="old", allow_direct=True,
+        deny_delete=True, allow_rollup_hdrs=True, duplicate_window=60, storage="file"), 60)  # fmt: skip
+    await create_bucket(bus, old)  # as a bucket of an older release is updated
+    await bucket.put("k", b"v")
+    with pytest.raises(EngineFailed, match="rollup"):
+        await bus.jetstream(lambda js: js.publish("$KV.rollup.x", b"x", headers={"Nats-Rollup": "all"}), 60)
+    assert await bucket.get("k") == b"v"
+
+
+async def test_an_answer_of_jetstream_on_a_foreign_subject_reaches_no_handler(
+    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
+) -> None:
+    bus = await make_bus(nats.url)
+    bucket = await opened(bus, "answers", quiet_log)
+    await bucket.put("k", b"forged")
+    client = await nats_py.connect(nats.url)
+    arrived = await client.subscribe("t.foreign")
+    await client.flush()
+    heard: list[bytes] = []
+    await bus.subscribe("t.foreign", lambda message: heard.append(message.data))
+    bus.publish("$JS.API.DIRECT.GET.KV_answers.$KV.answers.k", b"", reply_to="t.foreign")
+    assert (await arrived.next_msg(60)).data == b"forged"
+    bus.publish("t.foreign", b"real")
+    await eventually(lambda: bool(heard))
+    assert heard == [b"real"]
+    await client.close()
 
 
 def test_digest_keys_tell_lists_apart() -> None:

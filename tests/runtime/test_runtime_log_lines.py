@@ -6,8 +6,10 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from services.runtime.config import FrontendConfig
-from services.runtime.log_lines import EVERY_S, LineWriter
+from services.runtime.log_lines import EVERY_S, LineWriter, printable
 from services.runtime.telemetry import open_log
 
 
@@ -112,3 +114,23 @@ async def test_every_level_of_a_log_comes_through() -> None:
     assert [line.partition('"level":"')[2].partition('"')[0] for line in said] == [
         "debug", "info", "warning", "error", "critical", "error",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["plain", "a b", "h\u00e9 \U0001f600", "C:\\path"])
+def test_text_that_can_be_printed_stays(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("\x1b[31m", "\\x1b[31m"), ("a\r\nb", "a\\r\\nb"), ("\x9b2J", "\\x9b2J"), ("\u2028", "\\u2028")]
+)
+def test_control_characters_are_shown_as_their_escapes(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_a_client_cannot_write_to_the_operators_terminal() -> None:
+    stream = io.StringIO()
+    log = open_log(FrontendConfig(log_format="console"), stream)
+    log.warning("request", path="/v1/\x1b]0;title\x07\nfake line", user_agent="\x9b31m")
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()

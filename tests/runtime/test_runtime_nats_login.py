@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.runtime.config import BusConfig
-from services.runtime.nats_login import Login, parse_servers, read_login
+from services.runtime.nats_login import parse_servers, read_login
 
 CREDENTIALS = "-----BEGIN NATS USER JWT-----\nabc\n------END------\n-----BEGIN USER NKEY SEED-----\nSU\n------END------"
 
@@ -28,16 +28,20 @@ def test_what_is_no_server_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "config", "login"),
     [
-        ("nats://a", {}, Login()),
-        ("nats://to%40ken@a", {}, Login(token="to@ken")),
-        ("nats://me:s%3Aecret@a", {}, Login("me", "s:ecret")),
-        ("nats://me:secret@a", {"nats_user": "you", "nats_password_file": "password"}, Login("you", "hidden")),
-        ("nats://me@a", {"nats_password_file": "password"}, Login("me", "hidden")),
-        ("nats://me:secret@a", {"nats_creds_file": "user.creds"}, Login(credentials=CREDENTIALS)),
+        ("nats://a", {}, {}),
+        ("nats://to%40ken@a", {}, {"token": "to@ken"}),
+        ("nats://me:s%3Aecret@a", {}, {"user": "me", "password": "s:ecret"}),
+        (
+            "nats://me:secret@a",
+            {"nats_user": "you", "nats_password_file": "password"},
+            {"user": "you", "password": "hidden"},
+        ),
+        ("nats://me@a", {"nats_password_file": "password"}, {"user": "me", "password": "hidden"}),
+        ("nats://me:secret@a", {"nats_creds_file": "user.creds"}, {"credentials": CREDENTIALS}),
     ],
 )
 async def test_logins(
-    url: str, config: dict[str, str], login: Login, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, config: dict[str, str], login: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("password").write_text("hidden\n")

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from schemas.control import Heartbeat
+from schemas.control import Heartbeat, Stage
 from schemas.errors import EngineFailed
 from services.runtime.process import CHANGE_DELAY_S, Process
 from tests.conftest import MakeProcess, NatsServer, eventually
@@ -132,3 +132,54 @@ async def test_heartbeats_continue_when_a_listener_fails(make_process: MakeProce
     await eventually(lambda: len(heartbeats) > 5)
     process.stop()
     await running
+
+
+async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_nobody_for_dead(
+    make_process: MakeProcess, own_nats: NatsServer
+) -> None:
+    stages: tuple[Stage, ...] = ("worker", "parser")
+    dead_after_s = 0.3
+    one, other = [
+        await make_process(stage, "p", url=own_nats.url, beat_interval_s=0.05, dead_after_s=dead_after_s)
+        for stage in stages
+    ]
+    lost: list[str] = []
+    attached: list[Process] = []
+    for process in (one, other):
+        process.registry.on_leave(lambda b: lost.append(b.id))
+        process.on_attached.append(lambda process=process: attached.append(process))  # type: ignore[misc]
+    running = [asyncio.create_task(process.run(at_once)) for process in (one, other)]
+    await asyncio.gather(ready(one), ready(other))
+    assert not one.cut_off
+    own_nats.pause()
+    try:
+        await eventually(lambda: one.cut_off and other.cut_off)
+        waiting = asyncio.create_task(one.attached())
+        await asyncio.sleep(3 * dead_after_s)
+        assert not waiting.done()
+    finally:
+        own_nats.resume()
+    await asyncio.wait_for(waiting, 60)
+    await eventually(lambda: not one.cut_off and not other.cut_off)
+    assert {process.stage for process in attached} == {"worker", "parser"}
+    assert lost == []
+    one.stop()
+    await running[0]
+    await eventually(lambda: lost == [one.id])
+    other.stop()
+    await running[1]
+
+
+async def test_a_probe_finds_out_whether_anybody_is_subscribed(make_process: MakeProcess, own_nats: NatsServer) -> None:
+    process = await make_process("worker", "w", url=own_nats.url)
+    deaf = await make_process("frontend", "f", url=own_nats.url)
+    gone: list[str] = []
+    await deaf.subscribe("here", lambda message: None)
+    await deaf.bus.flush()
+    process.probe("here", Heartbeat("worker", "w"), lambda: gone.append("here"))
+    process.probe("away", Heartbeat("worker", "w"), lambda: gone.append("away"))
+    await eventually(lambda: gone == ["away"])
+    own_nats.kill()
+    await eventually(lambda: process.cut_off)
+    process.probe("away", Heartbeat("worker", "w"), lambda: gone.append("unknown"))
+    assert gone == ["away"]

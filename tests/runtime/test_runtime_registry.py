@@ -83,3 +83,33 @@ def test_an_expected_process_without_heartbeats_leaves_too() -> None:
     registry.receive(heartbeat("w", leaving=True), 12.5)
     assert left == [("parser", "p"), ("worker", "w")]
     assert joined == ["q"]
+
+
+def test_a_successor_is_expected_for_a_while() -> None:
+    registry = Registry(3.0, recovery_s=10.0)
+    forgotten: list[str] = []
+    registry.on_forget(lambda b: forgotten.append(b.id))
+    registry.receive(heartbeat("a", models=[ModelCard("m")]), 0.0)
+    registry.receive(heartbeat("b", models=[ModelCard("m")]), 4.0)
+    registry.sweep(4.0)
+    registry.receive(heartbeat("b", leaving=True), 5.0)
+    assert [b.id for b in registry.former("worker")] == ["a", "b"]
+    assert registry.awaited("worker", "m")
+    assert not registry.awaited("worker", "other")
+    assert not registry.awaited("parser", "m")
+    registry.receive(heartbeat("a", models=[ModelCard("m")]), 6.0)
+    assert [b.id for b in registry.former("worker")] == ["b"], "a is back"
+    registry.receive(heartbeat("a", leaving=True), 6.0)
+    registry.sweep(15.0)
+    assert forgotten == ["b"]
+    assert registry.awaited("worker", "m")
+    registry.sweep(16.0)
+    assert forgotten == ["b", "a"]
+    assert not registry.awaited("worker", "m")
+
+
+def test_no_successor_is_expected_of_a_process_that_was_never_there() -> None:
+    registry = Registry(3.0, recovery_s=10.0)
+    registry.expect("worker", "w", 0.0)
+    assert len(registry.sweep(4.0)) == 1
+    assert list(registry.former("worker")) == []

@@ -1,16 +1,6 @@
-"""Published templates out of the `trl` package, which without its own dependencies is data."""
+"""The published templates that the tests run with."""
 
-import importlib.util
-from pathlib import Path
+from bench.ledger.published import published
 
-
-def _find() -> dict[str, Path]:
-    spec = importlib.util.find_spec("trl")
-    if spec is None or not spec.submodule_search_locations:
-        return {}
-    folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
-    return {file.stem: file for file in sorted(folder.glob("*.jinja")) if not file.stem.endswith("_training")}
-
-
-REAL_TEMPLATES = _find()
-"""File by name; none where the package is not installed."""
+REAL_TEMPLATES = published()
+"""File by name; none where no package with templates is installed."""

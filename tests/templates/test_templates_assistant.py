@@ -49,6 +49,15 @@ def test_reasoning_at_the_very_end_is_closed() -> None:
     assert "tool_calls" not in found[0]
 
 
+def test_text_behind_a_call_goes_into_its_field_where_results_need_calls_before_them() -> None:
+    turns = (said(call("A"), Text("t")), result("r"))
+    traits = inline(inline_reasoning=True, inline_tail=True, inline_text_end=False)
+    found = messages(*turns, traits=traits)
+    assert [message["role"] for message in found] == ["assistant", "tool"]
+    assert [c["function"]["name"] for c in found[0]["tool_calls"]] == ["A"]
+    assert found[0]["content"] == "t"
+
+
 def test_later_reasoning_is_left_out_rather_than_moved_to_the_front() -> None:
     found = messages(TURN, traits=inline())
     assert found == [{"role": "assistant", "content": "\n<A>;t2\n<B>", "reasoning_content": "r1"}]

@@ -13,7 +13,7 @@ from services.templates.chat_template import ChatTemplate, Message, Tool
 from services.templates.jinja import JsonDict, environment, with_cached_json
 from services.templates.messages import adapt
 from services.templates.probe import probe
-from services.templates.thinking import decide, template_variables
+from services.templates.thinking import template_variables
 
 TOOL = {
     "type": "function",
@@ -92,7 +92,7 @@ def test_every_published_template(real_template: ChatTemplate, demo_tokenizer: P
     traits, rendered = probe(real_template), 0
     for number in range(5):
         for conversation in session(random.Random(number), number):
-            variables = template_variables(decide(conversation), traits, defaults={}, own={})
+            variables = template_variables(conversation, traits, defaults={}, own={})
             adapted = adapt(conversation, traits, real_template)
             tools: list[Tool] = adapted.tools
             try:

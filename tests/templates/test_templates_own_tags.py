@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, Turn
 from services.families import family
-from services.templates.assistant import in_tags
+from services.templates.assistant import without_field
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import own_tags, probe
@@ -83,5 +83,5 @@ def test_a_turn_without_calls_keeps_none() -> None:
 
 def test_texts_that_touch_become_one() -> None:
     tags = ("<t>", "</t>")
-    said = in_tags([Text("a"), Reasoning("b"), Reasoning("c"), Text("d"), LS, Text("e")], tags)
+    said = without_field([Text("a"), Reasoning("b"), Reasoning("c"), Text("d"), LS, Text("e")], tags)
     assert said == [Text("a\n<t>b</t>\n\n<t>c</t>\n\nd"), LS, Text("e")]

@@ -19,7 +19,7 @@ from schemas.conversation import (
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe
-from services.templates.thinking import decide, template_variables
+from services.templates.thinking import template_variables
 
 TOOLS = [
     ToolSpec("read", "reads", {"type": "object", "properties": {"path": {"type": "string", "description": "where"}}}),
@@ -68,7 +68,7 @@ def render(template: ChatTemplate, turns: list[Turn], thinking: str = "default",
     )
     traits = probe(template)
     adapted = adapt(conversation, traits, template)
-    variables = template_variables(decide(conversation), traits, defaults={}, own={})
+    variables = template_variables(conversation, traits, defaults={}, own={})
     return template.render(adapted.messages, tools=adapted.tools, variables=variables)
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, Text, Thinking, ToolChoice, ToolSpec, Turn
-from services.templates.thinking import decide, template_variables
+from services.templates.thinking import template_variables
 from services.templates.traits import TemplateTraits
 
 ALL_NAMES = TemplateTraits(
@@ -40,7 +40,7 @@ def variables(
         thinking=thinking or Thinking(),
         tool_choice=ToolChoice(choice),  # type: ignore[arg-type]
     )
-    return template_variables(decide(conversation), traits, defaults=defaults or {}, own=own or {})
+    return template_variables(conversation, traits, defaults=defaults or {}, own=own or {})
 
 
 def test_a_client_that_says_nothing_gets_the_models_own_rule() -> None:
@@ -142,8 +142,8 @@ def test_the_clients_word_on_old_reasoning_goes_before_the_operators(tools: bool
 
 
 def test_verbosity_is_written_where_the_template_reads_it() -> None:
-    decision = decide(Conversation("m", [], verbosity="low"))
+    conversation = Conversation("m", [], verbosity="low")
     reads = TemplateTraits(variables=frozenset({"verbosity"}))
-    assert template_variables(decision, reads, defaults={"verbosity": "high"}, own={}) == {"verbosity": "low"}
-    assert template_variables(decision, TemplateTraits(), defaults={}, own={}) == {}
-    assert template_variables(decide(Conversation("m", [])), reads, defaults={}, own={}) == {}
+    assert template_variables(conversation, reads, defaults={"verbosity": "high"}, own={}) == {"verbosity": "low"}
+    assert template_variables(conversation, TemplateTraits(), defaults={}, own={}) == {}
+    assert template_variables(Conversation("m", []), reads, defaults={}, own={}) == {}

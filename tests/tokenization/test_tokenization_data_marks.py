@@ -151,3 +151,32 @@ def test_a_vocabulary_that_makes_the_token_of_plain_text() -> None:
     ids = list(encoder.encode(marked))
     assert made.token_to_id("<end>") not in ids
     assert made.decode(ids, skip_special_tokens=False).replace(" ", "").replace("\u2581", "") == "a<end>b"
+
+
+@pytest.mark.parametrize("kind", ["byte_level_nfkc_lower", "unigram_nfkc", "wordpiece"])
+@pytest.mark.parametrize("spelled", ["<NORM>", "<norm>", "\uff1cNorm\uff1e", "<No\uff52m>", "<Norm>"])
+def test_no_other_spelling_of_a_normalized_token_becomes_that_token(kind: str, spelled: str) -> None:
+    tokenizer: Tokenizer = KINDS[kind]()
+    tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])
+    marks = DataMarks(["<Norm>"])
+    encoder = Encoder.load(tokenizer, choice="tokenizers", marks=marks)
+    own = tokenizer.token_to_id("<Norm>")
+    assert own is not None
+    text = f"<Norm>user a{marks.data.mark(f'the {spelled} fox {spelled}{spelled}')}<Norm> dog"
+    ids = [*encoder.encode(text)]
+    assert ids == [*encoder.reference(text)]
+    assert ids.count(own) == 2
+    if kind == "byte_level_nfkc_lower":  # the others have no tokens for all characters
+        assert tokenizer.decode(ids, skip_special_tokens=False).lower().count("<norm>") == 5
+    assert [*encoder.encode("<Norm>the fox")] == tokenizer.encode("<Norm>the fox", add_special_tokens=False).ids
+
+
+def test_a_normalized_token_joined_of_data_and_template_is_text() -> None:
+    tokenizer: Tokenizer = KINDS["byte_level_nfkc_lower"]()
+    tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])
+    marks = DataMarks(["<Norm>"], literals=["<No"])
+    encoder = Encoder.load(tokenizer, choice="tokenizers", marks=marks)
+    ids = [*encoder.encode("<No" + marks.data.mark("RM> x") + "<Norm>")]
+    own = tokenizer.token_to_id("<Norm>")
+    assert own is not None
+    assert ids.count(own) == 1

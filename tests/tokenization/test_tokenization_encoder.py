@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import hashlib
-import sys
 from array import array
 from functools import cache
 
@@ -125,27 +124,15 @@ def test_threads_share_an_encoder() -> None:
 
 
 def test_the_fast_encoder_is_taken_where_it_is_equal() -> None:
-    pytest.importorskip("fastokens")
     _, encoder = made("qwen", "auto")
     assert (encoder.name, encoder.reason) == ("fastokens", "equal to tokenizers in all trials")
 
 
 def test_a_tokenizer_that_it_cannot_read_is_served_all_the_same() -> None:
-    pytest.importorskip("fastokens")
     tokenizer, encoder = made("unigram_nfkc", "auto")
     assert encoder.name == "tokenizers"
     assert encoder.reason.startswith("fastokens ")
     with pytest.raises(ValueError, match="fastokens cannot be the tokenizer"):
-        Encoder.load(tokenizer, choice="fastokens")
-
-
-def test_without_the_package_there_is_the_ordinary_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fastokens", None)
-    tokenizer = make("qwen")
-    encoder = Encoder.load(tokenizer)
-    assert (encoder.name, encoder.reason) == ("tokenizers", "fastokens is not installed")
-    assert encoder.encode("<s>a").tolist() == whole(tokenizer, "<s>a")
-    with pytest.raises(ValueError, match="not installed"):
         Encoder.load(tokenizer, choice="fastokens")
 
 

@@ -1,6 +1,7 @@
 import concurrent.futures
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -88,34 +89,6 @@ def test_other_threads_run_while_a_long_prompt_is_encoded(tokenizer: PromptToken
     assert len(ticks) > 5  # with the interpreter's lock held for all that time: one at most
 
 
-class PythonTokenizer:
-    """Stands for a tokenizer that a model ships as Python code: no Rust inside."""
-
-    eos_token_id = 1
-    added_tokens_decoder: dict[int, object] = {}
-
-    def __len__(self) -> int:
-        return 256
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return ([1] if add_special_tokens else []) + list(text.encode())
-
-    def decode(self, ids: list[int], skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
-        assert not clean_up_tokenization_spaces
-        return bytes(ids).decode()
-
-    def convert_ids_to_tokens(self, token_id: int) -> str:
-        return chr(token_id)
-
-    def get_vocab(self) -> dict[str, int]:
-        return {chr(n): n for n in range(256)}
-
-
-def test_a_tokenizer_in_python_serves_too() -> None:
-    tokenizer = PromptTokenizer(PythonTokenizer())  # type: ignore[arg-type]
-    assert tokenizer.encode("ab") == [97, 98]
-    assert tokenizer.encode("ab", True) == [1, 97, 98]
-    assert tokenizer.decode([97, 98]) == "ab"
-    assert tokenizer.token_strings([97]) == ["a"]
-    assert tokenizer.id_of("a") == 97
-    assert tokenizer.eos_ids == (1,)
+def test_a_tokenizer_in_python_is_refused() -> None:
+    with pytest.raises(ValueError, match="Python code"):
+        PromptTokenizer(SimpleNamespace())

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import AddedToken
@@ -37,11 +38,9 @@ def test_what_cannot_be_loaded(tmp_path: Path, demo_dir: Path) -> None:
         load_apart(str(broken))
 
 
-def test_one_in_python_code_is_to_be_loaded_here() -> None:
-    class Coded:
-        backend_tokenizer = None
-
-    assert describe(Coded()) == Description()
+def test_one_in_python_code_is_refused() -> None:
+    with pytest.raises(ValueError, match="Python code"):
+        describe(SimpleNamespace(backend_tokenizer=None))
 
 
 def test_flags_that_tokenizer_json_does_not_hold(demo_dir: Path) -> None:

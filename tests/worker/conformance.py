@@ -43,7 +43,7 @@ class Bench:
         *,
         turn: str = "",
         stop_ids: Sequence[int] = (),
-        priority: int = 0,
+        priority: float = 0.0,
         cache_salt: str | None = None,
         guided: OutputFormat | None = None,
         **sampling: Any,
@@ -319,7 +319,10 @@ class Conformance:
                 others = [value for _, value in pairs[1:]]
                 assert others == sorted(others, reverse=True)
         again = await bench.run(bench.request(max_tokens=6, logprobs=3))
-        assert [d.logprobs for d in again] == [d.logprobs for d in first]
+        for one, other in zip(again, first, strict=True):
+            for pairs, known in zip(one.logprobs or [], other.logprobs or [], strict=True):
+                # A prompt whose prefix is cached is computed in other sums: the last bits may differ.
+                assert dict(pairs) == pytest.approx(dict(known), abs=1e-4)
 
     async def test_min_tokens_holds_a_stop_back(self, bench: Bench) -> None:
         if "min_tokens" not in bench.info.features:

@@ -44,18 +44,18 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fake_trtllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The package `tensorrt_llm` in the variant of `request.param`; no LLM is left running."""
-    from tests.worker.fake_tensorrt_llm import modules
+def fake_trtllm(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The package `tensorrt_llm` of the version `request.param`; no LLM is left running, and nothing that the release
+    ignores was sent to it."""
+    from tests.worker.fake_tensorrt_llm import Package
 
-    fake = modules(request.param)
-    for name, module in fake.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    root: Any = fake["tensorrt_llm"]
-    yield root
-    if root.LLM.last is not None:
-        root.LLM.last.runtime.shutdown()
-        root.LLM.last = None
+    package = Package(request.param)
+    package.install()
+    yield package.root
+    package.uninstall()
+    if (last := package.root.LLM.last) is not None:
+        last.runtime.shutdown()
+        assert not last.runtime.breaches
 
 
 @pytest.fixture
@@ -72,3 +72,13 @@ def managers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr("services.worker.engines.transformers.engine.load_model", loading)
     return made
+
+
+@pytest.fixture
+def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package `vllm`; returns its `AsyncLLM`."""
+    from tests.worker import fake_vllm
+
+    for name, module in fake_vllm.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return fake_vllm.AsyncLLM

@@ -62,6 +62,33 @@ OPENCLAW = [
     tool("process", ("action",), action="string"),
     tool("read", ("path",), path="string"),
 ]
+CLINE = [
+    tool(
+        "read_files",
+        ("files",),
+        files={
+            "type": "array",
+            "items": {"type": "object", "properties": {"path": {}, "start_line": {}}, "required": ["path"]},
+        },
+    ),
+    tool("search_codebase", ("queries",), queries={"type": "array", "items": {"type": "string"}}),
+    tool("run_commands", ("commands",), commands={"type": "array", "items": {"type": "string"}}),
+    tool(
+        "editor",
+        ("path", "new_text"),
+        path="string",
+        new_text="string",
+        old_text={"anyOf": [{"type": "string"}, {"type": "null"}]},
+        insert_line="integer",
+    ),
+]
+UNKNOWN = [
+    tool("launch", ("script_line", "cmd"), script_line="integer", cmd="string"),
+    tool("view_source", ("target_file",), target_file="string"),
+    tool("alter", ("file", "search", "replace"), file="string", search="string", replace="string"),
+    tool("store", ("filename", "contents"), filename="string", contents="string"),
+]
+"""Names that no client has: the schemas must do."""
 SHELL = [tool("shell", ("command",), command={"type": "array", "items": {"type": "string"}})]
 
 
@@ -208,6 +235,12 @@ def test_a_cut_stream_is_resumed_and_not_started_again(template: Any) -> None:
         ('Write "it\'s" to b.txt', CODEX, [("exec_command", {"cmd": "printf '%s\\n' 'it'\"'\"'s' > b.txt"})]),
         ("Please replace `a/b` with `c&d` in x.py", CODEX, [("exec_command", {"cmd": r"sed -i 's/a\/b/c\&d/g' x.py"})]),
         ("Run `ls -la`", SHELL, [("shell", {"command": ["bash", "-lc", "ls -la"]})]),
+        ("Run `ls -la`", CLINE, [("run_commands", {"commands": ["ls -la"]})]),
+        ("Read a.txt", CLINE, [("read_files", {"files": [{"path": "/w/a.txt"}]})]),
+        ('Write "hello" to b.txt', CLINE, [("editor", {"path": "/w/b.txt", "new_text": "hello\n"})]),
+        ("Run `ls`", UNKNOWN, [("launch", {"cmd": "ls", "script_line": 0})]),
+        ("Read a.txt", UNKNOWN, [("view_source", {"target_file": "/w/a.txt"})]),
+        ('Write "hello" to b.txt', UNKNOWN, [("store", {"filename": "/w/b.txt", "contents": "hello\n"})]),
         (
             "Run this:\n```bash\nmake &&\n  make test\n```",
             CLAUDE,
@@ -231,6 +264,51 @@ def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
     other = Session(template, OPENCLAW).user("change 'a' to 'b' in /w/x.py")
     other.turn()
     assert other.results("a").turn()[2] == [("edit", {"path": "/w/x.py", "edits": [{"oldText": "a", "newText": "b"}]})]
+
+
+@pytest.mark.parametrize(
+    ("tools", "edit"),
+    [
+        (CLINE, ("editor", {"path": "/w/x.py", "old_text": "a", "new_text": "b"})),
+        (UNKNOWN, ("alter", {"file": "/w/x.py", "search": "a", "replace": "b"})),
+    ],
+)
+def test_an_edit_with_tools_of_any_shape(template: Any, tools: list[Any], edit: Any) -> None:
+    session = Session(template, tools).user("change 'a' to 'b' in /w/x.py")
+    session.turn()
+    assert session.results("a").turn()[2] == [edit]
+
+
+def test_work_ends_with_the_tool_for_that(template: Any) -> None:
+    """A client that asks again until it is called."""
+    finish = tool("submit_and_exit", ("summary", "verified"), summary="string", verified="boolean")
+    session = Session(template, [*CLINE, finish]).user(LOOP)
+    assert session.turn()[2] == [("run_commands", {"commands": ["echo ok-1 > proof.txt"]})]
+    assert session.results("").turn()[2] == [("submit_and_exit", {"summary": "DONE", "verified": False})]
+    assert session.results("", "submitted").turn()[1:] == ("DONE", [])
+    idle = Session(template, [*CLINE, finish]).user("How are you?")
+    assert idle.turn()[2][0][0] == "submit_and_exit"
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ("use this *file listing* format", "x.txt\n```\none b\ntwo\n```"),
+        (
+            "All changes use *SEARCH/REPLACE block*s",
+            "x.txt\n```\n<<<<<<< SEARCH\none a\n=======\none b\n>>>>>>> REPLACE\n```",
+        ),
+        ("similar to a unified diff like `diff -U0`", "```diff\n--- x.txt\n+++ x.txt\n@@ ... @@\n-one a\n+one b\n```"),
+    ],
+)
+def test_a_client_without_tools_gets_edits_in_its_format(template: Any, rules: str, expected: str) -> None:
+    """aider, which shows the file in a message."""
+    session = Session(template, [])
+    session.messages[0]["content"] = rules
+    session.user("I have *added these files*.\n\nx.txt\n```\none a\ntwo\n```\n")
+    session.messages.append({"role": "assistant", "content": "Ok."})
+    session.user("Replace `a` with `b` in x.txt, then answer with the word OK.\n\npath/name.js\n```\n// code\n```")
+    assert session.turn()[1] == f"{expected}\n\nOK"
 
 
 def test_a_patch_is_made_of_the_lines_that_were_read(template: Any) -> None:
@@ -388,7 +466,7 @@ Run `ls`<|im_end|>
 
 
 def test_the_listing_of_qwen3_coder_itself() -> None:
-    assert read_prompt(XML).tools[0].required == ["command", "timeout"]
+    assert read_prompt(XML).tools[0].schema["required"] == ["command", "timeout"]
     expected = family("qwen3_coder").write_call("bash", {"command": "ls", "timeout": 0})
     assert act(XML, family("qwen3_coder")).endswith(expected)
 

@@ -14,6 +14,7 @@ from services.worker.engine import EngineRequest
 from services.worker.engines import open_engine
 from services.worker.engines.script.ticker import NOW, Ticker
 from tests.worker.conformance import Bench, Conformance
+from tests.worker.fake_tensorrt_llm import VERSIONS
 from tests.worker.listening import Listener
 
 SLOTS = 4
@@ -122,7 +123,7 @@ class TestTransformers(TransformersBench, Conformance):
     pass
 
 
-@pytest.mark.parametrize("fake_trtllm", ["v12", "main26"], indirect=True)
+@pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
 class TestTrtllm(Conformance):
     @pytest.fixture
     async def bench(self, fake_trtllm: Any, tmp_path: Path) -> AsyncIterator[Bench]:
@@ -140,4 +141,20 @@ class TestTrtllm(Conformance):
             runtime.held = False
 
         yield Bench(engine, info, prompt, runtime.kill, hold, resume, SLOTS)
+        await engine.stop(5.0)
+
+
+class TestVllm(Conformance):
+    """Over the fake package; `test_worker_vllm_real.py` runs the suite over vLLM itself."""
+
+    @pytest.fixture
+    async def bench(self, fake_vllm: Any, tmp_path: Path) -> AsyncIterator[Bench]:
+        (tmp_path / "config.json").write_text('{"vocab_size": 512, "eos_token_id": [5, 7]}')
+        config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096)
+        engine: Any = open_engine("vllm", config)
+        info = await engine.start()
+        llm = fake_vllm.last
+        prompt = [(11 * i + 3) % 500 + 8 for i in range(100)]
+        yield Bench(engine, info, prompt, llm.kill, llm.gate.clear, llm.gate.set, SLOTS)
+        llm.gate.set()
         await engine.stop(5.0)

@@ -68,7 +68,7 @@ def install(directory: Path, entry_points: str) -> None:
 async def test_an_installed_package_brings_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "counting = counting_engine:CountingEngine")
     monkeypatch.syspath_prepend(tmp_path)
-    assert set(installed_engines()) >= {"counting", "script", "transformers", "trtllm"}
+    assert set(installed_engines()) >= {"counting", "script", "transformers", "trtllm", "vllm"}
     engine = open_engine("counting", WorkerConfig(model="none", slots=4))
     info = await engine.start()
     bench = Bench(engine, info, list(range(10, 20)), kill=lambda: None)
@@ -87,7 +87,7 @@ def test_an_unknown_name_is_one_clear_error_with_the_names_that_there_are() -> N
         open_engine("nonesuch", WorkerConfig(model="none"))
     (problem,) = caught.value.problems
     assert problem.startswith("engine: there is no engine 'nonesuch'; installed are: ")
-    assert problem.endswith("script, transformers, trtllm")
+    assert problem.endswith("script, transformers, trtllm, vllm")
 
 
 def test_a_package_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +102,7 @@ def test_every_built_in_engine_can_be_imported() -> None:
         "ScriptEngine",
         "TransformersEngine",
         "TrtllmEngine",
+        "VllmEngine",
     ]
 
 

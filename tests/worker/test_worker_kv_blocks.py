@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.frames import pack_ids
-from services.tokenization.block_keys import block_keys
+from services.tokenization.block_keys import KeyMemo, PromptKeys, block_keys
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from services.worker.kv.blocks import Changes, KvBlockIndex
 
@@ -60,7 +60,7 @@ def test_a_cleared_cache_is_empty_and_says_so() -> None:
     told.take_changes()
     told.event(CacheCleared())
     told.event(stored(None, ("c", C)))
-    assert told.take_changes() == Changes(True, dict.fromkeys(keys(*C)))
+    assert told.take_changes() == Changes(True, dict.fromkeys(keys(*C), True))
 
 
 def test_the_same_block_told_twice_counts_once() -> None:
@@ -85,6 +85,23 @@ def test_a_prompt_beyond_the_capacity_keeps_its_beginning() -> None:
     assert set(told.keys()) == set(keys(*A, *B))
 
 
+def test_a_prompt_is_held_up_to_the_first_block_that_is_not() -> None:
+    reported = book(stored(None, ("a", A), ("b", B)))
+    assumed = book(capacity=8 * SIZE)
+    assumed.used(keys(*A, *B))
+    for index in (reported, assumed):
+        assert index.held(keys(*A, *B, *C)) == index.held(keys(*A, *B)) == 2
+        assert index.held(keys(*A, *C)) == 1
+        assert index.held(keys(*C, *A)) == index.held([]) == 0
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_of_a_long_prompt_as_much_is_held_as_was_reported(blocks: int, other: int) -> None:
+    told = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
+    prompt = pack_ids([number for number in range(blocks + other) for _ in range(SIZE)])
+    assert told.held(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
+
+
 _runs = st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=12)
 
 
@@ -94,10 +111,7 @@ def test_whoever_follows_the_changes_knows_the_book(runs: list[list[int]], block
     for number, run in enumerate([*runs, []]):
         told.used(list(block_keys(pack_ids(run), SIZE)))
         if number in looks or number == len(runs):
-            changes = told.take_changes()
-            assert not set(changes.stored) & set(changes.removed)
-            assert set(changes.removed) <= known
-            known -= set(changes.removed)
-            known |= set(changes.stored)
+            for key, held in told.take_changes().held.items():
+                (known.add if held else known.discard)(key)
     assert known == set(told.keys())
     assert len(told.keys()) <= blocks

@@ -181,6 +181,17 @@ async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(stage: 
     assert "scripted demo engine" in trial.decode(await trial.play("no directive"))
 
 
+async def test_a_script_plays_once_wherever_the_client_puts_its_name(stage: Any, tmp_path: Path) -> None:
+    """Claude Code puts a long message behind the user's. A script with a call is not played again for the result."""
+    (tmp_path / "hello.txt").write_text("Hello there.")
+    trial = await stage(script_dir=str(tmp_path), script_mode="agent", family="qwen3_coder")
+    wrapped = "[[play hello]]<|im_end|>\n<|im_start|>system\n" + "Environment. " * 300
+    assert trial.decode(await trial.play(wrapped)) == "Hello there."
+    turn = "<|im_start|>user\n[[play hello]]<|im_end|>\n<|im_start|>assistant\ncall<|im_end|>\n"
+    result = "<tool_response>\nseen\n</tool_response>"
+    assert trial.decode(await trial.play(result, history=turn)).endswith("Done; the tool answered: seen")
+
+
 async def test_a_broken_script_file_is_refused_at_the_start(stage: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ValueError, match=r"bad\.json"):
@@ -305,17 +316,17 @@ async def test_greater_priority_is_sooner(stage: Any) -> None:
     trial = await stage(slots=1)
     holder = listen(trial.engine, trial.request("[[say]]a[[silence]][[/say]]"))
     await asyncio.wait_for(anext(holder), WAIT_S)
-    order: list[int] = []
+    order: list[float] = []
 
-    async def wait(priority: int) -> None:
+    async def wait(priority: float) -> None:
         await trial.play("[[say]]x[[/say]]", priority=priority)
         order.append(priority)
 
-    waiting = [asyncio.create_task(wait(priority)) for priority in (0, -1, 5, 2)]
+    waiting = [asyncio.create_task(wait(priority)) for priority in (0, -1, 5, 0.9)]
     await eventually(lambda: trial.engine.load().waiting == 4)
     await holder.aclose()
     await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
-    assert order == [5, 2, 0, -1]
+    assert order == [5, 0.9, 0, -1]
 
 
 async def test_another_worker_goes_on_where_one_died(stage: Any) -> None:

@@ -10,7 +10,6 @@ from schemas.errors import Invalid
 from schemas.events import FinishReason
 from services.worker.engines.script.player import (
     Action,
-    Compiled,
     Fill,
     Playback,
     PlayDirective,
@@ -29,7 +28,7 @@ def encode(text: str) -> list[int]:
     return [ord(c) for c in text]
 
 
-def play(script: Compiled, *, stop_ids: Any = (EOS, OTHER_EOS), resumed: int = 0, **sampling: Any) -> Playback:
+def play(script: Playback, *, stop_ids: Any = (EOS, OTHER_EOS), resumed: int = 0, **sampling: Any) -> Playback:
     return perform(
         script, Sampling(**{"max_tokens": 50, **sampling}), stop_ids, [EOS, OTHER_EOS], PROSE, resumed=resumed
     )
@@ -80,16 +79,16 @@ def test_directives_in_a_request() -> None:
 
 def test_compiling_puts_cues_between_tokens() -> None:
     compiled = compile_script(["ab", Action("mark", text="m"), Fill(4), Fill()], encode, PROSE, n=2)
-    assert compiled == Compiled([97, 98, 100, 101, 102, 100, 100, 101], [(2, Action("mark", text="m"))])
+    assert compiled == Playback([97, 98, 100, 101, 102, 100, 100, 101], [(2, Action("mark", text="m"))])
 
 
 def test_the_script_ends_with_an_end_token() -> None:
-    assert play(Compiled([7, 8], [])) == Playback([7, 8], [], FinishReason.STOP, EOS)
-    assert play(Compiled([7, 8], []), stop_ids=[OTHER_EOS]).stop_id == OTHER_EOS
+    assert play(Playback([7, 8], [])) == Playback([7, 8], [], FinishReason.STOP, EOS)
+    assert play(Playback([7, 8], []), stop_ids=[OTHER_EOS]).stop_id == OTHER_EOS
 
 
 def test_limits_and_stop_ids_inside() -> None:
-    script = Compiled([7, 8, 9], [])
+    script = Playback([7, 8, 9], [])
     assert play(script, max_tokens=2) == Playback([7, 8], [], FinishReason.LENGTH)
     assert play(script, max_tokens=3).finish is FinishReason.LENGTH
     assert play(script, max_tokens=0) == Playback([], [], FinishReason.LENGTH)
@@ -97,19 +96,19 @@ def test_limits_and_stop_ids_inside() -> None:
 
 
 def test_without_end_tokens_prose_follows_up_to_the_limit() -> None:
-    assert play(Compiled([7], []), stop_ids=[], max_tokens=5).ids == [7, 100, 101, 102, 100]
+    assert play(Playback([7], []), stop_ids=[], max_tokens=5).ids == [7, 100, 101, 102, 100]
 
 
 def test_min_tokens_puts_the_end_off() -> None:
-    short = play(Compiled([7], []), min_tokens=4, max_tokens=9)
+    short = play(Playback([7], []), min_tokens=4, max_tokens=9)
     assert short.ids[:1] == [7]
     assert len(short.ids) == 9
-    early = play(Compiled([7, 8, 9, 10], []), stop_ids=[EOS, 8], min_tokens=2)
+    early = play(Playback([7, 8, 9, 10], []), stop_ids=[EOS, 8], min_tokens=2)
     assert (early.ids, early.stop_id) == ([7, 100, 9, 10], EOS)
 
 
 def test_prose_never_stops_a_turn() -> None:
-    assert play(Compiled([7], []), stop_ids=[101], max_tokens=4).ids == [7, 100, 102, 100]
+    assert play(Playback([7], []), stop_ids=[101], max_tokens=4).ids == [7, 100, 102, 100]
 
 
 def test_resuming_goes_on_behind_what_was_said() -> None:
@@ -120,7 +119,7 @@ def test_resuming_goes_on_behind_what_was_said() -> None:
         (3, Action("mark", text="m")),
         (4, Action("fail")),
     ]
-    script = Compiled([7, 8, 9, 10], cues)
+    script = Playback([7, 8, 9, 10], cues)
     assert play(script).actions == cues
     resumed = play(script, resumed=2)
     assert resumed.ids == [9, 10]
@@ -128,4 +127,4 @@ def test_resuming_goes_on_behind_what_was_said() -> None:
 
 
 def test_cues_behind_the_limit_do_not_happen() -> None:
-    assert play(Compiled([7, 8, 9], [(3, Action("fail"))]), max_tokens=2).actions == []
+    assert play(Playback([7, 8, 9], [(3, Action("fail"))]), max_tokens=2).actions == []

@@ -14,7 +14,9 @@ from services.worker.engines.transformers.adapter import (
     Progress,
     batching_options,
     cpu_kv_tokens,
+    lacking,
     parse_args,
+    recurrent_layers,
     row_arguments,
 )
 
@@ -50,14 +52,8 @@ def test_an_end_without_a_stop_token_is_the_limit() -> None:
 
 def test_prefill_only_decodes_one_token_and_shows_none() -> None:
     turn = progress(max_tokens=0)
-    assert turn.max_new_tokens == 1
     turn.finished = True
     assert turn.take([5], [], 32) == Delta([], cached=32, finish=FinishReason.LENGTH)
-
-
-def test_no_stop_ids_means_none_and_not_the_models_own() -> None:
-    assert progress(stop_ids=()).eos_token_id == [-1]
-    assert progress(stop_ids=(7, 5)).eos_token_id == [5, 7]
 
 
 def test_logprobs_go_with_their_ids() -> None:
@@ -118,7 +114,7 @@ def test_a_cpu_never_leaves_sizes_to_the_library() -> None:
 
 def test_the_operator_has_the_last_word_within_what_works() -> None:
     assert options(EngineArgs(batching={"max_batch_tokens": 64}))["max_batch_tokens"] == 64
-    with pytest.raises(Invalid, match="knows no pagesize"):
+    with pytest.raises(Invalid, match="has no pagesize"):
         options(EngineArgs(batching={"pagesize": 1}))
     with pytest.raises(Invalid, match="max_queue_size"):
         options(EngineArgs(batching={"max_queue_size": 5}))
@@ -139,3 +135,28 @@ def test_the_cpu_cache_stays_within_an_eighth_of_the_memory() -> None:
     assert cpu_kv_tokens(1_000, 64_000_000_000, 1_000_000) == 131_072
     assert cpu_kv_tokens(1_000, 64_000_000_000, 2_048) == 32_768
     assert cpu_kv_tokens(10**9, 10**6, 2_048) == 4 * PAGE_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
+        ({"text_config": {"layer_types": ["full_attention", "conv"]}}, "conv"),
+        ({"hybrid_override_pattern": "MEM*E"}, "mamba"),
+        ({"layers_block_type": ["attention", "mamba2"]}, "mamba2"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, None),
+        ({}, None),
+    ],
+)
+def test_layers_without_a_kv_cache(config: dict[str, Any], kind: str | None) -> None:
+    assert recurrent_layers(config) == kind
+
+
+def test_what_is_lacking_says_why() -> None:
+    args = parse_args(None)
+    assert set(lacking(args, graphs=False, guided=True)) == {"kv_events", "priority", "salt"}
+    assert "use_cuda_graph" in lacking(args, graphs=True, guided=True)["logprobs"]
+    assert "llguidance" in lacking(args, graphs=False, guided=False)["guided"]
+    greedy = lacking(parse_args({"mode": "greedy"}), graphs=True, guided=False)
+    assert greedy["seed"] == greedy["top_logprobs"] == "engine_args.mode is greedy"
+    assert "logprobs" not in greedy

@@ -1,4 +1,4 @@
-"""The TensorRT-LLM engine over a fake of the package, in the signatures of 1.2 and of main."""
+"""The TensorRT-LLM engine over a fake of the package, in each family of releases."""
 
 import asyncio
 import sys
@@ -12,22 +12,27 @@ from typing import Any
 import pytest
 
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import BlocksStored, CacheCleared, Delta, EngineDied, EngineRequest
 from services.worker.engines import open_engine
 from services.worker.engines.trtllm import engine as trtllm
+from services.worker.engines.trtllm import pollers
 from services.worker.engines.trtllm.engine import TrtllmEngine
-from services.worker.engines.trtllm.pollers import MAX_EVENTS, KvEventQueue
+from services.worker.engines.trtllm.pollers import MAX_EVENTS, KvEventQueue, LoopGuard
 from tests.conftest import eventually
+from tests.worker.fake_tensorrt_llm import VERSIONS
+from tests.worker.fake_tensorrt_llm.runtime import EngineDeadError
 from tests.worker.listening import listen
 
 WAIT_S = 60.0
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]
-BOTH = pytest.mark.parametrize("fake_trtllm", ["v12", "main26"], indirect=True)
-NEW = pytest.mark.parametrize("fake_trtllm", ["main26"], indirect=True)
-OLD = pytest.mark.parametrize("fake_trtllm", ["v12"], indirect=True)
+BOTH = pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
+NEW = pytest.mark.parametrize("fake_trtllm", VERSIONS[3:], indirect=True)
+OLD = pytest.mark.parametrize("fake_trtllm", VERSIONS[:3], indirect=True)
+
+PRIORITY = pytest.mark.parametrize("fake_trtllm", VERSIONS[2:], indirect=True)
 
 
 @pytest.fixture
@@ -69,7 +74,7 @@ async def test_what_it_is(model: Path, fake_trtllm: Any) -> None:
     await engine.stop(5.0)
     assert (info.name, info.version) == ("trtllm", fake_trtllm.__version__)
     assert (info.max_model_len, info.block_tokens, info.vocab_size, info.eos_ids) == (4096, 32, 512, [5, 7])
-    assert info.kv_tokens == (32768 if hasattr(fake_trtllm.LLM, "get_kv_cache_capacity") else None)
+    assert info.kv_tokens == (32768 if fake_trtllm.__version__ in VERSIONS[3:] else None)
     assert fake_trtllm.LLM.last.kwargs["max_seq_len"] == 4096
 
 
@@ -102,7 +107,7 @@ async def test_abort_comes_also_before_the_first_token(engine: TrtllmEngine, fak
     assert runtime.outputs[0].aborts == 1
 
 
-@NEW
+@PRIORITY
 async def test_salt_and_priority_arrive(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     await run(engine, request(cache_salt="tenant", priority=-1))
     (output,) = fake_trtllm.LLM.last.runtime.outputs
@@ -117,7 +122,7 @@ async def test_guided_decoding(engine: TrtllmEngine, fake_trtllm: Any) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("error", [ValueError, TypeError, NotImplementedError, "RequestError"])
+@pytest.mark.parametrize("error", [ValueError, TypeError, NotImplementedError, AssertionError, "RequestError"])
 async def test_a_call_that_is_refused_ends_that_turn_alone(
     engine: TrtllmEngine, fake_trtllm: Any, monkeypatch: pytest.MonkeyPatch, error: Any
 ) -> None:
@@ -136,17 +141,96 @@ async def test_a_call_that_is_refused_ends_that_turn_alone(
 
 
 @BOTH
-async def test_an_error_of_one_request_in_mid_stream(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+@pytest.mark.parametrize("error", ["RequestError", ValueError, AssertionError])
+async def test_an_error_of_one_request_in_mid_stream(engine: TrtllmEngine, fake_trtllm: Any, error: Any) -> None:
+    """Its own, or one that the library raises while it reads the response: other requests go on, and it is aborted."""
+    kind = fake_trtllm.llmapi.RequestError if error == "RequestError" else error
     deltas = listen(engine, request("bad", max_tokens=3000))
     await asyncio.wait_for(anext(deltas), WAIT_S)
     other = listen(engine, request("other", max_tokens=500))
     await asyncio.wait_for(anext(other), WAIT_S)
-    fake_trtllm.LLM.last.runtime.outputs[0].deliver(fake_trtllm.llmapi.RequestError("bad word"))
+    first = fake_trtllm.LLM.last.runtime.outputs[0]
+    first.deliver(kind("bad word"))
     with pytest.raises(EngineFailed, match="bad word") as caught:
         await asyncio.wait_for(drain(deltas), WAIT_S)
     assert not isinstance(caught.value, EngineDied)
+    assert first.aborts == 1
     assert engine.healthy()
     await asyncio.wait_for(drain(other), WAIT_S)
+
+
+@BOTH
+async def test_an_executor_that_is_shut_down_makes_any_error_the_end(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    turns = [listen(engine, request(f"t{i}", max_tokens=3000)) for i in range(3)]
+    await asyncio.wait_for(asyncio.gather(*(anext(deltas) for deltas in turns)), WAIT_S)
+    fake_trtllm.LLM.last._executor.doing_shutdown = True
+    fake_trtllm.LLM.last.runtime.outputs[1].deliver(KeyError("a dispatch thread's"))
+    for deltas in turns:
+        with pytest.raises(EngineDied, match="a dispatch thread's"):
+            await asyncio.wait_for(drain(deltas), WAIT_S)
+    assert not engine.healthy()
+
+
+@NEW
+async def test_death_at_submit_is_the_death_of_all(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    deltas = listen(engine, request("open", max_tokens=3000))
+    await asyncio.wait_for(anext(deltas), WAIT_S)
+
+    def dead(*args: Any, **kwargs: Any) -> None:
+        raise EngineDeadError("MPI rank 3 was killed")
+
+    fake_trtllm.LLM.last.generate_async = dead
+    with pytest.raises(EngineDied, match="rank 3"):
+        await run(engine, request("new"))
+    with pytest.raises(EngineDied, match="rank 3"):
+        await asyncio.wait_for(drain(deltas), WAIT_S)
+    assert not engine.healthy()
+
+
+@NEW
+async def test_the_window_is_the_workers(fake_trtllm: Any, model: Path) -> None:
+    """Its cache may hold less than the model's window, which is all that this process knows."""
+    fake_trtllm.LLM.worker_window = 300
+    engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
+    info = await engine.start()
+    assert info.max_model_len == 300
+    assert len([token for delta in await run(engine, request(max_tokens=200)) for token in delta.ids]) == 200
+    with pytest.raises(ContextOverflow, match="100 \\+ 201 > 300"):
+        await run(engine, request(max_tokens=201))
+    await engine.stop(5.0)
+
+
+@OLD
+async def test_older_releases_show_the_window_when_they_cut_or_refuse(fake_trtllm: Any, model: Path) -> None:
+    fake_trtllm.LLM.worker_window = 300
+    engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
+    assert (await engine.start()).max_model_len == 4096
+    cut = await run(engine, request(max_tokens=400))
+    assert (cut[-1].finish, sum(len(delta.ids) for delta in cut)) == (FinishReason.LENGTH, 200)
+    with pytest.raises(ContextOverflow, match="100 \\+ 400 > 300"):
+        await run(engine, request(max_tokens=400))
+    fake_trtllm.LLM.last.runtime._window = 90
+    with pytest.raises(ContextOverflow, match="100 tokens > 90"):
+        await run(engine, request(max_tokens=2))
+    assert engine.healthy()
+    await engine.stop(5.0)
+
+
+async def test_a_blocked_event_loop_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pollers, "GUARD_INTERVAL_S", 0.01)
+    left: list[int] = []
+    gone = threading.Event()
+
+    def leave(status: int) -> None:
+        left.append(status)
+        gone.set()
+
+    guard = LoopGuard(0.05, leave)
+    await asyncio.sleep(0.2)
+    assert not left, "it runs"
+    assert gone.wait(WAIT_S), "blocks the loop"
+    assert left == [1]
+    guard.stop()
 
 
 @BOTH
@@ -175,7 +259,7 @@ async def test_silence_is_death_after_a_while(fake_trtllm: Any, model: Path) -> 
     deltas = listen(engine, request(max_tokens=3000))
     await asyncio.wait_for(anext(deltas), WAIT_S)
     fake_trtllm.LLM.last.runtime.kill()
-    with pytest.raises(EngineDied, match="said nothing"):
+    with pytest.raises(EngineDied, match="reported nothing"):
         await asyncio.wait_for(drain(deltas), WAIT_S)
     await engine.stop(1.0)
 

@@ -7,30 +7,34 @@ from typing import Any
 import pytest
 
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import EngineFailed
+from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import Delta, EngineRequest
+from services.worker.engine import FEATURES, Delta, EngineRequest
+from services.worker.engines.trtllm.releases import Release, known_release
 from services.worker.engines.trtllm.requests import (
     Progress,
     bias_row,
-    features,
     generate_arguments,
     guided_arguments,
+    lacking,
     llm_arguments,
     sampling_arguments,
-    squashed,
 )
-from services.worker.engines.trtllm.signature import Capabilities, probe
+from tests.worker.fake_tensorrt_llm import VERSIONS
 
-BOTH = pytest.mark.parametrize("fake_trtllm", ["v12", "main26"], indirect=True)
-NEW = pytest.mark.parametrize("fake_trtllm", ["main26"], indirect=True)
-OLD = pytest.mark.parametrize("fake_trtllm", ["v12"], indirect=True)
+BOTH = pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
+NEW = pytest.mark.parametrize("fake_trtllm", VERSIONS[2:], indirect=True)
+OLD = pytest.mark.parametrize("fake_trtllm", VERSIONS[:2], indirect=True)
 OWN = Sampling(temperature=0.6, top_p=0.95)
 
 
-def capabilities(fake: Any) -> Capabilities:
-    return probe(fake, fake.llmapi)
+def release(fake: Any) -> Release:
+    return known_release(fake.__version__)
+
+
+def offered(arguments: dict[str, Any], of: Release, vocab_size: int | None = 512) -> frozenset[str]:
+    return FEATURES - set(lacking(arguments, of, vocab_size))
 
 
 def config(**changes: Any) -> WorkerConfig:
@@ -43,7 +47,7 @@ def request(stop_ids: tuple[int, ...] = (5, 7), **sampling: Any) -> EngineReques
 
 @BOTH
 def test_what_every_release_is_built_with(fake_trtllm: Any) -> None:
-    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), capabilities(fake_trtllm))
+    found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), release(fake_trtllm))
     assert found["max_batch_size"] == 64
     assert found["max_seq_len"] == 4096
     assert found["enable_chunked_prefill"] is True
@@ -59,24 +63,24 @@ def test_what_every_release_is_built_with(fake_trtllm: Any) -> None:
 
 @NEW
 def test_what_only_newer_releases_know(fake_trtllm: Any) -> None:
-    found = llm_arguments(config(), capabilities(fake_trtllm))
+    found = llm_arguments(config(), release(fake_trtllm))
     assert found["telemetry_config"] == {"disabled": True}
     assert found["scheduler_config"] == {"waiting_queue_policy": "priority"}
-    assert {"priority", "salt", "kv_events", "guided"} <= features(found, capabilities(fake_trtllm))
+    assert {"priority", "salt", "kv_events", "guided"} <= offered(found, release(fake_trtllm))
 
 
 @OLD
 def test_what_1_2_would_refuse_is_left_out(fake_trtllm: Any) -> None:
-    found = llm_arguments(config(), capabilities(fake_trtllm))
+    found = llm_arguments(config(), release(fake_trtllm))
     assert not {"telemetry_config", "scheduler_config"} & set(found)
-    offered = features(found, capabilities(fake_trtllm))
-    assert "priority" not in offered
-    assert "salt" in offered
+    has = offered(found, release(fake_trtllm))
+    assert "priority" not in has
+    assert "salt" in has
 
 
 @NEW
 def test_the_operator_has_the_last_word_also_inside(fake_trtllm: Any) -> None:
-    can = capabilities(fake_trtllm)
+    can = release(fake_trtllm)
     own = {
         "kv_cache_config": {"free_gpu_memory_fraction": 0.8},
         "tensor_parallel_size": 4,
@@ -87,26 +91,45 @@ def test_the_operator_has_the_last_word_also_inside(fake_trtllm: Any) -> None:
     assert found["kv_cache_config"]["free_gpu_memory_fraction"] == 0.8
     assert (found["tensor_parallel_size"], found["enable_chunked_prefill"]) == (4, False)
     without = llm_arguments(config(engine_args={"kv_cache_config": {"enable_block_reuse": False}}), can)
-    assert not {"prefix_cache", "kv_events"} & features(without, can)
+    assert not {"prefix_cache", "kv_events"} & offered(without, can)
     plain = llm_arguments(config(engine_args={"guided_decoding_backend": None}), can)
-    assert "guided" not in features(plain, can)
+    assert "guided" not in offered(plain, can)
 
 
-def test_a_release_that_cannot_be_asked_gets_the_common_fields() -> None:
-    class Llm:
-        def generate_async(self, inputs: Any, sampling_params: Any = None) -> None: ...
+def test_events_that_are_published_elsewhere_are_not_promised() -> None:
+    of = known_release("1.3.0rc26")
+    pushed = {"kv_cache_config": {"kv_events_config": {"endpoint": "tcp://*:5557"}}}
+    lacks = lacking(llm_arguments(config(engine_args=pushed), of), of, 512)
+    assert "published elsewhere" in lacks["kv_events"]
+    assert "prefix_cache" not in lacks
 
-    can = probe(SimpleNamespace(LLM=Llm, SamplingParams=lambda *, end_id=None, max_tokens=32: None), SimpleNamespace())
-    found = llm_arguments(config(), can)
-    assert "telemetry_config" not in found
-    assert found["model"] == "/models/m"
-    assert sampling_arguments(request(seed=3), OWN, [5], can) == {"end_id": 5, "max_tokens": 10}
-    assert generate_arguments(EngineRequest("t", [1], Sampling(), [], priority=4), can) == {"streaming": True}
+
+@BOTH
+def test_what_a_release_ignores_is_lacking_and_not_sent(fake_trtllm: Any) -> None:
+    of = release(fake_trtllm)
+    lacks = lacking(llm_arguments(config(), of), of, 512)
+    assert "accepts and ignores seed" in lacks["seed"]
+    assert ("penalties" in lacks, "min_p" in lacks, "min_tokens" in lacks) == (
+        fake_trtllm.__version__ not in VERSIONS[3:],
+        fake_trtllm.__version__ not in VERSIONS[3:],
+        fake_trtllm.__version__ in VERSIONS[:2],
+    )
+    found = sampling_arguments(request((5,), seed=1), Sampling(repetition_penalty=1.05), [5], of)
+    assert not set(found) & set(of.ignored)
+
+
+@NEW
+def test_min_tokens_holds_back_one_end_token_only(fake_trtllm: Any) -> None:
+    of = release(fake_trtllm)
+    assert sampling_arguments(request((5,), min_tokens=3), OWN, [5], of)["min_tokens"] == 3
+    with pytest.raises(Invalid, match="one end token") as caught:
+        sampling_arguments(request((5, 7), min_tokens=3), OWN, [5, 7], of)
+    assert caught.value.info.param == "min_tokens"
 
 
 @BOTH
 def test_sampling_goes_without_strings_and_without_the_tokenizer(fake_trtllm: Any) -> None:
-    found = sampling_arguments(request((7, 9, 5)), OWN, [5, 7], capabilities(fake_trtllm))
+    found = sampling_arguments(request((7, 9, 5)), OWN, [5, 7], release(fake_trtllm))
     assert (found["end_id"], found["pad_id"], found["ignore_eos"]) == (5, 5, False)
     assert found["stop_token_ids"] == [7, 9]
     assert found["include_stop_str_in_output"] is True
@@ -127,24 +150,32 @@ def test_sampling_goes_without_strings_and_without_the_tokenizer(fake_trtllm: An
         ({"temperature": 0.0}, {"temperature": 0.0}),
         ({"stop_ids": ()}, {"ignore_eos": True, "end_id": 5}),
         ({"stop_ids": (9,)}, {"ignore_eos": False, "end_id": 9}),
-        ({"min_tokens": 3, "seed": 9, "min_p": 0.1}, {"min_tokens": 3, "seed": 9, "min_p": 0.1}),
     ],
 )
 def test_values_that_it_takes_differently(fake_trtllm: Any, asked: dict[str, Any], expected: dict[str, Any]) -> None:
-    found = sampling_arguments(request(**asked), OWN, [5, 7], capabilities(fake_trtllm))
+    found = sampling_arguments(request(**asked), OWN, [5, 7], release(fake_trtllm))
     assert {name: found[name] for name in expected} == expected
     fake_trtllm.SamplingParams(**found)
 
 
 @NEW
 def test_priorities_keep_their_order(fake_trtllm: Any) -> None:
-    values = [squashed(priority) for priority in (-1000, -1, 0, 1, 2, 1000)]
+    requests = [EngineRequest("t", [1], Sampling(), [], priority=priority) for priority in (-1000, -1, 0, 1, 2, 1000)]
+    values = [generate_arguments(one, release(fake_trtllm)).get("priority", 0.5) for one in requests]
     assert values == sorted(values)
-    assert values[2] == 0.5
-    assert 0.0 <= values[0] < values[-1] <= 1.0
+    assert 0.0 <= values[0] < 0.5 < values[-1] <= 1.0
     asked = EngineRequest("t", [1], Sampling(), [], priority=1, cache_salt="s")
-    found = generate_arguments(asked, capabilities(fake_trtllm))
+    found = generate_arguments(asked, release(fake_trtllm))
     assert found == {"streaming": True, "cache_salt": "s", "priority": 0.75}
+
+
+def test_a_turn_that_the_worker_cut_shows_its_window() -> None:
+    turn = progress(max_tokens=10)
+    assert turn.take(output([10, 11], "length")).finish is FinishReason.LENGTH
+    assert turn.cut_at == 5
+    turn = progress(max_tokens=2)
+    turn.take(output([10, 11], "length"))
+    assert turn.cut_at is None
 
 
 def test_guides() -> None:
@@ -238,8 +269,8 @@ def test_nothing_here_imports_tensorrt_llm() -> None:
 
 @BOTH
 def test_a_bias_is_a_row_over_the_vocabulary(fake_trtllm: Any) -> None:
-    can = capabilities(fake_trtllm)
+    can = release(fake_trtllm)
     found = llm_arguments(config(), can)
-    assert "logit_bias" in features(found, can, 8)
-    assert "logit_bias" not in features(found, can)
+    assert "logit_bias" in offered(found, can, 8)
+    assert "logit_bias" not in offered(found, can, None)
     assert bias_row({1: -100.0, 3: 2.5}, 5) == [0.0, -100.0, 0.0, 2.5, 0.0]

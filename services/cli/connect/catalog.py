@@ -17,7 +17,8 @@ import msgspec
 from cyclopts import Parameter
 
 from schemas.control import ModelCard
-from services.cli.connect.served import DEFAULT_URL, ServerError, read_models
+from services.cli.connect.served import ServerError, read_models
+from services.cli.running import server_url
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
 from services.runtime.config import PreprocessorConfig
 
@@ -30,8 +31,8 @@ CODEX_TIMEOUT_S = 30.0
 class Flags:
     """The flags of `turnwire catalog`."""
 
-    url: str = DEFAULT_URL
-    """Address of the server."""
+    url: str | None = None
+    """Address of the server; default: the newest `turnwire up` on this machine, else port 8000."""
     key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
     """API key for the server."""
     model: list[str] | None = None
@@ -81,7 +82,7 @@ def make(flags: Flags) -> dict[str, Any]:
     if flags.model_dir is not None:
         entries = from_files(flags.model_dir, flags.model or [], flags.max_model_len)
     else:
-        served = read_models(flags.url, flags.key)
+        served = read_models(server_url(flags.url, os.environ), flags.key)
         for name in flags.model or []:
             served.choose(name)
         entries = [entry for entry in served.catalogue if not flags.model or entry["slug"] in flags.model]

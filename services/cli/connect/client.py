@@ -4,8 +4,10 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from string import Template
 from typing import Any, Literal, TypeAlias, get_args
 
+import msgspec
 from msgspec import Struct
 
 from services.cli.connect.served import ServedModel
@@ -86,6 +88,8 @@ class Plan(Struct, frozen=True):
     """The same settings as environment variables, for clients that need nothing else."""
     notes: list[str] = []
     """Printed for the user."""
+    code: str = ""
+    """For libraries, in place of settings: a program that uses the server."""
 
 
 class BadRequest(Exception):
@@ -93,7 +97,7 @@ class BadRequest(Exception):
 
 
 class Client(Struct, frozen=True):
-    """An agent client. Its name on the command line is that of its module or entry point."""
+    """An agent client or library. Its name on the command line is that of its module, with hyphens, or entry point."""
 
     title: str
     make_settings: Callable[[Target], Plan]
@@ -106,15 +110,27 @@ class Client(Struct, frozen=True):
         return self.make_settings(target)
 
 
+def code_for(template: str, target: Target) -> str:
+    """A program with the server's values, quoted, in place of `$base`, `$key`, `$model` and `$litellm_model`."""
+    values = {
+        "base": f"{target.url}/v1",
+        "key": target.token,
+        "model": target.model.id,
+        "litellm_model": f"openai/{target.model.id}",
+    }
+    return Template(template).substitute({name: msgspec.json.encode(value).decode() for name, value in values.items()})
+
+
 def client_names() -> list[str]:
     """The names of all clients: one for each module in `clients/` and each entry point. Imports none of them."""
     return sorted({*_modules(), *entry_points(group=ENTRY_POINTS).names})
 
 
 def load_client(name: str) -> Client:
-    """The `CLIENT` of the module `clients/NAME.py`, or the object that an entry point names."""
+    """The `CLIENT` of the module of that name in `clients/`, or the object that an entry point names."""
     if name in _modules():
-        client: Client = import_module(f"services.cli.connect.clients.{name}").CLIENT
+        module = import_module(f"services.cli.connect.clients.{name.replace('-', '_')}")
+        client: Client = module.CLIENT
         return client
     (entry, *_) = entry_points(group=ENTRY_POINTS, name=name)
     loaded: Client = entry.load()
@@ -122,4 +138,5 @@ def load_client(name: str) -> Client:
 
 
 def _modules() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(import_module("services.cli.connect.clients").__path__)]
+    modules = pkgutil.iter_modules(import_module("services.cli.connect.clients").__path__)
+    return [module.name.replace("_", "-") for module in modules]

@@ -10,16 +10,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from services.cli.connect.client import Api, BadRequest, Plan, Target, client_names, load_client
-from services.cli.connect.served import DEFAULT_URL, ServerError, read_models
+from services.cli.connect.served import ServerError, read_models
 from services.cli.connect.settings_file import Unreadable, text_of, write
+from services.cli.running import server_url
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """The flags of `turnwire connect`."""
 
-    url: str = DEFAULT_URL
-    """Address of the server."""
+    url: str | None = None
+    """Address of the server; default: the newest `turnwire up` on this machine, else port 8000."""
     model: str | None = None
     """Name of a model that the server has; default: the first one."""
     key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
@@ -57,6 +58,8 @@ def connect(
         if not flags.write:
             print(shown(plan))
             return 0
+        if plan.code:
+            raise BadRequest(f"{chosen.title} is a library: its code is printed without --write")
         for settings in plan.files:
             written = write(settings)
             copy = f"; the copy of the old file is {written.backup}" if written.backup else ""
@@ -77,7 +80,7 @@ def connect(
 
 def target(flags: Flags, env: Mapping[str, str]) -> Target:
     """The server's models and the user's options. Raises ServerError."""
-    served = read_models(flags.url, flags.key)
+    served = read_models(server_url(flags.url, env), flags.key)
     model = served.choose(flags.model)
     return Target(
         url=served.url,
@@ -95,7 +98,9 @@ def target(flags: Flags, env: Mapping[str, str]) -> Target:
 
 
 def shown(plan: Plan) -> str:
-    """The plan as text: variables to export, or the contents of files."""
+    """The plan as text: a program, variables to export, or the contents of files."""
+    if plan.code:
+        return plan.code.rstrip()
     lines = [f"# {note}" for note in plan.notes]
     if plan.exports:
         exports = [f"export {name}={shlex.quote(value)}" for name, value in plan.exports.items()]

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 
 TIMEOUT_S = 10.0
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 class ServerError(Exception):

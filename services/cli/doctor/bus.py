@@ -1,7 +1,6 @@
 """Checks the bus: whether it is reachable, its message size, and the processes on it."""
 
 import asyncio
-import dataclasses
 import time
 
 import msgspec
@@ -17,14 +16,12 @@ from services.runtime.config.loader import mask_passwords
 
 NEEDED_PAYLOAD = 8_000_000
 """A token id takes 5.3 bytes as base64: nats-server's default of 1 MiB is enough for 196,000 of them."""
-CONNECT_S = 2.0
 
 
 async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Finding]:
     """Checks the bus. `explicit`: the user named this server, so that its absence is a failure."""
-    config = dataclasses.replace(config, connect_timeout_s=min(CONNECT_S, config.connect_timeout_s))
     try:
-        async with observing(config, "doctor", on_fatal=lambda _reason: None) as bus:
+        async with observing(config, "doctor") as bus:
             return [await _server(config, bus), *await _peers(bus, listen_s)]
     except (TurnwireError, OSError, ValueError) as error:
         if explicit:

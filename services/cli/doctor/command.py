@@ -8,8 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from services.cli.doctor import bus as doctor_bus
+from services.cli.doctor import engine as doctor_engine
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.finding import Finding, Status
+from services.cli.running import bus_defaults, newest
 from services.runtime.config import STAGES, UpConfig
 from services.runtime.config.loader import ConfigError, Sources, as_text
 
@@ -38,7 +40,8 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
     yield from doctor_machine.check()
     # Without a model, everything else is checked.
     try:
-        loaded = sources.load_all({**STAGES, "up": UpConfig}, defaults={"model": None})
+        defaults = {"model": None, **bus_defaults(sources.env)}
+        loaded = sources.load_all({**STAGES, "up": UpConfig}, defaults)
     except ConfigError as error:
         yield from (Finding("fail", "settings", problem) for problem in error.problems)
         return
@@ -48,14 +51,21 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
     )
     yield Finding("ok", "settings", "; ".join(changed) or "all defaults")
     frontend, worker, preprocessor = (loaded[stage].config for stage in ("frontend", "worker", "preprocessor"))
-    explicit = loaded["frontend"].origins["nats_url"] != "default"
+    instance = newest(sources.env)
+    if instance is not None:
+        yield Finding("ok", "running", f"turnwire up serves {instance.model} at {' '.join(instance.urls)}")
+    explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
     yield from asyncio.run(doctor_bus.check(frontend.bus, explicit, listen_s))
-    yield doctor_machine.check_port(frontend)
-    if worker.model is None:
+    if instance is None:
+        yield doctor_machine.check_port(frontend)
+    # transformers reads this when it is imported; the findings report a missing torch themselves.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    yield from doctor_engine.check(worker)
+    if worker.model is None and worker.engine != "script":
+        yield Finding("warn", "model", f"none configured: --engine {worker.engine} needs a --model")
+    elif worker.model is None:
         yield Finding("note", "model", "none configured: turnwire up serves the demo model")
     else:
-        # transformers reads this when it is imported; the findings report a missing torch themselves.
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from services.cli.doctor import model as doctor_model
 
         yield from doctor_model.check(worker, preprocessor)

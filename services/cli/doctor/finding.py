@@ -17,3 +17,8 @@ class Finding(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.about:<13} {self.text}"
+
+
+def first_line(error: BaseException) -> str:
+    """An exception in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

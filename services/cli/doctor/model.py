@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from schemas.errors import TurnwireError
-from services.cli.doctor.finding import Finding, Status
+from services.cli.doctor.finding import Finding, Status, first_line
 from services.preprocessor.ledger_probe import keeps_turns
 from services.preprocessor.model import ModelSetup, choose_family
 from services.preprocessor.prompt.locality import open_history
@@ -128,8 +128,6 @@ def check_history(traits: TemplateTraits) -> Result:
 def check_turns(setup: ModelSetup) -> Result:
     """Whether the tokens of a turn come back as the prefix of the next prompt (docs/ledger.md)."""
     keeps = keeps_turns(setup)
-    if keeps is None:
-        return "warn", "encoded again with every prompt: the tokenizer is Python code"
     if "refused" in (keeps.loop, keeps.user):
         return "warn", "the template refuses a small session with a call"
     if keeps.loop == "changed":
@@ -162,8 +160,3 @@ def check_directory(config: WorkerConfig) -> Iterable[Finding]:
     else:
         required = config.engine != "script"
         yield Finding("fail" if required else "note", "weights", f"none in {directory}; the script engine needs none")
-
-
-def first_line(error: BaseException) -> str:
-    """An exception in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -103,7 +103,8 @@ def story_of(events: Iterable[TurnEvent]) -> Story:
     blocks: list[Block] = []
     for event in events:
         if isinstance(event, BlockStart):
-            blocks.append(Block("call" if event.kind == "tool_use" else event.kind, name=event.name or ""))
+            kind = event.kind if event.kind in ("reasoning", "text") else "call"
+            blocks.append(Block(kind, name=event.name or ""))
         elif isinstance(event, Delta):
             blocks[-1].text += event.text
     return [block.as_story() for block in blocks]

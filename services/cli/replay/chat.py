@@ -6,13 +6,16 @@ from typing import Any
 import msgspec
 
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
-from services.cli.replay.answer import Answer, Block, BlockKind
+from services.cli.replay import client
+from services.cli.replay.answer import Block, BlockKind
 from services.cli.replay.client import media_url, present
 from services.cli.replay.messages import write_block
 from services.cli.replay.script import End
 from services.templates.tools import tool_name
 
 PATH = "/v1/chat/completions"
+COUNT_PATH = None
+"""The API has no counting endpoint."""
 _ENDS: dict[str, End] = {"stop": "stop", "tool_calls": "calls", "function_call": "calls", "length": "length"}
 
 
@@ -120,7 +123,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "custom", "custom": {**common, "format": {"type": "grammar", "grammar": grammar}}}
 
 
-class Reader:
+class Reader(client.Reader):
     """Reads answers of one choice.
 
     The API has no event for the end of a call. Clients go by the next block, by arguments that parse as JSON, or by the
@@ -128,7 +131,7 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self.answer = Answer()
+        super().__init__()
         self._calls: dict[int, Block] = {}
 
     def event(self, name: str, data: Any) -> None:

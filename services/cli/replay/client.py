@@ -1,24 +1,26 @@
 """The parts that the clients of the three APIs share: fields of requests, media, and the events of a stream."""
 
 import json
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 from schemas.conversation import Media
 from services.cli.replay.answer import Answer
 
 
-class Reader(Protocol):
-    """Reads the answers of one API."""
+class Reader(ABC):
+    """Reads one answer of an API."""
 
-    answer: Answer
+    def __init__(self) -> None:
+        self.answer = Answer()
 
+    @abstractmethod
     def event(self, name: str, data: Any) -> None:
         """Takes an event of a stream: the name in its `event:` line, and its decoded data, None for `[DONE]`."""
-        ...
 
+    @abstractmethod
     def document(self, data: Any) -> None:
         """Takes an answer in one piece."""
-        ...
 
 
 def present(**fields: Any) -> dict[str, Any]:

@@ -14,14 +14,15 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from schemas.errors import TurnwireError
 from services.cli.connect.served import ServerError, read_models
 from services.cli.replay import script
 from services.cli.replay.answer import Answer
 from services.cli.replay.gateway import MODEL, ReplayGateway, serving
 from services.cli.replay.player import OnEvent, Session
 from services.cli.replay.script import Api, BadReplay, Fail, Gate, Output, Pause, Replay, Turn
+from services.parser.service import load_backend
 from services.tokenization.detokenizer import Vocabulary
-from services.tokenization.model_files import find_file
 
 GATE_MS = 200
 """Another server has no gates: it waits for this time at each."""
@@ -45,6 +46,8 @@ class Flags:
     """Speed, as a multiple of the recorded one; default: without pauses."""
     document: bool = False
     """Request answers in one piece, not as streams."""
+    count: bool = False
+    """Ask the counting endpoint too (Messages, Responses); its count must be that of the answer's usage."""
     events: bool = False
     """Show every event when it arrives."""
     quiet: bool = False
@@ -68,7 +71,7 @@ def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*
         return 2
     try:
         return asyncio.run(_play_all(replays, flags))
-    except (ServerError, aiohttp.ClientError, OSError, TimeoutError) as error:
+    except (ServerError, TurnwireError, aiohttp.ClientError, OSError, TimeoutError) as error:
         print(f"turnwire replay: {error}", file=sys.stderr)
         return 1
 
@@ -131,21 +134,25 @@ async def _session(replay: Replay, api: Api, flags: Flags, on_event: OnEvent) ->
                 ask=lambda turn, text: text + directives(replay, turn),
                 headers={"authorization": f"Bearer {flags.key}"} if flags.key else None,
                 on_event=on_event,
+                count=flags.count,
             )
             return
-        vocabulary = await asyncio.to_thread(_vocabulary, flags.model_dir) if flags.model_dir else None
+        vocabulary = None
+        if flags.model_dir:
+            vocabulary = Vocabulary(await asyncio.to_thread(load_backend, flags.model_dir, trust_remote_code=False))
         gateway = ReplayGateway(replay, vocabulary=vocabulary, speed=flags.speed)
         async with serving(gateway) as url:
-            yield Session(replay, api, http, url, model=MODEL, gateway=gateway, stream=stream, on_event=on_event)
-
-
-def _vocabulary(model: str) -> Vocabulary:
-    from tokenizers import Tokenizer
-
-    path = find_file(model, "tokenizer.json")
-    if path is None:
-        raise FileNotFoundError(f"{model} has no tokenizer.json")
-    return Vocabulary(Tokenizer.from_file(str(path)))
+            yield Session(
+                replay,
+                api,
+                http,
+                url,
+                model=MODEL,
+                gateway=gateway,
+                stream=stream,
+                on_event=on_event,
+                count=flags.count,
+            )
 
 
 def directives(replay: Replay, turn: Turn) -> str:

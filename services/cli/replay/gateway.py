@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
-from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
+from schemas.events import Failed, Finish, FinishReason, HostedResults, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.cli.replay.answer import Answer
 from services.cli.replay.script import Fail, Gate, Output, Pause, RecordedEvents, RecordedTokens, Replay, Step, Turn
@@ -153,7 +153,8 @@ class ReplayGateway:
             case Fail(message):
                 return [Failed(EngineFailed(message).info)]
             case RecordedEvents(events) if parse is None:
-                return list(with_dispatches([event for event in events if not isinstance(event, Prepared)], log))
+                logged = [event for event in events if not isinstance(event, Prepared | HostedResults)]
+                return list(with_dispatches(logged, log))
             case RecordedEvents([*_, last]) if parse is not None:
                 return _recorded_end(parse, last)
             case Output(pieces) if parse is not None:
@@ -268,8 +269,9 @@ def vocabulary_of(pieces: Sequence[str]) -> tuple[Vocabulary, dict[str, int]]:
 async def serving(gateway: TurnGateway) -> AsyncIterator[str]:
     """Serves the whole HTTP stack on a free loopback port; yields its URL."""
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # writes nothing
-    app = make_app(FrontendConfig(), gateway, CollectorRegistry(), log)
-    runner = make_runner(app, shutdown_timeout=0.1)
+    config = FrontendConfig()
+    app = make_app(config, gateway, CollectorRegistry(), log)
+    runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -6,12 +6,14 @@ import msgspec
 from msgspec import Raw
 
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec
-from services.cli.replay.answer import Answer, Block
+from services.cli.replay import client
+from services.cli.replay.answer import Block
 from services.cli.replay.client import filler, present
 from services.cli.replay.script import End
 from services.templates.tools import tool_name
 
 PATH = "/v1/messages"
+COUNT_PATH = "/v1/messages/count_tokens"
 DEFAULT_LIMIT = 4096
 """The API requires `max_tokens`."""
 _ROLES = {"tool": "user", "developer": "system"}
@@ -101,11 +103,8 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {"name": name, "description": tool.description, "input_schema": schema, **flags}
 
 
-class Reader:
+class Reader(client.Reader):
     """Reads answers; a block is complete with its `content_block_stop`."""
-
-    def __init__(self) -> None:
-        self.answer = Answer()
 
     def event(self, name: str, data: Any) -> None:
         """See `client.Reader`."""

@@ -27,6 +27,17 @@ HEADERS = {
     "x-turnwire-reasoning-details": "1",
 }
 TIMEOUT_S = 120.0
+NOT_COUNTED = (
+    "max_tokens",
+    "stream",
+    "stop_sequences",
+    "temperature",
+    "top_k",
+    "top_p",
+    "metadata",
+    "context_management",
+)
+"""Fields of a request that the counting endpoints do not have."""
 
 OnEvent = Callable[[str, Any], None]
 """Called with the name and data of each event of a stream."""
@@ -59,6 +70,8 @@ class Session:
     headers: Mapping[str, str] | None = None
     on_event: OnEvent = lambda _name, _data: None
     gate_timeout_s: float = GATE_TIMEOUT_S
+    count: bool = False
+    """Ask the API's counting endpoint too, and compare the count with the answer's usage."""
 
     def __post_init__(self) -> None:
         """Begins the conversation."""
@@ -103,7 +116,20 @@ class Session:
                 reader.document(await response.json())
         self._append(Message("assistant", answer.parts))
         found = [*(progress.problems if progress is not None else []), *problems(turn, answer, streamed=self.stream)]
+        if self.count and client.COUNT_PATH is not None and answer.usage is not None:
+            found += await self._count(self.url + client.COUNT_PATH, body, headers, answer.usage[0])
         return Played(turn.line, answer, found)
+
+    async def _count(self, url: str, body: bytes, headers: Mapping[str, str], prompt: int) -> list[str]:
+        """The differences between the counting endpoint and the answer's usage."""
+        data = {name: value for name, value in json.loads(body).items() if name not in NOT_COUNTED}
+        async with self.http.post(
+            url, json=data, headers=headers, timeout=aiohttp.ClientTimeout(TIMEOUT_S)
+        ) as response:
+            if response.status != 200:
+                return [f"counting: {response.status}: {_error_message(await response.read())}"]
+            counted = (await response.json())["input_tokens"]
+        return [] if counted == prompt else [f"{counted} tokens are counted, the answer's usage has {prompt}"]
 
     def _request(self, turn: Turn) -> bytes:
         model = self.conversation.model

@@ -8,28 +8,20 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
+from cachetools import LRUCache
 from msgspec import Raw, Struct, field
 
+from schemas import frames
 from schemas.control import Cancel
 from schemas.conversation import Client, Conversation, Hints
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, Prepared, TurnEvent, Usage
-from schemas.frames import EventFrame, GenerateRequest, ParseContext, TokenEntry, TokenFrame, TurnRequest
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, HostedResults, Prepared, TurnEvent, Usage
+from services.cli.replay import script
 from services.cli.replay.answer import story_of
 from services.cli.replay.redaction import redact
-from services.cli.replay.script import (
-    VERSION,
-    End,
-    RecordedEvents,
-    RecordedTokens,
-    Step,
-    Story,
-    TurnProperties,
-    TurnStart,
-)
 from services.runtime.streams.turn_log import Cursor, Verdict
 
 MAX_OPEN = 4096
-_decode_context = msgspec.json.Decoder(ParseContext).decode
+_decode_context = msgspec.json.Decoder(frames.ParseContext).decode
 
 
 class _Recording(Struct):
@@ -39,24 +31,24 @@ class _Recording(Struct):
     conversation: Conversation
     started: float
     attempt: int = 1
-    context: ParseContext | None = None
-    steps: list[Step] = []
+    context: frames.ParseContext | None = None
+    steps: list[script.Step] = []
     events: list[TurnEvent] = []
     tokens: int = 0
     cursor: Cursor = field(default_factory=Cursor)
 
-    def add_tokens(self, entry: TokenEntry, now: float) -> None:
+    def add_tokens(self, entry: frames.TokenEntry, now: float) -> None:
         """Adds the tokens that are new."""
         new = entry.ids[max(0, self.tokens - entry.at) :]
         if entry.at <= self.tokens and new:
             self.tokens += len(new)
-            self.steps.append(RecordedTokens(new, self._at(now)))
+            self.steps.append(script.RecordedTokens(new, self._at(now)))
 
     def add_events(self, events: Iterable[TurnEvent], now: float) -> Finish | Failed | None:
         """Adds the events that are new; returns the last one of the turn. The player makes `Dispatch` again."""
         new: list[TurnEvent] = []
         for event in events:
-            if isinstance(event, Prepared):
+            if isinstance(event, Prepared | HostedResults):
                 continue
             accepted = self.cursor.accept(event)
             if isinstance(accepted, BlockStart | BlockStop | Delta | Finish | Failed):
@@ -64,24 +56,24 @@ class _Recording(Struct):
             elif accepted is Verdict.GAP:
                 break
         if new:
-            self.steps.append(RecordedEvents(new, self._at(now)))
+            self.steps.append(script.RecordedEvents(new, self._at(now)))
         self.events += new
         return next((event for event in new if isinstance(event, Finish | Failed)), None)
 
     def _at(self, now: float) -> float:
         return round(max(0.0, now - self.started), 4)
 
-    def lines(self, last: Finish | Failed) -> Iterator[TurnStart | Step | TurnProperties]:
+    def lines(self, last: Finish | Failed) -> Iterator[script.TurnStart | script.Step | script.TurnProperties]:
         """The lines of the file."""
         usage = last.usage if isinstance(last, Finish) else Usage()
         recorded = {"turn": self.turn, "model": self.conversation.model, "time": self.started}
-        yield TurnStart(conversation=self.conversation, recorded=recorded)
+        yield script.TurnStart(conversation=self.conversation, recorded=recorded)
         if self.context is not None:
-            yield TurnProperties(context=self.context)
-        yield TurnProperties(usage=Usage(usage.prompt, usage.cached))
+            yield script.TurnProperties(context=self.context)
+        yield script.TurnProperties(usage=Usage(usage.prompt, usage.cached))
         yield from self.steps
         story = story_of(self.events)
-        yield TurnProperties(expect=story, end=_end(last, story))
+        yield script.TurnProperties(expect=story, end=_end(last, story))
 
 
 class Recorder:
@@ -89,12 +81,12 @@ class Recorder:
 
     def __init__(self, *, redact: bool = False) -> None:
         self._redact = redact
-        self._open: dict[str, _Recording] = {}
+        self._open: LRUCache[str, _Recording] = LRUCache(MAX_OPEN)
 
     @staticmethod
     def head() -> bytes:
         """The first line of a new file."""
-        return msgspec.json.encode({"replay": VERSION, "about": "Recorded by `turnwire tap --record`."}) + b"\n"
+        return msgspec.json.encode({"replay": script.VERSION, "about": "Recorded by `turnwire tap --record`."}) + b"\n"
 
     @property
     def unfinished(self) -> int:
@@ -104,32 +96,30 @@ class Recorder:
     def take(self, message: Any, now: float) -> list[bytes]:
         """Takes a message of the bus; returns the lines of each turn that it ends."""
         match message:
-            case TurnRequest():
+            case frames.TurnRequest():
                 self._begin(message, now)
-            case GenerateRequest(turn=turn) if turn in self._open:
+            case frames.GenerateRequest(turn=turn) if turn in self._open:
                 recording = self._open[turn]
                 recording.context = recording.context or _context(message.context)
-            case TokenFrame():
+            case frames.TokenFrame():
                 for entry in message.entries:
                     if entry.turn in self._open:
                         self._open[entry.turn].add_tokens(entry, now)
-            case EventFrame():
+            case frames.EventFrame():
                 return list(self._end_turns(message, now))
             case Cancel(turn=turn, reason=reason) if reason not in ("superseded", "stop_string", "calls"):
                 self._open.pop(turn, None)
         return []
 
-    def _begin(self, request: TurnRequest, now: float) -> None:
+    def _begin(self, request: frames.TurnRequest, now: float) -> None:
         recording = self._open.get(request.turn)
         if recording is not None:
             recording.attempt = max(recording.attempt, request.attempt)
         elif request.attempt == 1:  # the beginning of any other is missing
-            if len(self._open) >= MAX_OPEN:
-                self._open.pop(next(iter(self._open)))
             conversation = msgspec.structs.replace(request.conversation, client=Client(), hints=Hints())
             self._open[request.turn] = _Recording(request.turn, conversation, now)
 
-    def _end_turns(self, frame: EventFrame, now: float) -> Iterator[bytes]:
+    def _end_turns(self, frame: frames.EventFrame, now: float) -> Iterator[bytes]:
         for entry in frame.entries:
             recording = self._open.get(entry.turn)
             if recording is None or entry.attempt < recording.attempt:
@@ -142,11 +132,11 @@ class Recorder:
                 yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
-def _context(raw: Raw) -> ParseContext:
+def _context(raw: Raw) -> frames.ParseContext:
     return msgspec.structs.replace(_decode_context(raw), frontend="", ledger=None, tenant=None, prompt_ids=b"")
 
 
-def _end(last: Finish | Failed, story: Story) -> End:
+def _end(last: Finish | Failed, story: script.Story) -> script.End:
     if isinstance(last, Failed) or last.reason in ("cancelled", "error"):
         return "error"
     if last.reason in ("length", "context"):

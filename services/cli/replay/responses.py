@@ -6,10 +6,12 @@ from typing import Any
 import msgspec
 
 from schemas.conversation import Call, Conversation, Media, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
-from services.cli.replay.answer import Answer, Block
+from services.cli.replay import client
+from services.cli.replay.answer import Block
 from services.cli.replay.client import media_url, present
 
 PATH = "/v1/responses"
+COUNT_PATH = "/v1/responses/input_tokens"
 
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
@@ -119,11 +121,11 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {**spec, "defer_loading": True} if tool.deferred else spec
 
 
-class Reader:
+class Reader(client.Reader):
     """Reads answers; an item is complete with its `output_item.done`, the only event that Codex acts on."""
 
     def __init__(self) -> None:
-        self.answer = Answer()
+        super().__init__()
         self._items: dict[int, Block] = {}
 
     def event(self, name: str, data: Any) -> None:

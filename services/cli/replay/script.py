@@ -73,13 +73,8 @@ class Fail(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Step: TypeAlias = Output | RecordedEvents | RecordedTokens | Gate | Pause | Fail
-_STEPS: Mapping[str, type[Step]] = {
-    "events": RecordedEvents,
-    "tokens": RecordedTokens,
-    "gate": Gate,
-    "pause_ms": Pause,
-    "fail": Fail,
-}
+_STEPS: Mapping[str, type[Step]] = {kind.__struct_fields__[0]: kind for kind in get_args(Step) if kind is not Output}
+"""By the field that names the step in a line."""
 
 
 class Header(Struct, forbid_unknown_fields=True):

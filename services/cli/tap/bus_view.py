@@ -6,49 +6,23 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from schemas import subjects
-from schemas.control import Cancel, Credit, Heartbeat, Replay, StreamPosition
-from schemas.events import (
-    BlockStart,
-    BlockStop,
-    Delta,
-    Dispatch,
-    Failed,
-    Finish,
-    Interrupted,
-    OutputTokens,
-    Prepared,
-    TurnEvent,
-)
-from schemas.frames import (
-    CountRequest,
-    DetokenizeRequest,
-    EventFrame,
-    GenerateRequest,
-    TokenEntry,
-    TokenFrame,
-    TokenizeRequest,
-    TurnRequest,
-    unpack_ids,
-)
-from schemas.kv import KvUpdate
-from schemas.ledger import LedgerEntry
+from schemas import control, events, frames, kv, ledger, subjects
 from services.runtime.streams.links import GENERATION_BITS
 
 TYPES: Mapping[str, type[Struct]] = {
-    "turn": TurnRequest,
-    "count": CountRequest,
-    "tokenize": TokenizeRequest,
-    "detokenize": DetokenizeRequest,
-    "gen": GenerateRequest,
-    "tok": TokenFrame,
-    "evt": EventFrame,
-    "cancel": Cancel,
-    "replay": Replay,
-    "credit": Credit,
-    "beat": Heartbeat,
-    "kv": KvUpdate,
-    "ledger": LedgerEntry,
+    "turn": frames.TurnRequest,
+    "count": frames.CountRequest,
+    "tokenize": frames.TokenizeRequest,
+    "detokenize": frames.DetokenizeRequest,
+    "gen": frames.GenerateRequest,
+    "tok": frames.TokenFrame,
+    "evt": frames.EventFrame,
+    "cancel": control.Cancel,
+    "replay": control.Replay,
+    "credit": control.Credit,
+    "beat": control.Heartbeat,
+    "kv": kv.KvUpdate,
+    "ledger": ledger.LedgerEntry,
 }
 """The type of the messages on `tw.v1.<kind>.…`."""
 UPKEEP = frozenset({"beat", "credit", "kv", "kvall", "resp"})
@@ -91,15 +65,15 @@ def lines(subject: str, message: Any) -> list[Line]:
     """Describes a decoded message, in one line for each turn and event in it."""
     kind, target = kind_of(subject), target_of(subject)
     match message:
-        case TokenFrame():
+        case frames.TokenFrame():
             return [Line(kind, target, entry.turn, _tokens(message, entry)) for entry in message.entries]
-        case EventFrame():
+        case frames.EventFrame():
             return [
                 Line(kind, target, entry.turn, _attempt(entry.attempt) + event(one))
                 for entry in message.entries
                 for one in entry.events
             ]
-        case Replay(streams=streams) if streams:
+        case control.Replay(streams=streams) if streams:
             everything = " and all others from 0" if message.all else ""
             return [Line(kind, target, s.turn, f"{message.receiver} is at {_position(s)}{everything}") for s in streams]
     return [Line(kind, target, getattr(message, "turn", ""), _one(message))]
@@ -107,66 +81,68 @@ def lines(subject: str, message: Any) -> list[Line]:
 
 def _one(message: Any) -> str:
     match message:
-        case TurnRequest(conversation=conversation):
+        case frames.TurnRequest(conversation=conversation):
             tools = f", {len(conversation.tools)} tools" if conversation.tools else ""
             resume = f", resumes after {len(message.resume) // 4} tokens" if message.resume else ""
             return (
                 _attempt(message.attempt)
                 + f"{len(conversation.turns)} messages{tools}{resume}, from {message.frontend}"
             )
-        case GenerateRequest():
+        case frames.GenerateRequest():
             limit = message.sampling.max_tokens
             return (
                 _attempt(message.attempt)
-                + f"prompt {ids(unpack_ids(message.prompt))}, max_tokens {limit}, tokens to {message.parser}"
+                + f"prompt {ids(frames.unpack_ids(message.prompt))}, max_tokens {limit}, tokens to {message.parser}"
             )
-        case CountRequest(conversation=conversation):
+        case frames.CountRequest(conversation=conversation):
             return f"count {len(conversation.turns)} messages"
-        case TokenizeRequest():
+        case frames.TokenizeRequest():
             return "tokenize " + ("a conversation" if message.text is None else f"{len(message.text)} characters")
-        case DetokenizeRequest():
-            return f"detokenize {ids(unpack_ids(message.token_ids))}"
-        case Cancel():
+        case frames.DetokenizeRequest():
+            return f"detokenize {ids(frames.unpack_ids(message.token_ids))}"
+        case control.Cancel():
             return f"cancel up to attempt {message.attempt}: {message.reason}"
-        case Credit():
+        case control.Credit():
             return f"{message.receiver} has handled {frame_number(message.seq)}, window {message.window}"
-        case Replay():
+        case control.Replay():
             return f"{message.receiver} requests everything from 0"
-        case Heartbeat():
+        case control.Heartbeat():
             return _heartbeat(message)
-        case KvUpdate():
+        case kv.KvUpdate():
             stored, removed = len(message.stored), len(message.removed)
             return f"#{message.seq} of {message.worker}: {stored} bytes of keys stored, {removed} removed"
-        case LedgerEntry():
+        case ledger.LedgerEntry():
             end = "" if message.closed else ", cut off"
-            return f"a turn of {len(unpack_ids(message.ids))} tokens{end}"
+            return f"a turn of {len(frames.unpack_ids(message.ids))} tokens{end}"
     return msgspec.json.encode(message).decode()
 
 
-def event(one: TurnEvent) -> str:
+def event(one: events.TurnEvent) -> str:
     """Describes one event."""
     match one:
-        case Prepared():
+        case events.Prepared():
             return (
                 f"prepared: {one.prompt_tokens} prompt tokens, {one.max_tokens} may follow, {one.worker} → {one.parser}"
             )
-        case BlockStart():
+        case events.BlockStart():
             return " ".join(filter(None, (f"[{one.block}]", one.kind, one.name, one.call_id)))
-        case Delta():
+        case events.Delta():
             return f"[{one.block}] {one.offset:>5} {msgspec.json.encode(one.text).decode()}"
-        case OutputTokens():
+        case events.OutputTokens():
             return f"tokens from {one.at} on: {ids(one.ids)}"
-        case Dispatch():
+        case events.Dispatch():
             call = " ".join(filter(None, (one.name, one.call_id)))
             return f"[{one.block}] dispatch {call} {' '.join(one.arguments.splitlines())}"
-        case BlockStop():
+        case events.BlockStop():
             return f"[{one.block}] end after {one.length} characters{'' if one.complete else ', incomplete'}"
-        case Finish(usage=usage):
+        case events.HostedResults():
+            return f"results of {len(one.results)} hosted calls"
+        case events.Finish(usage=usage):
             tokens = f"{usage.prompt} prompt ({usage.cached} cached), {usage.output} output tokens"
             return f"finish: {one.reason}, {one.blocks} blocks, {tokens}"
-        case Failed():
+        case events.Failed():
             return f"failed: {one.error.kind}: {one.error.message}"
-        case Interrupted():
+        case events.Interrupted():
             return f"interrupted after {len(one.token_ids) // 4} tokens on {one.worker}: {one.error.message}"
 
 
@@ -185,7 +161,7 @@ def frame_number(seq: int) -> str:
     return f"#{number}" + (f" of generation {generation}" if generation else "")
 
 
-def _tokens(frame: TokenFrame, entry: TokenEntry) -> str:
+def _tokens(frame: frames.TokenFrame, entry: frames.TokenEntry) -> str:
     text = _attempt(entry.attempt) + f"{frame_number(frame.seq)} at {entry.at} {ids(entry.ids)}"
     if entry.cached is not None:
         text += f", {entry.cached} cached"
@@ -196,14 +172,14 @@ def _tokens(frame: TokenFrame, entry: TokenEntry) -> str:
     return text
 
 
-def _heartbeat(beat: Heartbeat) -> str:
+def _heartbeat(beat: control.Heartbeat) -> str:
     load = f"{beat.load.running} running, {beat.load.waiting} waiting"
     slots = f", {beat.load.slots} slots" if beat.load.slots else ""
     state = " leaving" if beat.leaving else " draining" if beat.draining else ""
     return f"{' '.join(card.name for card in beat.models) or '-'}: {load}{slots}{state}"
 
 
-def _position(position: StreamPosition) -> str:
+def _position(position: control.StreamPosition) -> str:
     return f"attempt {position.attempt}, block {position.block}, offset {position.offset}"
 
 

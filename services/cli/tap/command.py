@@ -3,9 +3,8 @@
 import asyncio
 import base64
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,8 +18,9 @@ from rich.text import Text
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
-from services.cli.observer import observing
+from services.cli.observer import follow
 from services.cli.replay.recorder import Recorder
+from services.cli.running import bus_defaults
 from services.cli.tap import bus_view
 from services.cli.tap.bus_view import Line
 from services.runtime.bus import Message
@@ -62,17 +62,21 @@ def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(na
     Args:
         subject: Subjects to show, with wildcards; default: all of Turnwire's.
     """
-    config = sources.load(BusConfig).config
+    config = sources.load(BusConfig, bus_defaults(sources.env)).config
     try:
-        with open_record(flags.record) as record:
-            return asyncio.run(watch(config, subject, flags, record))
+        with _open_record(flags.record) as record:
+            viewer = Tap(flags, flags.all or bool(subject), record)
+            status = asyncio.run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
     except (TurnwireError, OSError) as error:
         print(f"turnwire tap: {mask_passwords(error)}", file=sys.stderr)
         return 1
+    if record is not None and viewer.recorder.unfinished:
+        print(f"{viewer.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+    return status
 
 
 @contextmanager
-def open_record(path: str | None) -> Iterator[IO[bytes] | None]:
+def _open_record(path: str | None) -> Iterator[IO[bytes] | None]:
     """Opens the file to record into. Only its owner can read it, since it contains users' texts. Raises OSError."""
     if path is None:
         yield None
@@ -83,43 +87,16 @@ def open_record(path: str | None) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-async def watch(config: BusConfig, patterns: Sequence[str], flags: Flags, record: IO[bytes] | None) -> int:
-    """Shows messages until a signal (status 0) or the loss of the bus (1)."""
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def end(status: int) -> None:
-        if not ended.done():
-            ended.set_result(status)
-
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signum, end, 0)
-    wanted = patterns or [subjects.ALL]
-    console = Console(highlight=False, soft_wrap=True)
-    tap = Tap(console, flags, flags.all or bool(patterns), record, lambda: end(0))
-    async with observing(config, "tap", on_fatal=lambda _reason: end(1)) as bus:
-        for subject in wanted:
-            await bus.subscribe(subject, tap.take)
-        await bus.flush()  # from now on every message arrives
-        print(f"listening on {', '.join(wanted)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
-        status = await ended
-    if record is not None and tap.recorder.unfinished:
-        print(f"{tap.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
-    return status
-
-
-@dataclass
 class Tap:
     """Shows and records the messages that the flags choose."""
 
-    console: Console
-    flags: Flags
-    upkeep: bool
-    record: IO[bytes] | None
-    on_broken_pipe: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        """Follows the turns, for the record."""
-        self.recorder = Recorder(redact=self.flags.redact)
+    def __init__(self, flags: Flags, upkeep: bool, record: IO[bytes] | None) -> None:
+        """`upkeep`: show messages that belong to no turn."""
+        self._flags = flags
+        self._upkeep = upkeep
+        self._record = record
+        self._console = Console(highlight=False, soft_wrap=True)
+        self.recorder = Recorder(redact=flags.redact)
 
     def take(self, message: Message) -> None:
         """One message of the bus."""
@@ -131,35 +108,31 @@ class Tap:
             self._record_turns(decoded, now)
         except (msgspec.MsgspecError, ValueError) as error:
             lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
-        if self.flags.request is not None:
-            lines = [line for line in lines if concerns(line.turn, self.flags.request)]
-        elif kind in bus_view.UPKEEP and not self.upkeep:
+        if self._flags.request is not None:
+            lines = [line for line in lines if concerns(line.turn, self._flags.request)]
+        elif kind in bus_view.UPKEEP and not self._upkeep:
             return
-        if not lines:
-            return
-        try:
+        if lines:
             self._show(now, message, lines)
-        except (BrokenPipeError, SystemExit):  # rich turns the first into the second
-            self.on_broken_pipe()
 
     def _record_turns(self, decoded: Any, now: datetime) -> None:
-        if self.record is None:
+        if self._record is None:
             return
-        wanted = self.flags.request
+        wanted = self._flags.request
         if isinstance(decoded, TurnRequest) and wanted is not None and not concerns(decoded.turn, wanted):
             return
         for text in self.recorder.take(decoded, now.timestamp()):
-            self.record.write(text)
-            self.record.flush()
+            self._record.write(text)
+            self._record.flush()
 
     def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
-        if self.flags.json:
+        if self._flags.json:
             encoded = msgspec.json.encode(recorded(now.timestamp(), message.subject, message.data))
-            self.console.file.write(encoded.decode() + "\n")
-            self.console.file.flush()
+            self._console.file.write(encoded.decode() + "\n")
+            self._console.file.flush()
             return
         for line in lines:
-            self.console.print(rendered(now.astimezone(), line))
+            self._console.print(rendered(now.astimezone(), line))
 
 
 def concerns(turn: str, wanted: str) -> bool:

@@ -1,7 +1,6 @@
 """`turnwire trajectories`: turns recorded or live messages of the bus into one training sample a session, as JSONL."""
 
 import asyncio
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.errors import TurnwireError
-from services.cli.observer import observing
+from services.cli.observer import follow
+from services.cli.running import bus_defaults
 from services.cli.tap import bus_view
 from services.cli.tap.command import Recorded
 from services.cli.trajectories.blocks import blocks_of
@@ -53,7 +53,7 @@ def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Param
         vocabulary = None if flags.model is None else Vocabulary(load_backend(flags.model, trust_remote_code=False))
         writer = Writer(vocabulary, flags.idle_s)
         if not file:
-            return asyncio.run(_follow(sources.load(BusConfig).config, writer))
+            return asyncio.run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
         for path in file:
             _read(path, writer)
         writer.end()
@@ -116,30 +116,14 @@ def _read(path: Path, writer: Writer) -> None:
 
 
 async def _follow(config: BusConfig, writer: Writer) -> int:
-    """Follows the bus until a signal (status 0) or its loss (1)."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[int] = loop.create_future()
-
-    def end(status: int) -> None:
-        if not ended.done():
-            ended.set_result(status)
-
     def take(message: Message) -> None:
         try:
             writer.take(message.subject, message.data, time.time())
         except (msgspec.MsgspecError, ValueError) as error:
             print(f"turnwire trajectories: {message.subject} cannot be read: {error}", file=sys.stderr)
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, end, 0)
     try:
-        async with observing(config, "trajectories", on_fatal=lambda _reason: end(1)) as bus:
-            await bus.subscribe(subjects.ALL, take)  # one subscription, which keeps the order of all messages
-            await bus.flush()  # from now on every message arrives
-            print(f"listening at {mask_passwords(config.nats_url)}", file=sys.stderr)
-            while not ended.done():
-                await asyncio.wait([ended], timeout=FLUSH_S)
-                writer.flush(time.time())
-            return await ended
+        # One subscription, which keeps the order of all messages.
+        return await follow(config, "trajectories", [subjects.ALL], take, lambda: writer.flush(time.time()))
     finally:
         writer.end()

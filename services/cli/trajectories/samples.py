@@ -17,7 +17,7 @@ from schemas.conversation import Call, Conversation, Part, Text
 from services.cli.trajectories.blocks import Block
 from services.cli.trajectories.turns import DecodedTurn
 from services.ledger.keys import key_arguments, squeeze
-from services.preprocessor.prompt.next_prefix import common_prefix
+from services.tokenization.segments import common_prefix
 
 _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
 

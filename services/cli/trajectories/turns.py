@@ -12,25 +12,16 @@ import msgspec
 from cachetools import LRUCache
 from msgspec import Struct, field
 
+from schemas import frames
 from schemas.control import Cancel
 from schemas.conversation import Call, Conversation, Text
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TurnEvent
-from schemas.frames import (
-    EventEntry,
-    EventFrame,
-    GenerateRequest,
-    ParseContext,
-    TokenEntry,
-    TokenFrame,
-    TurnRequest,
-    unpack_array,
-)
 from services.runtime.streams.turn_log import Cursor, TurnLog
 
 MAX_OPEN = 16_384
 """Turns that are followed at once."""
 
-_decode_context = msgspec.json.Decoder(ParseContext).decode
+_decode_context = msgspec.json.Decoder(frames.ParseContext).decode
 
 
 class DecodedTurn(Struct):
@@ -41,7 +32,7 @@ class DecodedTurn(Struct):
     """Unix time of the request."""
     conversation: Conversation
     prompt: "array[int]" = field(default_factory=lambda: array("I"))
-    context: ParseContext | None = None
+    context: frames.ParseContext | None = None
     output: "array[int]" = field(default_factory=lambda: array("I"))
     """What `Usage.output` counts: with the end token, if the engine reported one, and without tokens behind a cut."""
     logprobs: list[float | None] = []
@@ -91,25 +82,25 @@ class TurnFollower:
     def take(self, message: Any, now: float) -> list[DecodedTurn]:
         """Takes a decoded message (`bus_view.decode`) that came at this Unix time; returns the turns that it ends."""
         match message:
-            case TurnRequest():
+            case frames.TurnRequest():
                 self._begin(message, now)
-            case GenerateRequest(turn=turn) if turn in self._open:
+            case frames.GenerateRequest(turn=turn) if turn in self._open:
                 self._generate(self._open[turn], message)
-            case TokenFrame():
+            case frames.TokenFrame():
                 return self._ended([entry.turn for entry in message.entries if self._tokens(entry)])
-            case EventFrame():
+            case frames.EventFrame():
                 events = ((entry, event) for entry in message.entries for event in entry.events)
                 return self._ended([entry.turn for entry, event in events if self._event(entry, event)])
             case Cancel(turn=turn, reason=reason) if reason not in ("superseded", "stop_string", "calls"):
                 self.dropped += self._open.pop(turn, None) is not None
         return []
 
-    def _begin(self, request: TurnRequest, now: float) -> None:
+    def _begin(self, request: frames.TurnRequest, now: float) -> None:
         turn = self._open.get(request.turn)
         if turn is None and request.attempt == 1:  # the beginning of any other is missing
             self._open[request.turn] = _OpenTurn(DecodedTurn(request.turn, now, request.conversation))
 
-    def _generate(self, turn: _OpenTurn, request: GenerateRequest) -> None:
+    def _generate(self, turn: _OpenTurn, request: frames.GenerateRequest) -> None:
         if request.attempt < turn.attempt or not request.parser:
             return
         if request.resume and turn.packed not in (b"", request.prompt):
@@ -120,10 +111,10 @@ class TurnFollower:
         if request.attempt > turn.attempt and not request.resume:
             turn.decoded.output, turn.logprobs = array("I"), {}
         turn.attempt, turn.packed = request.attempt, request.prompt
-        turn.decoded.prompt = unpack_array(request.prompt)
+        turn.decoded.prompt = frames.unpack_array(request.prompt)
         turn.decoded.context = _decode_context(request.context)
 
-    def _tokens(self, entry: TokenEntry) -> bool:
+    def _tokens(self, entry: frames.TokenEntry) -> bool:
         """Adds the tokens that are new. Returns whether there may be enough now."""
         turn = self._open.get(entry.turn)
         if turn is None or entry.attempt != turn.attempt:
@@ -139,7 +130,7 @@ class TurnFollower:
             turn.stop = entry.finish.stop_id, stop[0][1] if stop else None
         return turn.finish is not None
 
-    def _event(self, entry: EventEntry, event: TurnEvent) -> bool:
+    def _event(self, entry: frames.EventEntry, event: TurnEvent) -> bool:
         """Takes an event. Returns whether the turn may be whole now."""
         turn = self._open.get(entry.turn)
         if turn is None or entry.attempt != turn.attempt:

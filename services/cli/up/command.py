@@ -1,6 +1,7 @@
 """`turnwire up`: runs the whole pipeline on one machine until Ctrl-C."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
@@ -13,7 +14,11 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from schemas.errors import TurnwireError
 from services.cli.files import replace_file
+from services.cli.make_buckets import make_buckets
+from services.cli.observer import observing
+from services.cli.running import CONNECT_S, Instance, announced, program
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
 from services.cli.up.plan import (
@@ -26,7 +31,7 @@ from services.cli.up.plan import (
 )
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
-from services.runtime.config.loader import Sources
+from services.runtime.config.loader import Sources, mask_passwords
 
 POLL_S = 0.1
 NATS_START_S = 15.0
@@ -55,7 +60,7 @@ class _Up:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._screen = screen = Screen(plan.frontend.log_level)
-        self._supervisor = Supervisor(screen.child, screen.say)
+        self._supervisor = Supervisor(screen.child, screen.report)
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
@@ -73,7 +78,7 @@ class _Up:
             except* Interrupted:
                 pass
             except* (ChildFailed, OSError) as errors:
-                self._screen.say(str(errors.exceptions[0]))
+                self._screen.report(str(errors.exceptions[0]))
                 status = 1
             finally:
                 await self._end(drain=status == 0)
@@ -94,20 +99,25 @@ class _Up:
         if not plan.demo:
             with self._screen.progress("looking for the model"):
                 await asyncio.to_thread(require_hub_model, plan.worker.model)
-        nats_url = await self._start_nats(directory) if plan.embedded_nats else None
+        nats_url = None
+        if plan.embedded_nats:
+            nats_url = await self._start_nats(directory)
+        else:
+            await self._require_bus()
         for spec in specs(plan, nats_url, ports, os.environ):
             await self._supervisor.start(spec)
         urls = [plan.url(port) for port in ports]
         bus_url = nats_url or plan.frontend.bus.nats_url
         window = await self._wait_until_ready(urls)
         self._supervisor.ready = True
+        instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url)
         if plan.up.ready_file:
-            ready = {"url": urls[0], "urls": urls, "model": plan.model, "pid": os.getpid(), "nats_url": bus_url}
             path = Path(plan.up.ready_file)
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, msgspec.json.encode(ready) + b"\n", mode=0o666)
-        print(instructions(plan, urls, bus_url, window, time.monotonic() - started), flush=True)
-        await asyncio.Event().wait()
+            replace_file(path, msgspec.json.encode(instance) + b"\n", mode=0o666)
+        with announced(instance, os.environ):
+            print(instructions(plan, urls, window, time.monotonic() - started, program()), flush=True)
+            await asyncio.Event().wait()
 
     async def _start_nats(self, directory: Path) -> str:
         server = self._nats = EmbeddedNats(directory, self._plan.state_dir)
@@ -115,9 +125,25 @@ class _Up:
         pid = self._supervisor.pid(server.spec.name)
         try:
             async with asyncio.timeout(NATS_START_S):
-                return await server.url(pid or 0)
+                url = await server.url(pid or 0)
         except TimeoutError:
             raise ChildFailed(f"nats-server has not started within {NATS_START_S:g} s") from None
+        buckets = self._plan.buckets
+        bus = dataclasses.replace(buckets.bus, nats_url=url, connect_timeout_s=NATS_START_S)
+        try:
+            await make_buckets(dataclasses.replace(buckets, bus=bus))
+        except TurnwireError as error:
+            self._screen.report(f"turns are kept in memory only: {error.info.message}")
+        return url
+
+    async def _require_bus(self) -> None:
+        """Raises ChildFailed if no process could connect: one error instead of one from each."""
+        bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
+        try:
+            async with observing(bus, "up", on_fatal=lambda _reason: None, user="frontend"):
+                pass
+        except (TurnwireError, ValueError) as error:
+            raise ChildFailed(mask_passwords(error)) from error
 
     async def _wait_until_ready(self, urls: Sequence[str]) -> int:
         """Waits until every frontend is ready; returns the model's context window."""
@@ -134,7 +160,7 @@ class _Up:
 
     async def _end(self, drain: bool) -> None:
         if drain:
-            self._screen.say("ending when the turns in progress have finished; a second Ctrl-C ends at once")
+            self._screen.report("ending when the turns in progress have finished; a second Ctrl-C ends at once")
             draining = asyncio.ensure_future(self._drain())
             killed = asyncio.ensure_future(self._kill.wait())
             await asyncio.wait({draining, killed}, return_when=asyncio.FIRST_COMPLETED)

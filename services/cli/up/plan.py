@@ -6,27 +6,29 @@ of `up` (demo model, sealing key, names and ports) become flags of the child, un
 
 import errno
 import importlib.util
-import os
 import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from services.cli.demo.model import is_built
+from services.cli.files import create_file
 from services.cli.health import reachable
+from services.cli.running import default_state_dir
 from services.cli.up.supervisor import Spec, quiet
-from services.runtime.config import STAGES, Config, FrontendConfig, UpConfig, WorkerConfig
+from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.tokenization.model_files import find_file
 
 DEMO_MODEL = "turnwire-demo"
-_NEEDS = {"transformers": ("torch", "torch"), "trtllm": ("tensorrt_llm", "trtllm")}
+_NEEDS = {"transformers": ("torch", "torch"), "trtllm": ("tensorrt_llm", "trtllm"), "vllm": ("vllm", "vllm")}
 """By engine: the package that it requires, and the extra that installs it."""
 START_ORDER = ("worker", "parser", "preprocessor", "frontend")
 """The slowest first."""
@@ -36,6 +38,7 @@ class Plan(Struct, frozen=True):
     """Everything that is decided before the first process starts."""
 
     up: UpConfig
+    buckets: BucketsConfig
     frontend: FrontendConfig
     worker: WorkerConfig
     model: str
@@ -56,7 +59,7 @@ class Plan(Struct, frozen=True):
 
 def make_plan(sources: Sources) -> Plan:
     """Checks every stage's configuration and decides what to start. Raises ConfigError with all problems."""
-    tables: dict[str, type[Config]] = {**STAGES, "up": UpConfig}
+    tables: dict[str, type[Config]] = {**STAGES, "buckets": BucketsConfig, "up": UpConfig}
     given = sources.load_all(tables, {"model": None})
     up: UpConfig = given["up"].config
     demo = given["worker"].origins["model"] == "default"
@@ -76,6 +79,7 @@ def make_plan(sources: Sources) -> Plan:
         raise ConfigError([f"engine: {problem}"])
     return Plan(
         up=up,
+        buckets=given["buckets"].config,
         frontend=stages["frontend"].config,
         worker=worker,
         model=worker.model_name,
@@ -129,12 +133,8 @@ def prepare_state(plan: Plan) -> None:
     Raises OSError where the state directory cannot be written.
     """
     plan.state_dir.mkdir(parents=True, exist_ok=True)
-    key = plan.state_dir / "seal.key"
-    try:
-        with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-    except FileExistsError:
-        pass
+    with suppress(FileExistsError):
+        create_file(plan.state_dir / "seal.key", secrets.token_hex(32).encode() + b"\n")
     if plan.demo:
         _make_demo_model(plan.state_dir / "demo-model")
 
@@ -152,7 +152,7 @@ def _make_demo_model(path: Path) -> None:
 def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
     """All service processes, in the order of their start."""
     bus = [f"--nats-url={nats_url}"] if nats_url else []
-    calm = {} if plan.worker.engine == "trtllm" else quiet(env)
+    calm = {} if plan.worker.engine in ("trtllm", "vllm") else quiet(env)
     found = []
     for stage in START_ORDER:
         for number in range(getattr(plan.up, stage + "s")):
@@ -181,9 +181,3 @@ def reserve_ports(host: str, port: int, count: int) -> list[int]:
                 raise OSError(f"port {wanted} on {host} {reason}{hint if wanted else ''}") from error
             found.append(int(listener.getsockname()[1]))
     return found
-
-
-def default_state_dir(env: Mapping[str, str]) -> Path:
-    """`turnwire` in the user's state directory (XDG Base Directory Specification)."""
-    base = env.get("XDG_STATE_HOME") or ""
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "turnwire"

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from services.cli.connect.client import client_names
 from services.cli.connect.clients import claude
-from services.cli.connect.served import DEFAULT_URL
 from services.cli.up.plan import Plan
+from services.runtime.log_lines import printable
 
 REMIND_S = 10.0
 """Without a terminal, the reason of a wait is repeated after this time."""
@@ -49,7 +49,7 @@ class Screen:
         else:
             print(log_line(name, line), file=sys.stderr, flush=True)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Shows a line of `up` itself."""
         if self._console.is_terminal:
             self._console.print(Text("turnwire up    ", style="bold").append(text, style="not bold"))
@@ -73,7 +73,7 @@ class Screen:
                 status.update(text())
             elif changed or time.monotonic() > next_reminder:
                 next_reminder = time.monotonic() + REMIND_S
-                self.say(text())
+                self.report(text())
 
         if status is None:
             yield update
@@ -82,19 +82,21 @@ class Screen:
                 yield update
 
 
-def instructions(plan: Plan, urls: Sequence[str], nats_url: str, window: int, seconds: float) -> str:
-    """How to use what was started, as text to copy from."""
-    keys = plan.frontend.api_keys_file
+def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str) -> str:
+    """How to use what was started, as lines for a shell. `program`: how `turnwire` is called there."""
+    keys, certificate = plan.frontend.api_keys_file, plan.frontend.tls_cert_file
     exports = {
         "ANTHROPIC_BASE_URL": urls[0],
-        "ANTHROPIC_AUTH_TOKEN": f"<the key to a hash in {keys}>" if keys else "any",
+        "ANTHROPIC_AUTH_TOKEN": "any",
         "ANTHROPIC_MODEL": plan.model,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": plan.model,
-        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "<max_model_len of GET /v1/models>",
         **claude.limits(window, window),
     }
-    if plan.frontend.tls_cert_file:
-        exports["NODE_EXTRA_CA_CERTS"] = f"<the authority that signed {plan.frontend.tls_cert_file}, if it is your own>"
+    settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
+    if keys:
+        settings[1] = f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
+    if certificate:
+        settings.append(f"  # If your own authority signed {certificate}:  export NODE_EXTRA_CA_CERTS=FILE")
     lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)", ""]
     if plan.demo:
         lines += [
@@ -102,10 +104,9 @@ def instructions(plan: Plan, urls: Sequence[str], nats_url: str, window: int, se
             "",
         ]
     lines += ["Point Claude Code at it:", ""]
-    lines += [f"  export {name}={value if value[:1] == '<' else shlex.quote(value)}" for name, value in exports.items()]
-    lines += ["  claude", "", f"Other clients, or settings to keep:  turnwire connect {'|'.join(client_names())}"]
-    lines[-1] += "" if urls[0] == DEFAULT_URL else f" --url {urls[0]}"
-    lines += ["", f"Watch the turns:  turnwire tap --nats-url {nats_url}", "Ctrl-C ends it.", ""]
+    lines += [*settings, "  claude", ""]
+    lines += [f"Other clients, or settings to keep:  {program} connect {'|'.join(client_names())}"]
+    lines += ["", f"Watch the turns:  {program} tap", "Ctrl-C ends it.", ""]
     return "\n".join(lines)
 
 
@@ -133,7 +134,7 @@ def log_line(name: str, line: str) -> str:
 def shortened(value: object, limit: int = 120) -> str:
     """A value on one line, without its middle if it is long."""
     text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-    text = text.replace("\n", "\\n")
+    text = printable(text)
     half = limit // 2 - 1
     return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
 

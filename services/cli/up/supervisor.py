@@ -14,8 +14,8 @@ from msgspec import Struct
 
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
-STEADY_S = 60.0
-"""After running for this time, a child is restarted with the first back-off again."""
+STEADY_S = 10.0
+"""After running for this time, a child is restarted with the first back-off again: it did not fail at its start."""
 LINE_BYTES = 1024 * 1024
 USAGE = 2
 
@@ -34,16 +34,19 @@ class ChildFailed(Exception):
 
 
 class Supervisor:
-    """The children of one `turnwire up`. `relay(name, line)` gets their output, `say(text)` reports restarts."""
+    """The children of one `turnwire up`. `relay(name, line)` gets their output, `report(text)` gets restarts."""
 
-    def __init__(self, relay: Callable[[str, str], None], say: Callable[[str], None], start_attempts: int = 3) -> None:
+    def __init__(
+        self, relay: Callable[[str, str], None], report: Callable[[str], None], start_attempts: int = 3
+    ) -> None:
         self._relay = relay
-        self._say = say
+        self._report = report
         self._start_attempts = start_attempts
         self._leader: asyncio.subprocess.Process | None = None
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._ending: set[str] = set()
+        self._last: dict[str, str] = {}
         self._failed = asyncio.Event()
         self._failure = ""
         self.ready = False
@@ -121,12 +124,14 @@ class Supervisor:
             self._running.pop(spec.name, None)
             if spec.name in self._ending:
                 return
-            failures = 1 if loop.time() - started > STEADY_S else failures + 1
+            steady = self.ready and loop.time() - started > STEADY_S
+            failures = 1 if steady else failures + 1
             if status == USAGE or (not self.ready and failures >= self._start_attempts):
-                self._fail(f"{spec.name} does not run: {described(status)}")
+                reason = self._last.get(spec.name)
+                self._fail(f"{spec.name} does not run: {described(status)}" + (f": {reason}" if reason else ""))
                 return
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
-            self._say(f"{spec.name} ended ({described(status)}); starting it again in {delay:g} s")
+            self._report(f"{spec.name} ended ({described(status)}); starting it again in {delay:g} s")
             await asyncio.sleep(delay)
             try:
                 child = await self._spawn(spec)
@@ -141,11 +146,16 @@ class Supervisor:
                 line = await child.stdout.readuntil(b"\n")
             except asyncio.IncompleteReadError as end:
                 if end.partial:
-                    self._relay(name, end.partial.decode(errors="replace"))
+                    self._take(name, end.partial)
                 return
             except asyncio.LimitOverrunError as over:
                 line = await child.stdout.readexactly(over.consumed)
-            self._relay(name, line.decode(errors="replace").rstrip("\r\n"))
+            self._take(name, line)
+
+    def _take(self, name: str, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip("\r\n")
+        self._last[name] = text
+        self._relay(name, text)
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason

@@ -17,7 +17,6 @@ FAMILY = Family(
     grammar=tagged_json("<|tools_prefix|>", closer="<|tools_suffix|>", think=(THINK,), stops=STOPS, form=Form.KEYED),
     style=Style(
         call='<|tools_prefix|>[{"{name}": {arguments}}]<|tools_suffix|>',
-        reasoning="<|inner_prefix|>{text}<|inner_suffix|>",
     ),
     markers=("<|tools_prefix|>", "<|tools_suffix|>", *THINK),
     evidence=("<|tools_prefix|>", "<|tools_suffix|>"),

@@ -10,7 +10,6 @@ from services.families.authoring import Call, Family, Form, JsonCalls, Markup, S
 
 THINK = ("<|START_THINKING|>", "<|END_THINKING|>")
 FRAMES = (("<|START_RESPONSE|>", "<|END_RESPONSE|>"), ("<|START_TEXT|>", "<|END_TEXT|>"))
-STOPS = ("<|END_OF_TURN_TOKEN|>",)
 
 FAMILY = Family(
     name="cohere_command",
@@ -27,12 +26,11 @@ FAMILY = Family(
         tails=("<|END_ACTION|>",),
         frames=FRAMES,
         framed=True,
-        stops=STOPS,
+        stops=("<|END_OF_TURN_TOKEN|>",),
     ),
     style=Style(
         call='<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "{name}", "parameters": {arguments}}]<|END_ACTION|>',
         text="<|START_TEXT|>{text}<|END_TEXT|>",
-        reasoning="<|START_THINKING|>{text}<|END_THINKING|>",
     ),
     prompt_opens_reasoning=True,
     markers=("<|START_ACTION|>", "<|END_ACTION|>", *THINK, *(m for pair in FRAMES for m in pair)),

@@ -6,7 +6,7 @@ Special: V3.2's grammar with another section; its name varies (`toolcalls`, `too
 wrap all arguments in one parameter.
 """
 
-from services.families.authoring import BARE_THINK, THINK, Family, Style, Tags, attribute_tags
+from services.families.authoring import THINK, Family, Style, Tags, attribute_tags
 
 FAMILY = Family(
     name="deepseek_v4",
@@ -17,7 +17,6 @@ FAMILY = Family(
     style=Style(
         call='<｜DSML｜tool_calls>\n<｜DSML｜invoke name="{name}">\n{arguments}</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
         arguments=Tags('<｜DSML｜parameter name="{key}" string="{string}">{value}</｜DSML｜parameter>\n'),
-        reasoning=BARE_THINK,
     ),
     prompt_opens_reasoning=True,
     markers=("｜DSML｜", *THINK),

@@ -5,7 +5,7 @@ r"""DeepSeek V4.1.
 Special: V4's grammar with a blank before every tag's name.
 """
 
-from services.families.authoring import BARE_THINK, THINK, Family, Style, Tags, attribute_tags
+from services.families.authoring import THINK, Family, Style, Tags, attribute_tags
 
 FAMILY = Family(
     name="deepseek_v41",
@@ -16,7 +16,6 @@ FAMILY = Family(
     style=Style(
         call='<｜DSML｜ calls>\n<｜DSML｜ invoke name="{name}">\n{arguments}</｜DSML｜ invoke>\n</｜DSML｜ calls>',
         arguments=Tags('<｜DSML｜ parameter name="{key}" string="{string}">{value}</｜DSML｜ parameter>\n'),
-        reasoning=BARE_THINK,
     ),
     prompt_opens_reasoning=True,
     markers=("｜DSML｜", *THINK),

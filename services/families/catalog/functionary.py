@@ -6,7 +6,6 @@ r"""Functionary 3.1, and Llama 3.1 with tools of its own kind.
 from services.families.authoring import Call, Family, Form, JsonCalls, Markup, Shape, Style
 
 OPENER, CLOSER = "<function={name}>", "</function>"
-STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
 
 FAMILY = Family(
     name="functionary",
@@ -15,7 +14,7 @@ FAMILY = Family(
     grammar=Markup(
         calls=(Call(Shape(OPENER, then=("{", '"')), JsonCalls(form=Form.ARGUMENTS, closes=(CLOSER,))),),
         tails=(CLOSER,),
-        stops=STOPS,
+        stops=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
     ),
     style=Style(call=OPENER + "{arguments}" + CLOSER),
     evidence=("<function=",),

@@ -9,12 +9,11 @@ from services.families.authoring import Family, Style, gemma_style, object_calls
 
 TOKEN = "<escape>"
 END = "<end_function_call>"
-STOPS = ("<end_of_turn>", "<start_function_response>")
 
 FAMILY = Family(
     name="functiongemma",
     models="FunctionGemma",
-    grammar=object_calls("<start_function_call>", TOKEN, END, stops=STOPS),
+    grammar=object_calls("<start_function_call>", TOKEN, END, stops=("<end_of_turn>", "<start_function_response>")),
     style=Style(call="<start_function_call>call:{name}{arguments}" + END, arguments=gemma_style(TOKEN)),
     markers=("<start_function_call>", END, TOKEN),
     evidence=("<start_function_call>",),

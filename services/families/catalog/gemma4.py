@@ -11,14 +11,13 @@ from services.families.authoring import Family, Style, gemma_style, object_calls
 TOKEN = '<|"|>'
 END = "<tool_call|>"
 THINK = ("<|channel>thought", "<channel|>")
-STOPS = ("<turn|>", "<|tool_response>")
 
 FAMILY = Family(
     name="gemma4",
     models="Gemma 4",
     tool_parsers=("gemma-4",),
     reasoning_parsers=("gemma-4",),
-    grammar=object_calls("<|tool_call>", TOKEN, END, think=(THINK,), stops=STOPS),
+    grammar=object_calls("<|tool_call>", TOKEN, END, think=(THINK,), stops=("<turn|>", "<|tool_response>")),
     style=Style(
         call="<|tool_call>call:{name}{arguments}" + END,
         arguments=gemma_style(TOKEN),

@@ -6,7 +6,7 @@ Special: GLM-4.5's tags without line breaks (both are read); no arguments is `<t
 ends in `<think>` or `</think>`, and reasoning opens again after calls.
 """
 
-from services.families.authoring import BARE_THINK, Style, Tags
+from services.families.authoring import Style, Tags
 from services.families.catalog.glm45 import FAMILY as GLM45
 
 FAMILY = GLM45.variant(
@@ -15,7 +15,6 @@ FAMILY = GLM45.variant(
     style=Style(
         call="<tool_call>{name}{arguments}</tool_call>",
         arguments=Tags("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"),
-        reasoning=BARE_THINK,
     ),
     prompt_opens_reasoning=True,
     evidence=("<tool_call>", "<arg_key>", "<arg_value>"),

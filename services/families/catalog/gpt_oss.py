@@ -60,7 +60,6 @@ FAMILY = Family(
     grammar=HARMONY,
     style=Style(
         call="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>",
-        reasoning="<|channel|>analysis<|message|>{text}<|end|>",
         text="<|channel|>final<|message|>{text}<|end|>",
         joint="<|start|>assistant",
     ),

@@ -7,12 +7,10 @@ Special: Hermes, without reasoning.
 
 from services.families.authoring import Family, Style, tagged_json
 
-STOPS = ("<|end_of_text|>", "<|end_of_role|>")
-
 FAMILY = Family(
     name="granite4",
     models="Granite 4",
-    grammar=tagged_json("<tool_call>", closer="</tool_call>", think=(), stops=STOPS),
+    grammar=tagged_json("<tool_call>", closer="</tool_call>", think=(), stops=("<|end_of_text|>", "<|end_of_role|>")),
     style=Style(call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>'),
     markers=("<tool_call>", "</tool_call>"),
     evidence=("<tool_call>", '"name"', '"arguments"'),

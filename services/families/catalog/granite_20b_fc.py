@@ -7,13 +7,11 @@ Special: nothing closes a call but its brace.
 
 from services.families.authoring import Family, Style, tagged_json
 
-STOPS = ("<|endoftext|>",)
-
 FAMILY = Family(
     name="granite_20b_fc",
     models="Granite 20B function calling",
     tool_parsers=("granite-20b-fc",),
-    grammar=tagged_json("<function_call>", closer="", think=(), stops=STOPS),
+    grammar=tagged_json("<function_call>", closer="", think=(), stops=("<|endoftext|>",)),
     style=Style(call='<function_call> {"name": "{name}", "arguments": {arguments}}'),
     evidence=("<function_call>",),
 )

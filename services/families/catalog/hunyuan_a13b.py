@@ -9,13 +9,11 @@ from dataclasses import replace
 
 from services.families.authoring import Family, Form, Style, tagged_json
 
-STOPS = ("<|eos|>", "<|endoftext|>")
-
 FAMILY = Family(
     name="hunyuan_a13b",
     models="Hunyuan A13B",
     grammar=replace(
-        tagged_json("<tool_calls>", closer="</tool_calls>", stops=STOPS, form=Form.LIST),
+        tagged_json("<tool_calls>", closer="</tool_calls>", stops=("<|eos|>", "<|endoftext|>"), form=Form.LIST),
         frames=(("<answer>", "</answer>"),),
     ),
     style=Style(

@@ -25,7 +25,6 @@ FAMILY = Family(
     style=Style(
         call="<tool_calls>\n<tool_call>{name}<tool_sep>\n{arguments}</tool_call>\n</tool_calls>",
         arguments=Tags("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"),
-        reasoning="<think>{text}</think>",
     ),
     think=("<think>", "</think>"),
     prompt_opens_reasoning=True,

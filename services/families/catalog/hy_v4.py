@@ -5,7 +5,7 @@ r"""Hunyuan 4 (Hy4).
 Special: Hunyuan 3's section without `<tool_sep>` and line breaks.
 """
 
-from services.families.authoring import BARE_THINK, Style, Tags, key_value_tags
+from services.families.authoring import Style, Tags, key_value_tags
 from services.families.catalog.hy_v3 import FAMILY as HY_V3
 from services.families.catalog.hy_v3 import STOPS, SUFFIXED_THINK
 
@@ -16,7 +16,6 @@ FAMILY = HY_V3.variant(
     style=Style(
         call="<tool_calls><tool_call>{name}{arguments}</tool_call></tool_calls>",
         arguments=Tags("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"),
-        reasoning=BARE_THINK,
     ),
     think=HY_V3.think,
     markers=("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>", "<think>", "</think>"),

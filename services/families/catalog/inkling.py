@@ -39,7 +39,6 @@ FAMILY = Family(
     ),
     style=Style(
         call='{name}<|content_invoke_tool_json|>{"name": "{name}", "args": {arguments}}<|end_message|>',
-        reasoning="<|content_thinking|>{text}<|end_message|>",
         text="<|content_text|>{text}<|end_message|>",
         joint="<|message_model|>",
     ),

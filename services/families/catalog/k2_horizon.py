@@ -13,7 +13,6 @@ VALUE = "{ws}<ifm|arg_value>"
 SECTION = "<ifm|tool_calls>{ws}"
 CALL = "<ifm|tool_call>"
 TAILS = ("</ifm|tool_call>", "</ifm|tool_calls>")
-STOPS = ("<|im_end|>", "<ifm|im_end>", "<|endoftext|>")
 
 ARGUMENTS = Parameters(
     opens=(KEY + "{ws}<ifm|arg_type>{word}</ifm|arg_type>" + VALUE, KEY + VALUE, KEY),
@@ -33,12 +32,11 @@ FAMILY = Family(
             *(Call(Shape(o + "{ws}{name}", then=ARGUMENTS.follows), ARGUMENTS) for o in (SECTION + CALL, CALL)),
         ),
         tails=TAILS,
-        stops=STOPS,
+        stops=("<|im_end|>", "<ifm|im_end>", "<|endoftext|>"),
     ),
     style=Style(
         call="<ifm|tool_calls><ifm|tool_call>{name}\n{arguments}</ifm|tool_call></ifm|tool_calls>",
         arguments=Tags("<ifm|arg_key>{key}</ifm|arg_key>\n<ifm|arg_value>{value}</ifm|arg_value>\n"),
-        reasoning="<ifm|think>{text}</ifm|think>",
     ),
     think=("<ifm|think>", "</ifm|think>"),
     prompt_opens_reasoning=True,

@@ -8,18 +8,7 @@ it must survive the client. The section may be missing, or named in the singular
 
 from re import compile
 
-from services.families.authoring import (
-    BARE_THINK,
-    CHATML_STOPS,
-    THINK,
-    Call,
-    Family,
-    Form,
-    JsonCalls,
-    Markup,
-    Shape,
-    Style,
-)
+from services.families.authoring import CHATML_STOPS, THINK, Call, Family, Form, JsonCalls, Markup, Shape, Style
 
 _ID = compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?\Z")
 CALL = "<|tool_call_begin|>{id}<|tool_call_argument_begin|>"
@@ -55,7 +44,6 @@ FAMILY = Family(
     style=Style(
         call="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}"
         "<|tool_call_end|><|tool_calls_section_end|>",
-        reasoning=BARE_THINK,
     ),
     prompt_opens_reasoning=True,
     markers=(

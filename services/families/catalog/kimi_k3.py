@@ -34,7 +34,6 @@ ARGUMENTS = Parameters(
 )
 CALL = ("call tool={q}{name}{q} index={q}{suffix}{q}", "call tool={q}{name}{q}")
 TOOLS = opening("tools")
-STOPS = (closing("message"), "<|end_of_msg|>")
 
 FAMILY = Family(
     name="kimi_k3",
@@ -57,14 +56,13 @@ FAMILY = Family(
         framed=True,
         tails=(closing("tools"), closing("call")),
         joints=(TOOLS,),
-        stops=STOPS,
+        stops=(closing("message"), "<|end_of_msg|>"),
     ),
     style=Style(
         call='<|open|>tools<|sep|><|open|>call tool="{name}" index="1"<|sep|>{arguments}<|close|>call<|sep|>'
         "<|close|>tools<|sep|>",
         arguments=Tags('<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>'),
         text="<|open|>response<|sep|>{text}<|close|>response<|sep|>",
-        reasoning="<|open|>think<|sep|>{text}<|close|>think<|sep|>",
     ),
     think=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     prompt_opens_reasoning=True,

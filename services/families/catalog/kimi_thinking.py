@@ -12,7 +12,7 @@ FAMILY = Family(
     models="Kimi-VL Thinking",
     reasoning_parsers=("kimi",),
     grammar=Markup(think=(THINK,), stops=CHATML_STOPS),
-    style=Style(reasoning="◁think▷{text}◁/think▷"),
+    style=Style(),
     markers=THINK,
     evidence=THINK,
 )

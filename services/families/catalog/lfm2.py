@@ -6,7 +6,6 @@ Special: the template prints strings with quotes inside unescaped; a list of JSO
 """
 
 from services.families.authoring import (
-    BARE_THINK,
     CHATML_STOPS,
     THINK,
     Call,
@@ -34,7 +33,7 @@ FAMILY = Family(
         tails=(END,),
         stops=CHATML_STOPS,
     ),
-    style=Style(call=START + STYLE.call + END, arguments=STYLE.arguments, reasoning=BARE_THINK),
+    style=Style(call=START + STYLE.call + END, arguments=STYLE.arguments),
     markers=(START, END, *THINK),
     evidence=(START, END),
     model_types=("lfm2", "lfm2_moe", "lfm2_vl"),

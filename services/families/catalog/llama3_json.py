@@ -8,7 +8,6 @@ name of a tool of the request. JSON that is no call is text.
 
 from services.families.authoring import Call, Family, JsonCalls, Markup, Shape, Style
 
-STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>")
 PYTHON = "<|python_tag|>"
 
 FAMILY = Family(
@@ -24,7 +23,7 @@ FAMILY = Family(
             ),
         ),
         joints=(";", PYTHON),
-        stops=STOPS,
+        stops=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>"),
     ),
     style=Style(call='{"name": "{name}", "parameters": {arguments}}'),
     markers=(PYTHON,),

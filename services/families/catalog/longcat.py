@@ -8,12 +8,11 @@ Special: Hermes in a wrapper of its own; reasoning is `<longcat_think>`.
 from services.families.authoring import Family, Style, tagged_json
 
 THINK = ("<longcat_think>", "</longcat_think>")
-STOPS = ("</longcat_s>",)
 
 FAMILY = Family(
     name="longcat",
     models="LongCat Flash",
-    grammar=tagged_json("<longcat_tool_call>", closer="</longcat_tool_call>", think=(THINK,), stops=STOPS),
+    grammar=tagged_json("<longcat_tool_call>", closer="</longcat_tool_call>", think=(THINK,), stops=("</longcat_s>",)),
     style=Style(
         call='<longcat_tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</longcat_tool_call>',
         reasoning="<longcat_think>\n{text}\n</longcat_think>\n",

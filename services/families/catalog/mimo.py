@@ -5,7 +5,7 @@ r"""MiMo.
 Special: Qwen3-Coder's tags, but values stand inline and are exact to the last blank.
 """
 
-from services.families.authoring import BARE_THINK, Style, Tags, function_tags
+from services.families.authoring import Style, Tags, function_tags
 from services.families.catalog.qwen3_coder import FAMILY as QWEN3_CODER
 
 FAMILY = QWEN3_CODER.variant(
@@ -15,7 +15,6 @@ FAMILY = QWEN3_CODER.variant(
     style=Style(
         call="<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>",
         arguments=Tags("<parameter={key}>{value}</parameter>\n"),
-        reasoning=BARE_THINK,
     ),
     prompt_opens_reasoning=False,
     model_types=("mimo", "mimo_v2", "mimo_v2_flash"),

@@ -5,18 +5,7 @@ r"""MiniCPM 5.
 Special: no wrapper; a value may stand in `<![CDATA[…]]>`.
 """
 
-from services.families.authoring import (
-    BARE_THINK,
-    CHATML_STOPS,
-    THINK,
-    Call,
-    Family,
-    Markup,
-    Parameters,
-    Shape,
-    Style,
-    Tags,
-)
+from services.families.authoring import CHATML_STOPS, THINK, Call, Family, Markup, Parameters, Shape, Style, Tags
 
 PARAMETER = "<param name={q}{key}{q}>"
 ARGUMENTS = Parameters(
@@ -38,7 +27,6 @@ FAMILY = Family(
     style=Style(
         call='<function name="{name}">{arguments}</function>',
         arguments=Tags('<param name="{key}">{value}</param>'),
-        reasoning=BARE_THINK,
     ),
     markers=THINK,
     evidence=("<param name=",),

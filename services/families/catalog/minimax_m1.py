@@ -7,13 +7,11 @@ Special: one object a line.
 
 from services.families.authoring import FRAMED_THINK, THINK, Family, Form, Style, tagged_json
 
-STOPS = ("<end_of_sentence>",)
-
 FAMILY = Family(
     name="minimax_m1",
     models="MiniMax M1",
     tool_parsers=("minimax-m1",),
-    grammar=tagged_json("<tool_calls>", closer="</tool_calls>", stops=STOPS, form=Form.LINES),
+    grammar=tagged_json("<tool_calls>", closer="</tool_calls>", stops=("<end_of_sentence>",), form=Form.LINES),
     style=Style(
         call='<tool_calls>\n{"name": "{name}", "arguments": {arguments}}\n</tool_calls>',
         reasoning=FRAMED_THINK,

@@ -10,7 +10,6 @@ from services.families.authoring import Call, Family, Markup, Nested, NestedStyl
 
 NS = "]<]minimax[>["
 THINK = ("<mm:think>", "</mm:think>")
-STOPS = ("[e~[",)
 FRONTS = ((NS + "<tool_call>{ws}", NS + "<tool_call>"), ("", NS + "<invoke name="))
 INVOKE = NS + "<invoke name={q}{name}{q}>"
 ARGUMENTS = Nested(NS, beyond=("</tool_call>", "<tool_call>", "<invoke name="))
@@ -27,12 +26,11 @@ FAMILY = Family(
             *(Call(Shape(front + INVOKE + "{ws}{bare}>", marker=mark), ARGUMENTS) for front, mark in FRONTS),
         ),
         tails=(NS + "</tool_call>", NS + "</invoke>"),
-        stops=STOPS,
+        stops=("[e~[",),
     ),
     style=Style(
         call=f'{NS}<tool_call>\n{NS}<invoke name="{{name}}">{{arguments}}{NS}</invoke>\n{NS}</tool_call>',
         arguments=NestedStyle(NS),
-        reasoning="<mm:think>{text}</mm:think>",
     ),
     prompt_opens_reasoning=True,
     markers=(NS, *THINK),

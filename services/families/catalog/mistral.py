@@ -13,7 +13,6 @@ from services.families.authoring import Call, Family, Form, JsonCalls, Markup, S
 
 OPENER = "[TOOL_CALLS]"
 THINK = ("[THINK]", "[/THINK]")
-STOPS = ("</s>",)
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS)
 
 FAMILY = Family(
@@ -29,9 +28,9 @@ FAMILY = Family(
         ),
         tails=("[/TOOL_CALLS]",),
         joints=(";",),
-        stops=STOPS,
+        stops=("</s>",),
     ),
-    style=Style(call="[TOOL_CALLS]{name}[ARGS]{arguments}", reasoning="[THINK]{text}[/THINK]"),
+    style=Style(call="[TOOL_CALLS]{name}[ARGS]{arguments}"),
     markers=(OPENER, "[ARGS]", "[CALL_ID]", *THINK),
     evidence=("[TOOL_CALLS]",),
     model_types=("mistral", "mistral3", "ministral3", "mixtral", "voxtral"),

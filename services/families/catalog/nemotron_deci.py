@@ -7,12 +7,10 @@ Special: the model opens its reasoning itself; one object may stand there withou
 
 from services.families.authoring import FRAMED_THINK, Family, Form, Style, tagged_json
 
-STOPS = ("<|eot_id|>",)
-
 FAMILY = Family(
     name="nemotron_deci",
     models="Llama-Nemotron Super, Ultra",
-    grammar=tagged_json("<TOOLCALL>", closer="</TOOLCALL>", stops=STOPS, form=Form.LIST),
+    grammar=tagged_json("<TOOLCALL>", closer="</TOOLCALL>", stops=("<|eot_id|>",), form=Form.LIST),
     style=Style(
         call='<TOOLCALL>[{"name": "{name}", "arguments": {arguments}}]</TOOLCALL>',
         reasoning=FRAMED_THINK,

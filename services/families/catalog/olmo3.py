@@ -5,17 +5,7 @@ r"""OLMo 3.
 Special: one call a line; JSON's constants are read too. Think models' prompts open reasoning.
 """
 
-from services.families.authoring import (
-    BARE_THINK,
-    CHATML_STOPS,
-    THINK,
-    Call,
-    Family,
-    Markup,
-    Pythonic,
-    Shape,
-    Style,
-)
+from services.families.authoring import CHATML_STOPS, THINK, Call, Family, Markup, Pythonic, Shape, Style
 from services.families.catalog.pythonic import STYLE
 
 START, END = "<function_calls>", "</function_calls>"
@@ -33,7 +23,7 @@ FAMILY = Family(
         tails=(END,),
         stops=CHATML_STOPS,
     ),
-    style=Style(call=START + "{name}({arguments})" + END, arguments=STYLE.arguments, reasoning=BARE_THINK),
+    style=Style(call=START + "{name}({arguments})" + END, arguments=STYLE.arguments),
     prompt_opens_reasoning=True,
     markers=THINK,
     evidence=(START, END),

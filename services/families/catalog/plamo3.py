@@ -12,7 +12,6 @@ def tag(name: str) -> str:
 
 
 THINK = (tag("begin_think"), tag("end_think"))
-STOPS = ("<|plamo:eos|>", "<|plamo:op|>")
 SECTION = tag("begin_tool_requests")
 REQUEST = tag("begin_tool_request") + "{ws}" + tag("begin_tool_name")
 ARGUMENTS = tag("end_tool_name") + "{ws}" + tag("begin_tool_arguments")
@@ -31,11 +30,10 @@ FAMILY = Family(
             for constraint in (JSON, "<|plamo:msg|>", "")
         ),
         tails=ENDS,
-        stops=STOPS,
+        stops=("<|plamo:eos|>", "<|plamo:op|>"),
     ),
     style=Style(
         call=(SECTION + REQUEST + "{name}" + ARGUMENTS).replace("{ws}", "") + JSON + "{arguments}" + "".join(ENDS),
-        reasoning=THINK[0] + "{text}" + THINK[1],
     ),
     prompt_opens_reasoning=True,
     markers=(SECTION, *ENDS, *THINK, tag("begin_tool_request"), tag("begin_tool_name"), tag("end_tool_name")),

@@ -7,7 +7,7 @@ Special: GLM-4.5's layout; the prompt ends in `<think>` or `</think>`.
 
 from dataclasses import replace
 
-from services.families.authoring import BARE_THINK, key_value_tags
+from services.families.authoring import key_value_tags
 from services.families.catalog.glm45 import FAMILY as GLM45
 
 FAMILY = GLM45.variant(
@@ -15,7 +15,7 @@ FAMILY = GLM45.variant(
     "Laguna",
     reasoning_parsers=("laguna",),
     grammar=key_value_tags(stops=("<|im_end|>", "<|endoftext|>", "</assistant>")),
-    style=replace(GLM45.style, reasoning=BARE_THINK),
+    style=replace(GLM45.style, reasoning=""),
     prompt_opens_reasoning=True,
     model_types=("laguna",),
 )

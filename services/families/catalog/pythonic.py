@@ -7,7 +7,6 @@ Special: the list is its own marker, at the start of the output or of a line (th
 
 from services.families.authoring import Call, Family, Markup, Pythonic, Shape, Style, python_style
 
-STOPS = ("<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|im_end|>")
 LIST = "[{ws}{name}{ws}({ws}"
 BARE = tuple(Call(Shape(LIST + first, line_start=True), Pythonic()) for first in ("{bare}{ws}=", ")"))
 STYLE = Style(call="[{name}({arguments})]", arguments=python_style, joint="\n")
@@ -15,6 +14,6 @@ STYLE = Style(call="[{name}({arguments})]", arguments=python_style, joint="\n")
 FAMILY = Family(
     name="pythonic",
     models="ToolACE, Llama 3.2 and other models that call in Python",
-    grammar=Markup(calls=BARE, stops=STOPS),
+    grammar=Markup(calls=BARE, stops=("<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|im_end|>")),
     style=STYLE,
 )

@@ -9,16 +9,14 @@ budget of 0 the prompt opens reasoning and a reflection.
 from services.families.authoring import Family, Style, Tags, function_tags
 
 THINK = ("<seed:think>", "</seed:think>")
-STOPS = ("<seed:eos>",)
 
 FAMILY = Family(
     name="seed_oss",
     models="Seed-OSS",
-    grammar=function_tags("seed:tool_call", frame=False, think=(THINK,), stops=STOPS),
+    grammar=function_tags("seed:tool_call", frame=False, think=(THINK,), stops=("<seed:eos>",)),
     style=Style(
         call="<seed:tool_call>\n<function={name}>\n{arguments}</function>\n</seed:tool_call>",
         arguments=Tags("<parameter={key}>{value}</parameter>\n"),
-        reasoning="<seed:think>{text}</seed:think>",
     ),
     markers=("<seed:tool_call>", "</seed:tool_call>", *THINK),
     evidence=("<seed:tool_call>",),

@@ -52,7 +52,6 @@ FAMILY = Family(
     ),
     style=Style(
         call="<|tool_calls|>" + CALL.replace("{word}", "a1b2c3d4e5") + "{arguments}<|tool_call:end|><|calls|>",
-        reasoning="<|think|>{text}<|end|>",
         text="<|content|>{text}<|end|>",
         joint="<|begin|>assistant",
     ),

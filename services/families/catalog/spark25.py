@@ -5,7 +5,7 @@ r"""Spark 2.5.
 Special: GLM's tags, a line break after each pair.
 """
 
-from services.families.authoring import BARE_THINK, CHATML_STOPS, Style, Tags, key_value_tags
+from services.families.authoring import CHATML_STOPS, Style, Tags, key_value_tags
 from services.families.catalog.glm47 import FAMILY as GLM47
 
 FAMILY = GLM47.variant(
@@ -15,7 +15,6 @@ FAMILY = GLM47.variant(
     style=Style(
         call="<tool_call>{name}\n{arguments}</tool_call>",
         arguments=Tags("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>\n"),
-        reasoning=BARE_THINK,
     ),
     prompt_opens_reasoning=False,
 )

@@ -8,7 +8,6 @@ Special: values are exact, types the schema's.
 from services.families.authoring import FRAMED_THINK, Family, Style, Tags, invoke_tags
 
 CALL = "<｜tool_call_begin｜>function<｜tool_sep｜>"
-STOPS = ("<｜end▁of▁sentence｜>", "<|EOT|>")
 
 FAMILY = Family(
     name="step3",
@@ -17,7 +16,7 @@ FAMILY = Family(
         ("<｜tool_calls_begin｜>{ws}" + CALL, CALL),
         "steptml:",
         tails=("<｜tool_call_end｜>", "<｜tool_calls_end｜>"),
-        stops=STOPS,
+        stops=("<｜end▁of▁sentence｜>", "<|EOT|>"),
     ),
     style=Style(
         call="<｜tool_calls_begin｜>\n"

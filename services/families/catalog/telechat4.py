@@ -5,19 +5,16 @@ r"""TeleChat 4.
 Special: GLM-4.7's grammar with other names for its tags, or Hermes' JSON in the same wrapper.
 """
 
-from services.families.authoring import BARE_THINK, THINK, Family, Style, Tags, key_value_tags
-
-STOPS = ("<_end>", "<|im_end|>", "<|endoftext|>")
+from services.families.authoring import THINK, Family, Style, Tags, key_value_tags
 
 FAMILY = Family(
     name="telechat4",
     models="TeleChat 4",
     tool_parsers=("xing4_0", "xingchen4"),
-    grammar=key_value_tags(key="param_key", value="param_value", stops=STOPS),
+    grammar=key_value_tags(key="param_key", value="param_value", stops=("<_end>", "<|im_end|>", "<|endoftext|>")),
     style=Style(
         call="<tool_call>{name}{arguments}</tool_call>",
         arguments=Tags("<param_key>{key}</param_key><param_value>{value}</param_value>"),
-        reasoning=BARE_THINK,
     ),
     prompt_opens_reasoning=True,
     markers=("<tool_call>", "</tool_call>", *THINK),

@@ -18,7 +18,6 @@ from services.families.authoring import (
     Style,
 )
 
-STOPS = ("<|eot_id|>", *CHATML_STOPS)
 MARKED = JsonCalls(form=Form.LIST, closes=("</tool_call>",))
 FENCED = JsonCalls(form=Form.LIST, closes=("```",), strict=True)
 
@@ -35,7 +34,7 @@ FAMILY = Family(
         ),
         tails=("</tool_call>",),
         joints=("```",),
-        stops=STOPS,
+        stops=("<|eot_id|>", *CHATML_STOPS),
     ),
     style=Style(call='[{"name": "{name}", "arguments": {arguments}}]', reasoning=FRAMED_THINK),
 )

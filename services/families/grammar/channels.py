@@ -137,24 +137,20 @@ class Channels:
         return found.meaning if found else None
 
     @cached_property
+    def _between(self) -> Markers[_Edge]:
+        return self._edges()
+
+    @cached_property
     def _within(self) -> Markers[_Edge]:
-        """What ends a message."""
-        return Markers([*((Shape(end), _Edge.END) for end in self.ends), *self._begin])
+        return self._edges(self.ends)
 
     @cached_property
     def _within_reasoning(self) -> Markers[_Edge]:
-        """What ends a message of reasoning."""
-        again = ((shape, _Edge.AGAIN) for shape in self.interrupts)
-        return Markers([*((Shape(end), _Edge.END) for end in self.ends), *self._begin, *again])
+        return self._edges(self.ends, self.interrupts)
 
-    @cached_property
-    def _between(self) -> Markers[_Edge]:
-        """What begins a message, after one has ended."""
-        return Markers(self._begin)
-
-    @cached_property
-    def _begin(self) -> "list[tuple[Shape, _Edge]]":
-        return [*((s, _Edge.START) for s in self.starts), *((s, _Edge.AGAIN) for s in self.again)]
+    def _edges(self, ends: tuple[str, ...] = (), interrupts: tuple[Shape, ...] = ()) -> Markers[_Edge]:
+        starts, again = ((s, _Edge.START) for s in self.starts), ((s, _Edge.AGAIN) for s in (*self.again, *interrupts))
+        return Markers([*((Shape(end), _Edge.END) for end in ends), *starts, *again])
 
 
 @dataclass(frozen=True)

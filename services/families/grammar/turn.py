@@ -80,7 +80,7 @@ class TurnState:
         self.hold(wait)
 
     def hold(self, text: str) -> None:
-        """Holds `text` like trailing blanks: a stop token that came as text, say."""
+        """Holds `text` like trailing blanks, for example a stop token that came as text."""
         if text:
             self._held.append(text)
             self._broken = self._broken or "\n" in text

@@ -10,9 +10,9 @@ from re import compile
 from typing import Any, ClassVar, Final
 
 from services.families.coercion import number_text
-from services.families.grammar.scanner import Reader, Scanner, Write, escaped, quoted
-from services.families.grammar.shapes import END, MORE, MarkerMatch, Markers, Shape
-from services.families.readers.values import CONSTANTS, Values
+from services.families.grammar.scanner import Reader, Scanner, Write, quoted
+from services.families.grammar.shapes import END, Markers, Shape
+from services.families.readers.values import CONSTANTS, StringSink, Values, copy_text
 
 _BARE: Final = compile(r"[^,}\]<]*+")
 _TRIGGER: Final = compile("<").search
@@ -59,31 +59,16 @@ class GemmaValues(Values):
         return (yield from self._bare(scanner, write, closer))
 
     def _string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
-        write('"')
+        sink = StringSink(write)
         while True:
-            at = self._closes.find(scanner.text, scanner.position, scanner.final)
-            end = len(scanner.text) if at < 0 else at
-            write(escaped(scanner.text[scanner.position : end]))
-            scanner.position = end
-            found = self._closes.at(scanner.text, at, scanner.final) if at >= 0 else MORE
-            if isinstance(found, MarkerMatch):
-                if found.meaning == "broken":
-                    return False
-                scanner.position = found.match.end()
-                if found.meaning == "end":
-                    write('"')
-                    return True
-                write('\\"')
-            elif found is not MORE:
-                write(escaped(scanner.text[scanner.position]))
-                scanner.position += 1
-            elif scanner.final:
+            found = yield from copy_text(scanner, self._closes, lambda _: True, sink, _TRIGGER if live else None)
+            if found is None or found.meaning == "broken":
                 return False
-            else:
-                if live and at < 0:
-                    scanner.trigger, scanner.escape = _TRIGGER, True
-                yield
-                scanner.trigger = None
+            scanner.position = found.match.end()
+            if found.meaning == "end":
+                sink.end()
+                return True
+            sink.write('"')
 
     def _bare(self, scanner: Scanner, write: Write, closer: str) -> Reader[bool]:
         """Text without an opening token: up to a closing one, a bracket, or a comma that the next key follows."""

@@ -64,8 +64,6 @@ class JsonCalls:
 
 
 class _Calls:
-    """The calls behind one marker."""
-
     __slots__ = ("_any", "_argued", "_begun", "_lead", "_pending", "call_id", "grammar", "name", "opener", "turn")
 
     def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
@@ -195,7 +193,6 @@ class _Calls:
         return (yield from grammar.values.copy(scanner, _drop))
 
     def _short_string(self) -> Reader[str | None]:
-        """A short string: a key or name."""
         scanner = self.turn.scanner
         while True:
             found = _KEY.match(scanner.text, scanner.position)

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from services.families.coercion import STRING, coerced, resolved, types_of
 from services.families.grammar.scanner import Reader, Trigger, quoted
-from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
+from services.families.grammar.shapes import MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.values import StringSink, literal
+from services.families.readers.values import StringSink, copy_text, literal
 from services.families.writing import as_text
 
 _MAX_DEPTH: Final = 64
@@ -67,8 +67,6 @@ class Nested:
 
 
 class _Invocation:
-    """The arguments of one call."""
-
     __slots__ = ("_any", "_grammar", "_pending", "_properties", "_root", "_turn")
 
     def __init__(self, grammar: Nested, turn: TurnState, name: str) -> None:
@@ -127,30 +125,18 @@ class _Invocation:
 
     def _string(self, key: str) -> Reader[bool]:
         """A value that is text up to its own closer."""
-        scanner, tags = self._turn.scanner, self._grammar.tags
-        sink = StringSink(self._turn.blocks.write)
-        look = scanner.position
-        while True:
-            at = tags.find(scanner.text, look, scanner.final)
-            found = tags.at(scanner.text, at, scanner.final) if at >= 0 else MORE
-            if isinstance(found, MarkerMatch) and (found.meaning is Tag.END or found.match[0].endswith(f"</{key}>")):
-                sink.write(scanner.text[scanner.position : at])
-                scanner.position = at if found.meaning is Tag.END else found.match.end()
-                sink.end()
-                return True
-            if found is not MORE:
-                look = at + 1
-                continue
-            end = len(scanner.text) if at < 0 else at
-            sink.write(scanner.text[scanner.position : end])
-            scanner.position = end
-            if scanner.final:
-                return False
-            if at < 0:
-                scanner.trigger, scanner.escape = self._grammar.trigger, True
-            yield
-            scanner.trigger = None
-            look = scanner.position
+        scanner, sink, closer = self._turn.scanner, StringSink(self._turn.blocks.write), f"</{key}>"
+
+        def ends(found: MarkerMatch[Tag]) -> bool:
+            return found.meaning is Tag.END or found.match[0].endswith(closer)
+
+        found = yield from copy_text(scanner, self._grammar.tags, ends, sink, self._grammar.trigger)
+        if found is None:
+            return False
+        if found.meaning is not Tag.END:
+            scanner.position = found.match.end()
+        sink.end()
+        return True
 
     def _element(self, schema: Any, depth: int) -> Reader[str | None]:
         """An element's value as JSON, its closer passed over; None if the input ends in it."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from services.families.coercion import NULLABLE_STRING, STRING
 from services.families.grammar.scanner import Reader, Trigger, quoted
-from services.families.grammar.shapes import END, MORE, MarkerMatch, Markers, Shape
+from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.values import (
     JSON,
@@ -22,6 +22,7 @@ from services.families.readers.values import (
     NullableSink,
     Sink,
     StringSink,
+    copy_text,
     json_or_string,
     json_string_or_string,
     typed,
@@ -123,8 +124,6 @@ class Parameters:
 
 
 class _Arguments:
-    """The arguments of one call."""
-
     __slots__ = ("_cut", "_end", "grammar", "name", "parameters", "seen", "turn")
 
     def __init__(self, grammar: Parameters, turn: TurnState, name: str) -> None:
@@ -224,36 +223,14 @@ class _Arguments:
         return NullableSink(write) if types == NULLABLE_STRING else HeldSink(write, typed(types))
 
     def _value(self, sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
-        """Writes the value, without its frame, up to the tag that ends it; None at the end of the input."""
-        grammar, scanner, markers = self.grammar, self.turn.scanner, self.grammar.inside
-        held, first = "", grammar.frame
-        while True:
-            text, look = scanner.text, scanner.position
-            while True:
-                at = markers.find(text, look, scanner.final)
-                found = markers.at(text, at, scanner.final) if at >= 0 else None
-                if at < 0 or found is MORE or (isinstance(found, MarkerMatch) and self._ends(found)):
-                    break
-                look = at + 1
-            piece = text[scanner.position : at if at >= 0 else len(text)]
-            scanner.position += len(piece)
-            if piece and first:
-                first = False
-                piece = piece.removeprefix("\n")
-            if piece:
-                piece = held + piece
-                held = "\n" if grammar.frame and piece[-1] == "\n" else ""
-                sink.write(piece.removesuffix(held))
-            if isinstance(found, MarkerMatch):
-                scanner.position = found.match.end()
-                # At a cut the text might have continued with anything.
-                return found if found.meaning is not Tag.END or not scanner.final or scanner.stopped else None
-            if scanner.final:
-                return None
-            if at < 0 and not held and not first and sink.live:
-                scanner.trigger, scanner.escape = grammar.trigger, True
-            yield
-            scanner.trigger = None
+        """Writes the value, and passes the tag that ends it; None at the end of the input."""
+        grammar, scanner = self.grammar, self.turn.scanner
+        found = yield from copy_text(scanner, grammar.inside, self._ends, sink, grammar.trigger, frame=grammar.frame)
+        if found is None:
+            return None
+        scanner.position = found.match.end()
+        # At a cut the text might have continued with anything.
+        return found if found.meaning is not Tag.END or not scanner.final or scanner.stopped else None
 
     def _ends(self, found: MarkerMatch[Tag]) -> bool:
         """A tag that opens a parameter ends a value only if the tool has that parameter and it was not given yet."""

@@ -33,8 +33,6 @@ class Pythonic:
 
 
 class _Calls:
-    """The calls of one list."""
-
     __slots__ = ("_any", "_grammar", "_lead", "_turn")
 
     def __init__(self, grammar: Pythonic, turn: TurnState, opener: CallOpener) -> None:

@@ -7,12 +7,13 @@ backslash in a string, Python's spelling of constants and quotes.
 
 import re
 from collections.abc import Callable
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias, TypeVar
 
 from services.families.coercion import coerced, number_text
-from services.families.grammar.scanner import Reader, Scanner, Write, escaped, quoted
-from services.families.grammar.shapes import Shape
+from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
+from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
 
+T = TypeVar("T")
 _MAX_DEPTH: Final = 256
 _MAX_SCALAR: Final = 4096
 _SCALAR: Final = re.compile(r"[\w.+-]{0,4096}+")
@@ -308,6 +309,47 @@ class NullableSink:
 
 
 Sink: TypeAlias = StringSink | HeldSink | NullableSink
+
+
+def copy_text(
+    scanner: Scanner,
+    markers: Markers[T],
+    ends: Callable[[MarkerMatch[T]], bool],
+    sink: Sink,
+    trigger: Trigger | None,
+    *,
+    frame: bool = False,
+) -> Reader[MarkerMatch[T] | None]:
+    """Writes text up to the first marker that `ends` it, and stops in front of that marker; None at the input's end.
+
+    `trigger` finds text that must pass this reader; None: all must. `frame`: a line break on each side is left out.
+    """
+    held, first = "", frame
+    while True:
+        text, look = scanner.text, scanner.position
+        while True:
+            at = markers.find(text, look, scanner.final)
+            found = markers.at(text, at, scanner.final) if at >= 0 else None
+            if at < 0 or found is MORE or (isinstance(found, MarkerMatch) and ends(found)):
+                break
+            look = at + 1
+        piece = text[scanner.position : at if at >= 0 else len(text)]
+        scanner.position += len(piece)
+        if piece and first:
+            first = False
+            piece = piece.removeprefix("\n")
+        if piece:
+            piece = held + piece
+            held = "\n" if frame and piece[-1] == "\n" else ""
+            sink.write(piece.removesuffix(held))
+        if isinstance(found, MarkerMatch):
+            return found
+        if scanner.final:
+            return None
+        if trigger is not None and at < 0 and not held and not first and sink.live:
+            scanner.trigger, scanner.escape = trigger, True
+        yield
+        scanner.trigger = None
 
 
 def typed(types: frozenset[str]) -> Callable[[str], str]:

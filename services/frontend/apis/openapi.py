@@ -13,7 +13,7 @@ REASONS = {
     304: "The client has it (`If-None-Match`)",
     400: "The request is malformed, or cannot be served",
     401: "No key, a wrong key, or no client certificate",
-    403: "The key may not use this model, or the page's origin may not use this server",
+    403: "The key may not use this model, or the page's origin or the `Host` is not allowed",
     404: "There is no such model or object",
     408: "The body did not arrive in time",
     413: "The body, or its decoded form, is too large",
@@ -78,7 +78,8 @@ def _schemas(kinds: Iterable[Any], prefix: str, components: dict[str, Any]) -> S
 def _operation(
     one: Operation, api: Api, body: dict[str, Any] | None, answers: dict[int, dict[str, Any]]
 ) -> dict[str, Any]:
-    words = [word for word in one.path.replace("{id}", "one").replace(".", "_").split("/") if word]
+    path = one.path.replace("{id}", "one").replace("{item}", "one")
+    words = [word for word in path.replace(".", "_").split("/") if word]
     described: dict[str, Any] = {
         "operationId": "_".join([one.method, *words]),
         "summary": one.summary,
@@ -91,7 +92,11 @@ def _operation(
     ]
     if one.id:
         schema = {"type": "string", "minLength": 1}
-        parameters.append({"name": "id", "in": "path", "required": True, "description": one.id, "schema": schema})
+        names = {"id": one.id, **({"item": "The id of an item."} if "{item}" in one.path else {})}
+        parameters += [
+            {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
+            for name, text in names.items()
+        ]
     if parameters:
         described["parameters"] = parameters
     if body is not None:

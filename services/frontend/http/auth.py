@@ -1,7 +1,7 @@
 """Authenticates requests by API key and holds each key's limits.
 
 The key file holds hashes only; a presented key is hashed and compared in constant time. The file may change while the
-frontend runs: removed keys are refused from then on, and a holder's use of this minute stays counted.
+frontend runs: removed keys are refused from then on, the last one too, and a holder's use of this minute stays counted.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
+from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
 from schemas.errors import Forbidden, Unauthorized
@@ -26,6 +27,9 @@ class KeyRing:
 
     def __init__(self, keys: list[Key]) -> None:
         self._keys = keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
     @classmethod
     def load(cls, path: str, defaults: Limits | None = None) -> "KeyRing":
@@ -70,14 +74,18 @@ class Callers:
     def __init__(
         self, path: str | None, defaults: Limits, clock: Callable[[], float], now: Callable[[], float] = time.time
     ) -> None:
-        """Raises as `KeyRing.load`. `clock` is monotonic, `now` the Unix time."""
+        """Raises as `KeyRing.load`, and ValueError for a file without keys: that is a mistake at the start.
+
+        `clock` is monotonic, `now` the Unix time.
+        """
         self.path = path
         self._defaults = defaults
         self._clock = clock
         self._now = now
-        self._ring: KeyRing | None = None
         self._limiters: dict[str, RateLimiter] = {}
-        self.reload()
+        self._ring = KeyRing.load(path, defaults) if path else None
+        if self._ring is not None and not len(self._ring):
+            raise ValueError(f"{path} holds no keys")
 
     @property
     def open_to_all(self) -> bool:
@@ -89,10 +97,19 @@ class Callers:
         """Requests in progress by key holder ("" without keys)."""
         return {name: limiter.open for name, limiter in self._limiters.items()}
 
-    def reload(self) -> None:
-        """Reads the key file again. Raises as `KeyRing.load`, and then changes nothing."""
-        if self.path:
+    def reload(self, log: FilteringBoundLogger) -> None:
+        """Reads the key file again. Without the file, or keys in it, no key is valid.
+
+        Raises as `KeyRing.load` for a file that is there, and then changes nothing.
+        """
+        if not self.path:
+            return
+        try:
             self._ring = KeyRing.load(self.path, self._defaults)
+        except FileNotFoundError:
+            self._ring = KeyRing([])
+        if not len(self._ring):
+            log.warning("keys.none_valid", file=self.path)
 
     def identify(self, request: web.Request, *, openai: bool = False) -> Caller:
         """Returns the caller of a request. Raises Unauthorized, with OpenAI's texts where `openai`.

@@ -2,11 +2,14 @@
 
 A page of an origin that is not listed gets no CORS headers, so its browser withholds the answer. On a server without
 API keys that is not enough: any page could make a browser in this network send turns (a POST of text/plain needs no
-preflight, a WebSocket has none), so such requests are refused.
+preflight, a WebSocket has none), so such requests are refused. `AllowedHosts` refuses pages whose own name was made to
+resolve to this server's address (DNS rebinding): their requests are of the same origin for the browser.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from schemas.errors import Forbidden
 from services.frontend.http.rate_limits import HEADER_NAMES
@@ -26,6 +29,37 @@ EXPOSED = ", ".join(
 """Response headers that a page may read beside those that are always readable."""
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
 _SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+class AllowedHosts:
+    """The host names of this server, compared with the `Host` of requests.
+
+    localhost and IP addresses are always allowed: browsers do not look them up, so no page can claim them.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """`names`: without port; `*`: all."""
+        self._all = "*" in names
+        self._names = {"localhost", *(name.strip("[]").rstrip(".").lower() for name in names)}
+
+    @classmethod
+    def of(cls, configured: Sequence[str], listening: str, *, guarded: bool) -> "AllowedHosts":
+        """The configured names, or else the default: `listening`, the address of the listener, where that is this
+        machine only and there are no keys; all names elsewhere."""
+        if configured:
+            return cls(configured)
+        return cls([listening] if _is_loopback(listening) and not guarded else ["*"])
+
+    def check(self, host: str) -> None:
+        """Raises Forbidden for the `Host` header of a request to a name that is not this server's."""
+        if self._all:
+            return
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:  # brackets without an address
+            name = host
+        if name not in self._names and not _is_address(name):
+            raise Forbidden(f"This server has no host name {host[:200]!r}; it can be allowed with --allowed-hosts.")
 
 
 class Cors:
@@ -72,3 +106,15 @@ class Cors:
 
     def _allows(self, origin: str) -> bool:
         return self._all or origin.lower() in self._origins
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(name: str) -> bool:
+    return name.lower() == "localhost" or (_is_address(name) and ip_address(name).is_loopback)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from structlog.typing import FilteringBoundLogger
 
@@ -13,8 +13,9 @@ INTERVAL_S = 1.0
 class FileWatch:
     """Calls `reload` when one of the files has changed.
 
-    Polls, because notifications do not work on mounted secrets. A reload that raises ValueError or OSError is logged
-    and tried again at the next change.
+    Polls, because notifications do not work on mounted secrets. A file that is missing or empty must be so twice, since
+    an editor may replace a file in two steps. A reload that raises ValueError or OSError is logged and tried again at
+    the next change.
     """
 
     def __init__(
@@ -28,14 +29,15 @@ class FileWatch:
         self._reload = reload
         self._log = log
         self._interval_s = interval_s
-        self._seen = [_stat(path) for path in paths]
+        self._loaded = self._seen = [_stat(path) for path in paths]
 
     def check(self) -> None:
         """Polls once."""
-        now = [_stat(path) for path in self._paths]
-        if now == self._seen:
+        before, self._seen = self._seen, [_stat(path) for path in self._paths]
+        gone = any(state is None or state.size == 0 for state in self._seen)
+        if self._seen == self._loaded or (gone and self._seen != before):
             return
-        self._seen = now
+        self._loaded = self._seen
         try:
             self._reload()
         except (ValueError, OSError) as error:
@@ -57,10 +59,18 @@ class FileWatch:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _stat(path: str) -> tuple[int, int, int] | None:
-    """Returns what changes with a file. A Kubernetes secret is a link that is replaced; `stat` follows it."""
+class _State(NamedTuple):
+    """What changes with a file."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+def _stat(path: str) -> _State | None:
+    """Returns None for no such file. A Kubernetes secret is a link that is replaced; `stat` follows it."""
     try:
         found = Path(path).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return _State(found.st_ino, found.st_size, found.st_mtime_ns)

@@ -59,8 +59,7 @@ class Key(Struct, frozen=True):
 def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
     """Parses a key file's text; `defaults` are the limits of lines without their own.
 
-    Raises ValueError, naming source and line, for a malformed line, for keys of one name whose limits differ, and for a
-    file without keys.
+    Raises ValueError, naming source and line, for a malformed line and for keys of one name whose limits differ.
     """
     keys: list[Key] = []
     limits: dict[str, Limits] = {}
@@ -76,8 +75,6 @@ def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
             keys.append(_key(name, bytes.fromhex(match["digest"]), match["options"].split(), defaults))
         except ValueError as error:
             raise ValueError(f"{source}:{number}: {error}") from None
-    if not keys:
-        raise ValueError(f"{source} holds no keys")
     for key in keys:
         if limits.setdefault(key.name, key.limits) != key.limits:
             raise ValueError(f"{source}: the lines of {key.name} have different limits; its keys share one allowance")

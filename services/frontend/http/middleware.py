@@ -13,10 +13,20 @@ from aiohttp.typedefs import Handler, Middleware
 from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
-from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound, TooLarge, TurnwireError, Unauthorized
+from schemas.errors import (
+    RETRY_AFTER_S,
+    ErrorInfo,
+    ErrorKind,
+    Invalid,
+    NotFound,
+    RateLimited,
+    TooLarge,
+    TurnwireError,
+    Unauthorized,
+)
 from services.frontend.apis.base import ErrorFormat, ErrorReply, ErrorShape
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
-from services.frontend.http.cors import Cors
+from services.frontend.http.cors import AllowedHosts, Cors
 from services.frontend.http.rate_limits import rate_headers
 from services.frontend.pipeline.checked_gateway import CALLER
 from services.frontend.pipeline.metrics import TurnRecord
@@ -91,6 +101,8 @@ class RequestContext:
 
 
 REQUEST_CONTEXT: web.RequestKey[RequestContext] = web.RequestKey("request_context", RequestContext)
+OVER_LIMIT: web.RequestKey[bool] = web.RequestKey("over_limit", bool)
+"""The connection is over its address's limit; set by the server."""
 
 
 class MiddlewareSettings(Struct, frozen=True):
@@ -102,6 +114,8 @@ class MiddlewareSettings(Struct, frozen=True):
     """That of all other paths."""
     callers: Callers
     cors: Cors
+    hosts: AllowedHosts
+    """Checked for all paths but `OPEN_PATHS`."""
     needs_certificate: bool = False
     """Require a client certificate for all paths but `OPEN_PATHS`."""
     body_timeout_s: float | None = None
@@ -112,10 +126,15 @@ class MiddlewareSettings(Struct, frozen=True):
         return self.formats[max(prefixes, key=len)] if prefixes else self.shared
 
     def admit(self, request: web.Request, context: RequestContext) -> None:
-        """Identifies the caller. Raises Forbidden and Unauthorized."""
+        """Identifies the caller. Raises RateLimited, Forbidden and Unauthorized."""
+        if request.path not in OPEN_PATHS:
+            if request.get(OVER_LIMIT):
+                raise RateLimited("Your address has too many connections to this server.", retry_after_s=RETRY_AFTER_S)
+            if (host := request.headers.get("host")) is not None:  # HTTP/1.0 may lack it, no browser leaves it out
+                self.hosts.check(host)
+            if self.needs_certificate and not request.get_extra_info("peercert"):
+                raise Unauthorized("This server asks for a client certificate.")
         self.cors.check(request.method, request.headers, request.scheme)
-        if self.needs_certificate and request.path not in OPEN_PATHS and not request.get_extra_info("peercert"):
-            raise Unauthorized("This server asks for a client certificate.")
         context.caller = self.callers.identify(request, openai=context.api == "openai")
         CALLER.set(context.caller)
 
@@ -166,6 +185,9 @@ def request_middleware(settings: MiddlewareSettings, log: FilteringBoundLogger) 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Adds the common headers to every response, streams included (a handler of `on_response_prepare`)."""
+    if request.get(OVER_LIMIT):
+        response.force_close()
+        response.headers["connection"] = "close"
     context = request.get(REQUEST_CONTEXT)
     if context is not None:
         for name, value in SECURITY_HEADERS.items():

@@ -1,8 +1,8 @@
 """The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from aiohttp import web
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
+from schemas.conversation import Conversation
 from services.frontend.apis.base import Ask, Dialect, ErrorFormat, Operation
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
@@ -35,6 +36,13 @@ class Api(Struct, frozen=True, kw_only=True):
 
 
 A = TypeVar("A", bound=Ask)
+Prepare: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""Returns the request to serve in place of a parsed one. Raises TurnwireError."""
+
+
+async def unchanged(ask: A) -> A:
+    """The request itself."""
+    return ask
 
 
 @dataclass
@@ -52,29 +60,36 @@ class Mount:
     sharing: object = None
     """Access to the store that frontends share, for the API that stores its answers."""
 
-    def add_turns(self, path: str, dialect: Dialect) -> None:
-        """POST `path` creates turns."""
+    def add_turns(self, path: str, dialect: Dialect, prepare: Prepare = unchanged) -> None:
+        """POST `path` creates turns. `prepare` changes a parsed request, with what only the pipeline knows."""
 
         async def create(request: web.Request) -> web.StreamResponse:
-            async def read() -> Ask:
+            async def read() -> Any:
                 body = await read_body(request, self.config.max_body_bytes)
-                return await apart(len(body), lambda: dialect.parse(body, request.headers))
+                return await prepare(await apart(len(body), lambda: dialect.parse(body, request.headers)))
 
             return await self.server.serve(request, dialect, read)
 
         self.app.router.add_post(path, create)
 
+    async def count(self, conversation: Conversation) -> int:
+        """Returns the size of a prompt in tokens. `model` is as the client spelled it. Raises TurnwireError."""
+        return await self.gateway.count(replace(conversation, model=self.server.card(conversation.model).name))
+
     def add_count(
-        self, path: str, parse: Callable[[bytes, Mapping[str, str]], A], answer: Callable[[A, int], bytes]
+        self,
+        path: str,
+        parse: Callable[[bytes, Mapping[str, str]], A],
+        answer: Callable[[A, int], bytes],
+        prepare: Prepare = unchanged,
     ) -> None:
         """POST `path` returns the exact size of a request's prompt."""
 
         async def count(request: web.Request) -> web.Response:
             body = await read_body(request, self.config.max_body_bytes)
-            ask = await apart(len(body), lambda: parse(body, request.headers))
+            ask = await prepare(await apart(len(body), lambda: parse(body, request.headers)))
             conversation = ask.conversations[0]
-            model = self.server.card(conversation.model).name
-            tokens = await self.gateway.count(replace(conversation, model=model))
+            tokens = await self.count(conversation)
             request[REQUEST_CONTEXT].fields |= {"model": conversation.model, "prompt_tokens": tokens}
             return web.Response(body=answer(ask, tokens), content_type="application/json")
 

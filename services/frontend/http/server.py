@@ -1,5 +1,6 @@
-"""The HTTP server around an application. Adds to aiohttp's: a time limit for a connection's first request, errors in
-our form for what is no HTTP, and one log line instead of a traceback for it.
+"""The HTTP server around an application. Adds to aiohttp's: a time limit for a connection's first request, a limit of
+connections for each address, errors in our form for what is no HTTP, one log line instead of a traceback for it, and
+the check that WebSocket clients mask their frames.
 
 Without the time limit, anyone who reaches the port can hold connections open by sending a header line now and then.
 Between requests a connection may be idle for aiohttp's keep-alive time, which half a head does not prolong.
@@ -7,36 +8,81 @@ Between requests a connection may be idle for aiohttp's keep-alive time, which h
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Callable
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any, cast
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import WSCloseCode, web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from msgspec import Struct
 
 from services.frontend.apis.base import ErrorShape
-from services.frontend.http.middleware import refuse_malformed
+from services.frontend.http.masks import MaskedFrames
+from services.frontend.http.middleware import OVER_LIMIT, refuse_malformed
 from services.frontend.http.sse import keep_buffers_small
+
+MAX_URL_BYTES = 32 * 1024
+"""Not the same as `MAX_HEADER_BYTES`: aiohttp reports only the limit that a line exceeds."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Agents send their state in headers; aiohttp's own limit is 8 KiB."""
+IPV6_CLIENT_BITS = 64
+"""One client of IPv6 has a network of at least this many bits for itself."""
+REFUSED_TIMEOUT_S = 2.0
+"""For the request of a connection over the limit."""
+_UNMASKED = b"\x88\x02" + WSCloseCode.PROTOCOL_ERROR.to_bytes(2)
+
+
+class ConnectionLimits(Struct, frozen=True):
+    """What one client may hold open."""
+
+    head_timeout_s: float
+    """Longest time to the head of a connection's first request."""
+    per_address: int | None = None
+    """Most connections of one address; None: unlimited."""
 
 
 class Connection(web.RequestHandler):
-    """A connection that is closed unless the head of its first request arrives within `head_timeout_s`."""
+    """A connection that is closed unless the head of its first request arrives in time."""
 
-    __slots__ = ("_head_timeout_s", "_head_timer", "_shape")
+    __slots__ = ("_address", "_head_timer", "_limits", "_open", "_shape", "over_limit")
 
-    def __init__(self, server: web.Server, *, head_timeout_s: float, shape: ErrorShape, **options: Any) -> None:
+    def __init__(
+        self, server: web.Server, *, limits: ConnectionLimits, open: Counter[str], shape: ErrorShape, **options: Any
+    ) -> None:
+        """`open`: the connections of all addresses."""
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
-        self._head_timeout_s = head_timeout_s
+        self._limits = limits
+        self._open = open
+        self._address: str | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._shape = shape
+        self.over_limit = False
+        """The address has too many connections: this one is for a refusal."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Starts the timer."""
+        """Counts the connection and starts the timer."""
         super().connection_made(transport)
         keep_buffers_small(cast(asyncio.Transport, transport))
-        self._head_timer = asyncio.get_running_loop().call_later(self._head_timeout_s, self.force_close)
+        timeout_s = self._limits.head_timeout_s
+        if self._limits.per_address is not None:
+            address = client_of(transport.get_extra_info("peername"))
+            self.over_limit = self._open[address] >= self._limits.per_address
+            if self.over_limit:
+                timeout_s = min(timeout_s, REFUSED_TIMEOUT_S)
+            else:
+                self._address = address
+                self._open[address] += 1
+        self._head_timer = asyncio.get_running_loop().call_later(timeout_s, self.force_close)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stops the timer."""
         self.head_arrived()
+        if self._address is not None:
+            self._open[self._address] -= 1
+            if not self._open[self._address]:
+                del self._open[self._address]
+            self._address = None
         super().connection_lost(exc)
 
     def head_arrived(self) -> None:
@@ -52,14 +98,28 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """As aiohttp's, which logs, and raises where the response has begun; its 400 becomes an error of our form."""
+        """As aiohttp's, which logs, and raises where the response has begun; its 400 becomes an error of our form, with
+        the status for a URL or header that is too long."""
         response = super().handle_error(request, status, exc, message)
         if status != 400:
             return response
-        reason = (message or "").strip().splitlines()
-        return refuse_malformed(
-            f"Malformed HTTP request: {reason[0][:200] if reason else 'cannot be read'}", self._shape
-        )
+        if isinstance(exc, LineTooLong):
+            long_url = exc.args[1] == MAX_URL_BYTES
+            what, limit, status = ("URL", MAX_URL_BYTES, 414) if long_url else ("header", MAX_HEADER_BYTES, 431)
+            return refuse_malformed(f"A {what} may have at most {limit} bytes.", self._shape, status)
+        reason = _reason(message)
+        if reason == "Too many headers received":
+            return refuse_malformed("The request has too many headers.", self._shape, 431)
+        return refuse_malformed(f"Malformed HTTP request: {reason}", self._shape)
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """As aiohttp's, which accepts frames without a mask: a WebSocket begins."""
+        super().set_parser(cast(Any, MaskedFrames(parser, self._refuse_unmasked)), data_received_cb)
+
+    def _refuse_unmasked(self) -> None:
+        if self.transport is not None:
+            self.transport.write(_UNMASKED)
+        self.force_close()
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -79,13 +139,14 @@ class HttpRunner(web.AppRunner):
         self,
         app: web.Application,
         *,
-        head_timeout_s: float,
+        limits: ConnectionLimits,
         shape: ErrorShape,
         shutdown_timeout: float = 60.0,
         **options: Any,
     ) -> None:
+        options |= {"max_line_size": MAX_URL_BYTES, "max_field_size": MAX_HEADER_BYTES}
         super().__init__(app, shutdown_timeout=shutdown_timeout, handler_cancellation=True, **options)
-        self._connection = {"head_timeout_s": head_timeout_s, "shape": shape, **options}
+        self._connection = {"limits": limits, "open": Counter[str](), "shape": shape, **options}
 
     async def setup(self) -> None:
         """As aiohttp's; then has every request stop its connection's timer."""
@@ -96,7 +157,9 @@ class HttpRunner(web.AppRunner):
 
         def begin(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
             protocol.head_arrived()
-            return make_request(message, payload, protocol, writer, task)
+            request = make_request(message, payload, protocol, writer, task)
+            request[OVER_LIMIT] = protocol.over_limit
+            return request
 
         server.request_factory = begin
 
@@ -116,7 +179,27 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
         """As `Logger.exception`, but for broken HTTP of a client."""
         if isinstance(exc_info, HttpProcessingError):
-            reason = " ".join(exc_info.message.split())[:200]
-            self.info("malformed HTTP from %s: %s", args[0] if args else "?", reason)
+            self.info("malformed HTTP from %s: %s", args[0] if args else "?", _reason(exc_info.message))
         else:
             super().exception(msg, *args, exc_info=exc_info, **options)
+
+
+def client_of(peername: object) -> str:
+    """Returns the address of a socket's peer: of IPv6 its /64 network, of a Unix socket "".
+
+    `peername` is that of asyncio's `get_extra_info`.
+    """
+    if not isinstance(peername, tuple):
+        return ""
+    address = ip_address(str(peername[0]))
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:  # a client of IPv4 at a listener for both
+        return str(address.ipv4_mapped)
+    return str(ip_network((address.packed, IPV6_CLIENT_BITS), strict=False))
+
+
+def _reason(message: str | None) -> str:
+    """The parser's reason without the bytes at fault, which may contain a key."""
+    reason, _, _ = (message or "").strip().partition("\n")
+    return reason.partition(": b")[0].rstrip(":")[:200] or "cannot be read"

@@ -138,6 +138,14 @@ class SseWriter:
             self._keep(last)
         self._wake.set()
 
+    def abort(self) -> None:
+        """Breaks the connection, so that the client does not take what it has for the whole answer."""
+        self.closed = self._ended = True
+        self._stalled_since = None
+        self._wake.set()
+        if self._transport is not None:
+            self._transport.abort()
+
     async def run(self) -> None:
         """Serves the stream until `close`, then ends the response. Raises ConnectionError where the client has gone."""
         self._schedule_check()

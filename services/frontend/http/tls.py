@@ -1,6 +1,7 @@
 """Serves TLS with certificate files that may change while the frontend listens."""
 
 import ssl
+from pathlib import Path
 
 from services.runtime.config import FrontendConfig
 
@@ -43,6 +44,8 @@ class Tls:
     def _make(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(["http/1.1"])
+        for path in self.files:
+            Path(path).open("rb").close()  # OpenSSL's error has no name
         try:
             # Without a password OpenSSL would prompt on the terminal.
             context.load_cert_chain(self._cert_file, self._key_file, password=lambda: "")

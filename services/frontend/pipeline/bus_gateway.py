@@ -3,11 +3,11 @@
 One turn may take several attempts. A preprocessor that does not accept it, or dies with it, is replaced by another. A
 worker that dies in mid-turn hands back its tokens, and the turn goes on behind them on another worker. The client gets
 one stream: the turn's cursor drops what an earlier attempt has sent. A superseded attempt is cancelled, and events with
-its number are ignored.
+its number are ignored. Where no process can take a turn over, it waits for one: a turn in progress for `recovery_s`, a
+new one for `wait_s`.
 """
 
 import asyncio
-import time
 from typing import Any, Literal
 
 import msgspec
@@ -16,8 +16,17 @@ from cachetools import TTLCache
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, StreamPosition
 from schemas.conversation import Conversation
-from schemas.errors import RETRY_AFTER_S, EngineFailed, ErrorInfo, TimedOut, TurnwireError, Unavailable, raised
-from schemas.events import Delta, Failed, Finish, Interrupted, Prepared, TurnEvent
+from schemas.errors import (
+    DEADLINE_PASSED,
+    RETRY_AFTER_S,
+    EngineFailed,
+    ErrorInfo,
+    TimedOut,
+    TurnwireError,
+    Unavailable,
+    raised,
+)
+from schemas.events import Delta, Failed, Finish, HostedResults, Interrupted, Prepared, TurnEvent
 from schemas.frames import (
     CountRequest,
     DetokenizeRequest,
@@ -28,22 +37,20 @@ from schemas.frames import (
     pack_ids,
 )
 from services.frontend.pipeline.catalog import ModelCatalog
-from services.frontend.pipeline.interfaces import CancelReason, TurnSink
+from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, TurnSink
 from services.frontend.pipeline.open_turn import BusTurn
-from services.frontend.pipeline.preprocessor_client import PreprocessorClient
+from services.frontend.pipeline.preprocessor_client import PreprocessorClient, unreachable
+from services.frontend.pipeline.process_watch import BOTH_LOST, ProcessWatch
+from services.frontend.pipeline.stage_wait import StageWait
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameReceiver
 from services.runtime.streams.turn_log import Cursor, Verdict
 
-PAUSE_S = 0.5
-"""Before a preprocessor is tried a second time: after an outage of the bus, processes come back one by one."""
 CANCEL_AGAIN_S = 1.0
 """How often the cancellation of a turn that still sends events is repeated."""
 MAX_CANCELLED = 4096
-RESCUE_S = 2.0
-"""How long other processes have to take over a dead process's turns, once they have noticed its death."""
 
 _decode_frame = msgspec.json.Decoder(EventFrame).decode
 
@@ -60,13 +67,16 @@ class BusGateway:
         )
         self.models = self._catalog.models
         self.resolve = self._catalog.resolve
-        self._preprocessors = PreprocessorClient(process, config)
+        self._stages = StageWait(process)
+        self._preprocessors = PreprocessorClient(process, config, self._stages)
         self._turns: dict[str, BusTurn] = {}
         self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._given_up)
         self._cancelled: TTLCache[str, None] = TTLCache(MAX_CANCELLED, CANCEL_AGAIN_S)
         self._empty = asyncio.Event()
         self._empty.set()
         process.registry.on_leave(self._peer_left)
+        ProcessWatch(process, self._turns.values, on_lost=self._lost, on_late=self._late)
+        process.on_reconnect.append(self._reconnected)
 
     async def start(self) -> None:
         """Subscribes; from now on turns can be opened."""
@@ -92,11 +102,12 @@ class BusGateway:
     async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> BusTurn:
         """See `TurnGateway.open`."""
         card = self.resolve(conversation.model)
-        if self._process.draining:
+        if self._process.draining and not (isinstance(sink, ContinuedAnswer) and sink.continues):
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         conversation = msgspec.structs.replace(conversation, model=card.name)
-        deadline = time.time() + self._config.request_timeout_s
-        turn = BusTurn(turn_id, card, conversation, sink, deadline, self._cancel)
+        now = asyncio.get_running_loop().time()
+        turn = BusTurn(turn_id, card, conversation, sink, now + self._config.request_timeout_s, self._cancel)
+        turn.wait_until = now + self._config.wait_s
         self._turns[turn_id] = turn
         self._empty.clear()
         try:
@@ -133,7 +144,7 @@ class BusGateway:
     def readiness(self) -> dict[str, Any]:
         """See `TurnGateway.readiness`."""
         ready = self._catalog.ready()
-        bus, draining = self._process.bus.connected, self._process.draining
+        bus, draining = not self._process.cut_off, self._process.draining
         return {
             "ready": bus and bool(ready) and not draining,
             "draining": draining,
@@ -150,40 +161,53 @@ class BusGateway:
     # -- attempts -------------------------------------------------------------------------------------------------
 
     async def _attempt(self, turn: BusTurn) -> Prepared:
-        """Tries preprocessors until a worker has the turn. Raises the last refusal."""
+        """Tries preprocessors until a worker has the turn.
+
+        Raises:
+            Unavailable: no process could take the turn up to its `wait_until`, or too many died with it.
+            TurnwireError: it was refused.
+        """
         tried: list[str] = []
         while True:
-            turn.preprocessor = self._preprocessors.choose(turn.card.name, tried)
-            if turn.preprocessor in tried:
-                await asyncio.sleep(PAUSE_S)
+            await self._stages.able(turn.card.name, turn.wait_until, patient=turn.opened)
+            turn.preprocessor = await self._preprocessors.next(turn.card.name, tried)
             tried.append(turn.preprocessor)
             try:
                 return await self._preprocessors.prepare(turn)
             except (TimedOut, Unavailable) as refusal:
                 self._supersede(turn)
                 self._log.warning("frontend.attempt_failed", turn=turn.id, preprocessor=tried[-1], error=str(refusal))
-                if len(tried) >= self._config.attempts or self._turns.get(turn.id) is not turn:
+                if self._turns.get(turn.id) is not turn or turn.failures >= self._config.attempts:
                     raise
+                if refusal.info.code == DEADLINE_PASSED:
+                    raise
+                if asyncio.get_running_loop().time() >= turn.wait_until:
+                    raise unreachable() from refusal
 
     def _supersede(self, turn: BusTurn) -> None:
         """Ends the current attempt, whichever processes still work for it."""
         self._publish_cancel(turn.card.name, turn.id, turn.attempt, "superseded")
         turn.attempt += 1
         turn.streaming = False
+        turn.waited_s = 0.0
 
     def _resume(self, turn: BusTurn, error: ErrorInfo) -> None:
         """Starts the next attempt. The client gets `error` if that does not help."""
-        turn.interruptions += 1
-        if turn.interruptions >= self._config.attempts:
+        turn.failures += 1
+        if turn.failures >= self._config.attempts:
             self._fail(turn, error)
             return
+        turn.wait_until = asyncio.get_running_loop().time() + self._config.bus.recovery_s
 
         async def attempt() -> None:
             try:
                 await self._attempt(turn)
             except TurnwireError as refusal:
                 self._log.warning("frontend.resume_failed", turn=turn.id, error=str(refusal))
-                self._fail(turn, error)
+                recovery = f"it could not be continued within {self._config.bus.recovery_s:g} s"
+                late = asyncio.get_running_loop().time() >= turn.wait_until
+                message = f"{error.message}; {recovery}: {refusal}" if late else f"{error.message}; {refusal}"
+                self._fail(turn, msgspec.structs.replace(error, message=message))
 
         turn.resuming = self._process.spawn(attempt(), f"resume {turn.id}")
 
@@ -193,8 +217,10 @@ class BusGateway:
         self._supersede(turn)
         if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
             # The shard that sent more is gone, too. Another worker's tokens from here on would differ.
-            self._fail(turn, lost.error)
+            self._fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
             return
+        if len(lost.token_ids) > len(turn.resume):
+            turn.failures = 0  # a turn that gets further is not to blame for the deaths
         turn.resume = lost.token_ids
         turn.avoid = [*turn.avoid, lost.worker]
         self._resume(turn, lost.error)
@@ -207,6 +233,11 @@ class BusGateway:
             self._resume(turn, error)
         else:
             self._fail(turn, error)
+
+    def _late(self, turn: BusTurn, reason: str) -> None:
+        """No successor came in time."""
+        self._supersede(turn)
+        self._fail(turn, EngineFailed(reason).info)
 
     def _fail(self, turn: BusTurn, error: ErrorInfo) -> None:
         if self._turns.get(turn.id) is turn:
@@ -247,7 +278,8 @@ class BusGateway:
         if not frame.seq:
             for entry in frame.entries:
                 self._refused(entry)
-            message.reply(b"")
+            if frame.entries:  # else it is a worker's or a parser's probe, which needs no answer
+                message.reply(b"")
             return
         if not self._receiver.opens(frame.sender, frame.seq):
             return
@@ -284,6 +316,8 @@ class BusGateway:
             if isinstance(event, Prepared):
                 self._begin(turn, event)
                 continue
+            if isinstance(event, HostedResults):  # never on the bus
+                continue
             if not turn.streaming:
                 self._receiver.gap(sender, Cursor().standing(turn.id, entry.attempt))
                 break
@@ -308,7 +342,8 @@ class BusGateway:
         if turn.outcome is not None and not turn.outcome.done():
             turn.streaming = True
             turn.outcome.set_result(prepared)
-            if not turn.interruptions:
+            if not turn.opened:
+                turn.opened = True
                 turn.sink.opened(prepared)
 
     def _stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
@@ -335,20 +370,16 @@ class BusGateway:
 
     def _peer_left(self, peer: Heartbeat) -> None:
         for turn in list(self._turns.values()):
-            if peer.stage == "preprocessor" and turn.preprocessor == peer.id:
-                turn.fail_attempt(Unavailable("the preprocessor was lost"))
-            elif peer.id == (turn.parser if peer.stage == "parser" else turn.worker) and turn.streaming:
-                delay = self._config.bus.dead_after_s + RESCUE_S
-                asyncio.get_running_loop().call_later(delay, self._check_rescued, turn, turn.attempt, peer)
+            if (peer.stage, peer.id) != ("preprocessor", turn.preprocessor):
+                continue
+            if turn.fail_attempt(Unavailable("the preprocessor was lost")):
+                turn.failures += 1
+                turn.wait_until = asyncio.get_running_loop().time() + self._config.bus.recovery_s
 
-    def _check_rescued(self, turn: BusTurn, attempt: int, peer: Heartbeat) -> None:
-        """A worker gives a dead shard's turns to another shard, and a shard hands back those of a dead worker. A turn
-        for which neither happened has lost both."""
-        if self._turns.get(turn.id) is not turn or turn.attempt != attempt or not turn.streaming:
-            return
-        current = turn.parser if peer.stage == "parser" else turn.worker
-        if current == peer.id and self._process.registry.get(peer.stage, peer.id) is None:
-            self._lost(turn, "the worker and the parser of this turn were lost")
+    def _reconnected(self) -> None:
+        """What was on its way is lost. Streams are replayed; a turn that has no stream yet is requested again."""
+        for turn in list(self._turns.values()):
+            turn.fail_attempt(Unavailable("the connection to the bus was lost"))
 
 
 def _is_next(events: list[TurnEvent], turn: BusTurn) -> bool:

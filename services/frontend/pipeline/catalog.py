@@ -1,14 +1,16 @@
-"""Lists the served models, as the heartbeats of preprocessors and workers describe them."""
+"""Lists the served models, as the heartbeats of preprocessors and workers describe them.
+
+A model stays listed while a successor of its last process is expected (`recovery_s`): requests for it wait.
+"""
 
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from schemas.control import Heartbeat, ModelCard, Stage
-from schemas.errors import NotFound, Unavailable
+from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
+from services.frontend.pipeline.stage_wait import INNER_STAGES
 from services.runtime.registry import Registry
-
-INNER_STAGES: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
 
 
 class ModelCatalog:
@@ -21,18 +23,20 @@ class ModelCatalog:
         self._served: list[ModelCard] | None = None
         registry.on_heartbeat(self._changed)
         registry.on_leave(self._changed)
+        registry.on_forget(self._changed)
 
     def models(self) -> list[ModelCard]:
         """Returns what a preprocessor describes and a worker can decode. Not to be changed."""
         if self._served is None:
-            cards: dict[str, ModelCard] = {}
-            for card in _cards(self._registry.living("preprocessor")):
-                cards.setdefault(card.name, card)
-            workers: dict[str, list[ModelCard]] = {}
-            for card in _cards(self._registry.living("worker")):
-                workers.setdefault(card.name, []).append(card)
+            cards = {name: own[0] for name, own in self._by_name("preprocessor").items()}
+            workers = self._by_name("worker")
             self._served = [_merged(cards[name], workers[name]) for name in sorted(cards) if name in workers]
         return self._served
+
+    def _by_name(self, stage: Stage) -> dict[str, list[ModelCard]]:
+        """The descriptions of each model: by the living processes; where none is left, by those that left lately."""
+        former = _by_name(self._registry.former(stage))
+        return former | _by_name(self._registry.living(stage))
 
     def _changed(self, heartbeat: Heartbeat) -> None:
         if heartbeat.stage in ("preprocessor", "worker"):
@@ -54,7 +58,8 @@ class ModelCatalog:
                 if name == card.name or name in card.aliases:
                     return card
         if not cards:
-            raise Unavailable("no model is being served at the moment: the pipeline is starting, or a stage is down")
+            message = "no model is being served at the moment: the pipeline is starting, or a stage is down"
+            raise Unavailable(message, retry_after_s=RETRY_AFTER_S)
         raise NotFound(f"model: {model}")
 
     def ready(self) -> list[str]:
@@ -73,8 +78,12 @@ class ModelCatalog:
         }
 
 
-def _cards(heartbeats: Iterator[Heartbeat]) -> Iterator[ModelCard]:
-    return (card for heartbeat in heartbeats for card in heartbeat.models)
+def _by_name(heartbeats: Iterator[Heartbeat]) -> dict[str, list[ModelCard]]:
+    found: dict[str, list[ModelCard]] = {}
+    for heartbeat in heartbeats:
+        for card in heartbeat.models:
+            found.setdefault(card.name, []).append(card)
+    return found
 
 
 def _merged(card: ModelCard, workers: list[ModelCard]) -> ModelCard:

@@ -9,8 +9,9 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from schemas.conversation import Conversation, Media, Result, ToolSpec
+from schemas.conversation import Conversation, Media, ToolSpec
 from schemas.errors import Invalid
+from services.frontend.media.parts import media_of
 
 
 class ConversationLimits(Struct, frozen=True):
@@ -29,10 +30,11 @@ class ConversationCheck:
         self._limits = limits
         self._passed: WeakValueDictionary[int, ToolSpec] = WeakValueDictionary()
 
-    def __call__(self, conversation: Conversation) -> None:
-        """Raises Invalid for a conversation over a limit."""
+    def __call__(self, conversation: Conversation) -> list[Media]:
+        """Returns the media of the conversation. Raises Invalid for a conversation over a limit."""
         limits = self._limits
-        turns, tools, media = len(conversation.turns), len(conversation.tools), _media(conversation)
+        found = media_of(conversation)
+        turns, tools, media = len(conversation.turns), len(conversation.tools), len(found)
         if turns > limits.messages:
             raise Invalid(f"The conversation has {turns} messages; the maximum is {limits.messages}.", param="messages")
         if tools > limits.tools:
@@ -52,6 +54,7 @@ class ConversationCheck:
         if conversation.format is not None:
             self._check_depth(conversation.format.schema, "The schema of the output format", "format")
         self._check_depth(conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs")
+        return found
 
     def _check_depth(self, value: Any, name: str, param: str) -> None:
         if deeper(value, self._limits.nesting):
@@ -74,9 +77,3 @@ def deeper(value: Any, limit: int) -> bool:
             if isinstance(inner, dict | list)
         ]
     return False
-
-
-def _media(conversation: Conversation) -> int:
-    parts = [part for turn in conversation.turns for part in turn.parts]
-    nested = [inner for part in parts if isinstance(part, Result) for inner in part.parts]
-    return sum(isinstance(part, Media) for part in parts) + sum(isinstance(part, Media) for part in nested)

@@ -28,9 +28,17 @@ class TurnSink(Protocol):
     def push(self, events: list[TurnEvent]) -> None:
         """Takes the next events: ordered, no gaps, no repeats; possibly before `TurnGateway.open` has returned.
 
-        Only BlockStart, Delta, BlockStop, Finish and Failed come here. Exactly one Finish or Failed ends them.
+        Only BlockStart, Delta, BlockStop, Finish and Failed come here, and HostedResults from the gateway that runs
+        hosted tools. Exactly one Finish or Failed ends them.
         """
         ...
+
+
+class ContinuedAnswer:
+    """The base of a sink for which several turns are opened, one after the other."""
+
+    continues = False
+    """The answer has begun: its next turn is accepted while the process drains."""
 
 
 class OpenTurn(Protocol):

@@ -23,11 +23,20 @@ class BusTurn:
     conversation: Conversation
     sink: TurnSink
     deadline: float
-    """Unix time."""
+    """The loop's time."""
     on_cancel: "Callable[[BusTurn, CancelReason], None]"
     prepared: Prepared = NOT_PREPARED
     attempt: int = 1
-    interruptions: int = 0
+    opened: bool = False
+    """The sink has got `Prepared`."""
+    failures: int = 0
+    """Processes that died with this turn without getting it further."""
+    wait_until: float = 0.0
+    """The loop's time up to which the turn waits for processes that can take it."""
+    waited_s: float = 0.0
+    """Time since the processes of the current attempt were lost, without times in which this process was cut off."""
+    parser_gone: str = ""
+    """A parser of which it is certain that it is dead."""
     resume: bytes = b""
     """Output tokens of earlier attempts."""
     avoid: list[str] = field(default_factory=list)
@@ -59,13 +68,13 @@ class BusTurn:
         return True
 
     def request(self, frontend: str) -> TurnRequest:
-        """Returns the request of the current attempt."""
+        """Returns the request of the current attempt, which is to be sent now."""
         return TurnRequest(
             turn=self.id,
             frontend=frontend,
             conversation=self.conversation,
             attempt=self.attempt,
-            deadline=self.deadline,
+            timeout_s=self.deadline - asyncio.get_running_loop().time(),
             resume=self.resume,
             avoid=self.avoid,
         )

@@ -12,12 +12,15 @@ from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, 
 from schemas.events import Prepared
 from schemas.frames import TextReply
 from services.frontend.pipeline.open_turn import BusTurn
+from services.frontend.pipeline.stage_wait import StageWait
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
 PREPARE_TIMEOUT_S = 60.0
 """A prompt that is not ready by then is tried elsewhere."""
 TEXT_TIMEOUT_S = 10.0
+PAUSE_S = 0.5
+"""Before a preprocessor is tried again: after an outage, processes come back one by one."""
 LATE_HEARTBEATS = 1.5
 """A process whose last heartbeat is older than this many intervals is chosen last."""
 
@@ -28,9 +31,10 @@ _encode = msgspec.json.Encoder().encode
 class PreprocessorClient:
     """One frontend's client of all preprocessors."""
 
-    def __init__(self, process: Process, config: FrontendConfig) -> None:
+    def __init__(self, process: Process, config: FrontendConfig, stages: StageWait) -> None:
         self._process = process
         self._config = config
+        self._stages = stages
         self._preparing: Counter[str] = Counter()
         """Turns of this frontend that each preprocessor is preparing."""
 
@@ -56,6 +60,13 @@ class PreprocessorClient:
             ),
         ).id
 
+    async def next(self, model: str, tried: Sequence[str]) -> str:
+        """As `choose`; waits a moment before one is tried again."""
+        chosen = self.choose(model, tried)
+        if chosen in tried:
+            await asyncio.sleep(PAUSE_S)
+        return chosen
+
     async def prepare(self, turn: BusTurn) -> Prepared:
         """Sends the turn's current attempt to `turn.preprocessor`; returns once a worker has it.
 
@@ -78,8 +89,11 @@ class PreprocessorClient:
             if isinstance(answer, TurnwireError):
                 fail(answer)
             elif not outcome.done():
-                late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
-                timer = loop.call_later(PREPARE_TIMEOUT_S, fail, late)
+                timer = loop.call_later(PREPARE_TIMEOUT_S, too_late)
+
+        def too_late() -> None:
+            turn.failures += 1
+            fail(TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s"))
 
         forget = self._process.bus.ask(
             subjects.turn(turn.card.name, preprocessor),
@@ -102,18 +116,30 @@ class PreprocessorClient:
                 turn.outcome = None
 
     async def ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
-        """Returns the reply to a request about text and tokens. Raises TurnwireError."""
-        data = _encode(request)
+        """Returns the reply to a request about text and tokens. Raises TurnwireError.
+
+        As a new turn, it waits for `wait_s` where no preprocessor can be reached.
+        """
+        data, loop = _encode(request), asyncio.get_running_loop()
+        until = loop.time() + self._config.wait_s
         tried: list[str] = []
+        late = 0
         while True:
-            tried.append(self.choose(model, tried))
+            await self._stages.able(model, until, ("preprocessor",))
+            tried.append(await self.next(model, tried))
             try:
                 answer = await self._process.bus.request(subject(model, tried[-1]), data, TEXT_TIMEOUT_S)
                 break
-            except (TimedOut, Unavailable):
-                if len(tried) >= self._config.attempts:
-                    raise
+            except (TimedOut, Unavailable) as refusal:
+                late += isinstance(refusal, TimedOut)
+                if late >= self._config.attempts or loop.time() >= until:
+                    raise unreachable() from refusal
         reply = _decode_text(answer)
         if reply.error is not None:
             raise raised(reply.error)
         return reply
+
+
+def unreachable() -> Unavailable:
+    """The error of a request for which no process was found in time."""
+    return Unavailable("the services behind this server do not answer at the moment", retry_after_s=RETRY_AFTER_S)

@@ -38,6 +38,10 @@ class StreamWriter(Protocol):
         """Ends the stream with these bytes. Idempotent."""
         ...
 
+    def abort(self) -> None:
+        """Ends the stream so that its reader does not take it for whole."""
+        ...
+
 
 W = TypeVar("W", bound=StreamWriter)
 
@@ -185,7 +189,9 @@ class StreamSink(Generic[W]):
             return
         writer = self._parts[1]
         out, self._out = self._out, b""
-        if self.ended or self._broken:
+        if self._broken and not (out or writer.closed):  # not even the error could be rendered
+            writer.abort()
+        elif self.ended or self._broken:
             writer.close(out)
         elif out:
             writer.write(out, now)
@@ -206,13 +212,17 @@ class StreamSink(Generic[W]):
                 self._out = renderer.events(events, choice)
             else:
                 self._out = b"".join([renderer.events(events, choice) for choice, events in _merged(pending)])
-            if self.ended and self._on_end is not None:
-                self._on_end(renderer)
         except Exception:  # the caller renders many streams: this one's failure must not affect the others
             self._log.exception("turn.render_failed")
             self._broken = True
             self._record.outcome = "internal"
             self._out = renderer.error(ErrorInfo(ErrorKind.ENGINE, "Internal server error"))
+            return
+        if self.ended and self._on_end is not None:
+            try:
+                self._on_end(renderer)
+            except Exception:  # the client still gets the end of its answer
+                self._log.exception("turn.end_failed")
 
 
 class DocumentSink:

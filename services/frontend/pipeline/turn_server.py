@@ -93,8 +93,9 @@ class TurnServer:
                 sink: StreamSink[SseWriter] | DocumentSink
                 if ask.stream:
                     sink = self._sink(request, dialect, answer, len(conversations))
-                    # Once the request is on its way to the pipeline: this work then delays nothing.
-                    asyncio.get_running_loop().call_soon(sink.get_ready)
+                    # Two ticks later: in the next one the bus sends the request, which this work must not delay.
+                    loop = asyncio.get_running_loop()
+                    loop.call_soon(loop.call_soon, sink.get_ready)
                 else:
                     sink = DocumentSink(record, len(conversations))
                 answer.turns = await self._open(conversations, sink, context.id)

@@ -16,9 +16,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 def generate_request(
-    request: TurnRequest, prompt: Prompt, packed: bytes, *, model: str, family: str, parser: str, salt: str | None
+    request: TurnRequest,
+    prompt: Prompt,
+    packed: bytes,
+    *,
+    model: str,
+    family: str,
+    parser: str,
+    salt: str | None,
+    timeout_s: float | None,
 ) -> GenerateRequest:
-    """The worker's request. `packed`: the prompt's ids (`pack_ids`), packed once for all workers that are tried."""
+    """The worker's request. `packed`: the prompt's ids (`pack_ids`), packed once for all workers that are tried.
+    `timeout_s`: what is left of the request's."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -54,7 +63,7 @@ def generate_request(
         stop_ids=prompt.stop_ids,
         context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
         resume=request.resume,
-        deadline=request.deadline,
+        timeout_s=timeout_s,
         cache_salt=salt,
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),

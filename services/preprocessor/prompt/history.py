@@ -16,25 +16,29 @@ and `audit` compares whole prompts from time to time.
 """
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from sys import getsizeof
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.preprocessor.prompt.branches import BranchCache
-from services.preprocessor.prompt.next_prefix import common_prefix
+from services.ledger.chain import beginning_of
 from services.preprocessor.prompt.prompt_heads import PromptHeads
 from services.preprocessor.prompt.window import is_user, window
+from services.runtime.branch_cache import BranchCache
 from services.templates.call_names import CallNames
 from services.templates.chat_template import Message
 from services.templates.messages import AdaptedPrefix, TemplateInput, Unseal
 from services.templates.traits import Renderer, TemplateTraits
 from services.tokenization.encoder import StablePrefix
+from services.tokenization.segments import common_prefix
 
+Draw: TypeAlias = Callable[..., str | None]
+"""Renders messages; see `_draw`."""
 TAIL = 14
 """Messages behind the boundary that are rendered with each prompt before the boundary moves on."""
 SHORT = 6
@@ -51,8 +55,8 @@ class RenderedPrefix(Struct, frozen=True):
     """The beginning of the window's text."""
 
 
-class KnownPrefix(Struct, frozen=True, eq=False, kw_only=True):
-    """A conversation up to a boundary."""
+class KnownPrefix(Struct, eq=False, kw_only=True):
+    """A conversation up to a boundary. Only `newest` ever changes."""
 
     system: list[Text]
     tools: list[ToolSpec]
@@ -67,6 +71,8 @@ class KnownPrefix(Struct, frozen=True, eq=False, kw_only=True):
     writes again, even if the template then drops reasoning."""
     base: "KnownPrefix | None"
     """The last prefix of which that is true."""
+    newest: tuple[list[Turn], AdaptedPrefix] | None = None
+    """The session's last prompt up to the model's last turn in it: the turns behind this boundary, and all messages."""
 
     @property
     def size(self) -> int:
@@ -88,6 +94,11 @@ class KnownPrefix(Struct, frozen=True, eq=False, kw_only=True):
             and self.variables == variables
             and self.unseal == unseal
         )
+
+    def adapted_for(self, conversation: Conversation) -> AdaptedPrefix:
+        """The longest known beginning of a conversation that `begins` with this prefix, as messages."""
+        turns, newest = self.newest or ([], self.adapted)
+        return newest if conversation.turns[self.adapted.turn : newest.turn] == turns else self.adapted
 
 
 class History:
@@ -114,7 +125,7 @@ class History:
         return self._known.size
 
     def turn_off(self, reason: str) -> None:
-        """Renders every prompt whole from now on, for good."""
+        """Renders every prompt whole from now on."""
         self.off = reason
         self._known.clear()
         self._heads.clear()
@@ -125,7 +136,7 @@ class History:
         """The longest known prefix of the conversation, adapted and rendered with the same variables."""
         if self.off is not None:
             return None
-        key = _key(conversation)
+        key = beginning_of(conversation)
         candidates = sorted(self._known.get(key), key=lambda known: len(known.turns), reverse=True)
         for known in candidates:
             if known.begins(conversation, variables, unseal):
@@ -144,11 +155,14 @@ class History:
     ) -> tuple[str, StablePrefix | None]:
         """The prompt's text, as the template renders it, and a prefix of it that later prompts share.
 
-        `adapted` is the conversation, adapted behind `known.adapted`. Raises Invalid as the template does.
+        `adapted` is the conversation, adapted behind `known.adapted_for` it. Raises Invalid as the template does.
         """
         if adapted.prefix is None:
             known = None
-        text, rendered = self._in_parts(adapted, variables, known) if known is not None else (None, None)
+        if known is not None:
+            self._keep_newest(known, conversation, adapted)
+        draw = partial(_draw, self._template, adapted, variables)
+        text, rendered = _in_parts(draw, adapted, known) if known is not None else (None, None)
         whole = text is None
         stable = rendered.stable if rendered is not None else None
         if text is None:
@@ -158,21 +172,21 @@ class History:
             self.wholes += whole
             self.parts += not whole
         if self.off is None and _should_move(adapted, known, whole, self._tail):
-            fresh = self._extend(conversation, adapted, variables, text=text, known=known, parent=stable, unseal=unseal)
-            self._known.put(_key(conversation), fresh, instead_of=known)
+            prefix = _render_prefix(draw, adapted, text, known, stable)
+            fresh = self._extend(conversation, adapted, variables, rendered=prefix, known=known, unseal=unseal)
+            self._known.put(beginning_of(conversation), fresh, instead_of=known)
             stable = fresh.rendered.stable if fresh.rendered is not None else stable
         return text, stable
 
-    def _in_parts(
-        self, adapted: TemplateInput, variables: Mapping[str, Any], known: KnownPrefix
-    ) -> tuple[str, RenderedPrefix] | tuple[None, None]:
-        for one in (known, known.base):
-            if one is not None and (rendered := one.rendered) is not None:
-                new = adapted.messages[len(one.adapted.messages) :]
-                text = self._try([*rendered.window, *new], adapted, variables)
-                if text is not None and text.startswith(rendered.before):
-                    return rendered.stable.text + text[len(rendered.before) :], rendered
-        return None, None
+    def _keep_newest(self, known: KnownPrefix, conversation: Conversation, adapted: TemplateInput) -> None:
+        assert adapted.prefix is not None
+        boundary = adapted.boundaries[-1] if adapted.boundaries else None
+        if boundary is not None and boundary.turn > adapted.prefix.turn:
+            calls = adapted.prefix.calls.grown(conversation.turns[adapted.prefix.turn : boundary.turn], self._traits)
+            if calls is not None:
+                turns = conversation.turns[known.adapted.turn : boundary.turn]
+                messages = adapted.messages[: boundary.message]
+                known.newest = turns, AdaptedPrefix(boundary.turn, messages, calls)
 
     def _extend(
         self,
@@ -180,12 +194,11 @@ class History:
         adapted: TemplateInput,
         variables: Mapping[str, Any],
         *,
-        text: str,
+        rendered: RenderedPrefix | None,
         known: KnownPrefix | None,
-        parent: StablePrefix | None,
         unseal: Unseal | None,
     ) -> KnownPrefix:
-        """The conversation up to its last turn of the model. `parent`: a prefix of `text`."""
+        """The conversation up to its last turn of the model."""
         boundary = adapted.boundaries[-1]
         answers_user = any(is_user(message) for message in adapted.messages[boundary.message :])
         turns = conversation.turns[: boundary.turn]
@@ -202,72 +215,74 @@ class History:
             unseal=unseal,
             turns=turns,
             adapted=AdaptedPrefix(boundary.turn, adapted.messages[: boundary.message], calls),
-            rendered=self._render_prefix(adapted, variables, text, known, parent),
+            rendered=rendered,
             answers_user=answers_user,
             base=None if answers_user or base is None else replace(base, base=None),
         )
 
-    def _render_prefix(
-        self,
-        adapted: TemplateInput,
-        variables: Mapping[str, Any],
-        text: str,
-        known: KnownPrefix | None,
-        parent: StablePrefix | None,
-    ) -> RenderedPrefix | None:
-        """The text and the window before the last boundary; None where the prompt does not end as the window does."""
-        end = adapted.boundaries[-1].message
-        if known is not None and known.rendered is not None:
-            since = adapted.messages[len(known.adapted.messages) : end]
-            chosen = window([*known.rendered.window, *since], len(known.rendered.window) + len(since))
-        else:
-            chosen = window(adapted.messages, end)
-        tail = adapted.messages[end:]
-        window_text = self._try([*chosen, *tail], adapted, variables)
-        if window_text is None:
-            return None
-        before = self._before(chosen, adapted, variables, tail, window_text)
-        rest = len(window_text) - len(before)
-        if rest > len(text) or not text.endswith(window_text[len(before) :]):
-            return None
-        fixed = text[: len(text) - rest]
-        if parent is not None and not fixed.startswith(parent.text):
-            parent = None
-        return RenderedPrefix(StablePrefix(fixed, parent), chosen, before)
 
-    def _before(
-        self,
-        chosen: list[Message],
-        adapted: TemplateInput,
-        variables: Mapping[str, Any],
-        tail: list[Message],
-        window_text: str,
-    ) -> str:
-        """The part of the window's text before the tail, give or take a few characters.
+def _draw(
+    template: Renderer,
+    adapted: TemplateInput,
+    variables: Mapping[str, Any],
+    messages: list[Message],
+    generation: bool = True,
+) -> str | None:
+    """The messages, rendered with the prompt's tools and variables; None where the template refuses them."""
+    try:
+        return template.render(messages, tools=adapted.tools, variables=dict(variables), generation=generation)
+    except Invalid:
+        return None
 
-        It is the text that two windows share: this one and one without the tail or, where the tail changes the text
-        before it, one whose tail begins with another text.
-        """
-        alone = self._try(chosen, adapted, variables, generation=False) or ""
-        before = common_prefix(window_text, alone)
-        if before == alone and alone:
-            return before
-        first = {key: value for key, value in tail[0].items() if key in ("role", "content", "tool_calls")}
-        first["content"] = (
-            [{"type": "text", "text": _OTHER_TEXT}] if isinstance(first["content"], list) else _OTHER_TEXT
-        )
-        other = self._try([*chosen, first, *tail[1:]], adapted, variables) or ""
-        return max(before, common_prefix(window_text, other), key=len)
 
-    def _try(
-        self, messages: list[Message], adapted: TemplateInput, variables: Mapping[str, Any], *, generation: bool = True
-    ) -> str | None:
-        try:
-            return self._template.render(
-                messages, tools=adapted.tools, variables=dict(variables), generation=generation
-            )
-        except Invalid:
-            return None
+def _in_parts(draw: Draw, adapted: TemplateInput, known: KnownPrefix) -> tuple[str, RenderedPrefix] | tuple[None, None]:
+    for one in (known, known.base):
+        if one is not None and (rendered := one.rendered) is not None:
+            text = draw([*rendered.window, *adapted.messages[len(one.adapted.messages) :]])
+            if text is not None and text.startswith(rendered.before):
+                return rendered.stable.text + text[len(rendered.before) :], rendered
+    return None, None
+
+
+def _render_prefix(
+    draw: Draw, adapted: TemplateInput, text: str, known: KnownPrefix | None, parent: StablePrefix | None
+) -> RenderedPrefix | None:
+    """The text and the window before the last boundary; None where the prompt does not end as the window does.
+    `parent`: a prefix of `text`."""
+    end = adapted.boundaries[-1].message
+    if known is not None and known.rendered is not None:
+        since = adapted.messages[len(known.adapted.messages) : end]
+        chosen = window([*known.rendered.window, *since], len(known.rendered.window) + len(since))
+    else:
+        chosen = window(adapted.messages, end)
+    tail = adapted.messages[end:]
+    window_text = draw([*chosen, *tail])
+    if window_text is None:
+        return None
+    before = _before(draw, chosen, tail, window_text)
+    rest = len(window_text) - len(before)
+    if rest > len(text) or not text.endswith(window_text[len(before) :]):
+        return None
+    fixed = text[: len(text) - rest]
+    if parent is not None and not fixed.startswith(parent.text):
+        parent = None
+    return RenderedPrefix(StablePrefix(fixed, parent), chosen, before)
+
+
+def _before(draw: Draw, chosen: list[Message], tail: list[Message], window_text: str) -> str:
+    """The part of the window's text before the tail, give or take a few characters.
+
+    It is the text that two windows share: this one and one without the tail or, where the tail changes the text before
+    it, one whose tail begins with another text.
+    """
+    alone = draw(chosen, False) or ""
+    before = common_prefix(window_text, alone)
+    if before == alone and alone:
+        return before
+    first = {key: value for key, value in tail[0].items() if key in ("role", "content", "tool_calls")}
+    first["content"] = [{"type": "text", "text": _OTHER_TEXT}] if isinstance(first["content"], list) else _OTHER_TEXT
+    other = draw([*chosen, first, *tail[1:]]) or ""
+    return max(before, common_prefix(window_text, other), key=len)
 
 
 def _should_move(adapted: TemplateInput, known: KnownPrefix | None, whole: bool, tail: int) -> bool:
@@ -280,11 +295,3 @@ def _should_move(adapted: TemplateInput, known: KnownPrefix | None, whole: bool,
     if known.rendered is None:
         return passed > tail
     return passed > 0 and (whole or passed > tail or is_user(adapted.messages[-1]))
-
-
-def _key(conversation: Conversation) -> Hashable:
-    """A key that a conversation shares with its continuations, in constant time."""
-    client, turns = conversation.client, conversation.turns
-    first = turns[0].parts[0] if turns and turns[0].parts else None
-    text = first.text if isinstance(first, Text) else ""
-    return client.tenant, client.session, len(conversation.system), len(conversation.tools), len(text), text[:400]

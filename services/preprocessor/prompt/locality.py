@@ -12,7 +12,7 @@ from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Te
 from schemas.errors import Invalid
 from services.preprocessor.prompt.history import History
 from services.templates.messages import adapt
-from services.templates.thinking import decide, template_variables
+from services.templates.thinking import template_variables
 from services.templates.traits import Renderer, TemplateTraits
 
 _TOOLS = [
@@ -37,8 +37,7 @@ def difference(template: Renderer, traits: TemplateTraits, *, sessions: int = _S
     for number in range(sessions):
         history = History(template, traits, max_bytes=1 << 30, tail=(3, 6, 14)[number % 3])
         for conversation in session(random.Random(f"{seed}{number}"), number):
-            thinking = decide(conversation)
-            variables = template_variables(thinking, traits, defaults={}, own={})
+            variables = template_variables(conversation, traits, defaults={}, own={})
             whole = adapt(conversation, traits, template)
             known = history.find(conversation, variables)
             adapted = adapt(conversation, traits, template, prefix=known.adapted if known is not None else None)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from sys import getsizeof
 from typing import Any
 
-from services.preprocessor.prompt.branches import BranchCache
 from services.preprocessor.prompt.window import is_user
+from services.runtime.branch_cache import BranchCache
 from services.templates.chat_template import Message
 from services.tokenization.encoder import StablePrefix
 

@@ -7,12 +7,13 @@ from msgspec import Struct
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
+from schemas.events import BlockStart, FinishReason
+from services.families import open_parser
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.constraints import enforced_format, forced_call
 from services.templates.messages import TemplateInput, Unseal, adapt
-from services.templates.thinking import decide, template_variables, without_old_reasoning
-from services.templates.tools import tool_name
-from services.tokenization.data_marks import DataMarks
+from services.templates.thinking import template_variables, without_old_reasoning
+from services.templates.tools import rendered_tool, tool_name
 from services.tokenization.encoder import StablePrefix
 
 _TAIL_CHARS = 512
@@ -42,24 +43,17 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
     own = conversation.template_kwargs
     if marks is not None:
         own = {name: marks.data.mark_json(value) for name, value in own.items()}
-        _check_forced_name(call or "", conversation, marks)
-    variables = template_variables(decide(conversation), setup.traits, defaults=setup.template_kwargs, own=own)
+    variables = template_variables(conversation, setup.traits, defaults=setup.template_kwargs, own=own)
     known = setup.history.find(conversation, variables, unseal)
-    adapted = adapt(
-        conversation,
-        setup.traits,
-        setup.template,
-        unseal=unseal,
-        write_call=setup.family.write_call,
-        prefix=known.adapted if known is not None else None,
-        marks=marks,
-    )
+    write = setup.family.write_call
+    make = partial(adapt, conversation, setup.traits, setup.template, unseal=unseal, write_call=write, marks=marks)
+    adapted = make(prefix=known.adapted_for(conversation) if known is not None else None)
     stable: StablePrefix | None = None
     if adapted.continues:
         text = _continued(adapted, setup, variables)
     else:
         text, stable = setup.history.render(conversation, adapted, variables, known, unseal)
-        setup.audit.offer(text, stable, partial(_render_whole, conversation, setup, variables, unseal))
+        setup.audit.offer(text, stable, lambda: _render_whole(make(), setup, variables))
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (call is not None or enforced_format(conversation) is not None):
         # Constrained decoding begins with the first token: the model could never close the reasoning itself.
@@ -67,7 +61,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
     elif call is not None and adapted.continues:
         text += setup.traits.text_join
     return RenderedPrompt(
-        text=text + (call or ""),
+        text=text + (_marked_call(call, conversation, setup) if call is not None else ""),
         prefix=call or "",
         in_reasoning=in_reasoning,
         continues=adapted.continues,
@@ -75,27 +69,28 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
     )
 
 
-def _render_whole(
-    conversation: Conversation, setup: ModelSetup, variables: dict[str, Any], unseal: Unseal | None
-) -> str:
-    """The text, without anything that is known from earlier prompts."""
-    adapted = adapt(
-        conversation,
-        setup.traits,
-        setup.template,
-        unseal=unseal,
-        write_call=setup.family.write_call,
-        marks=setup.encoder.marks,
-    )
+def _render_whole(adapted: TemplateInput, setup: ModelSetup, variables: dict[str, Any]) -> str:
     return setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
 
 
-def _check_forced_name(call: str, conversation: Conversation, marks: DataMarks) -> None:
-    """Raises Invalid where the forced call is of a tool whose name would make a control token at the prompt's end."""
-    for tool in conversation.tools if call else ():
+def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> str:
+    """The opening of a forced call, in which the tool's name is data. Raises Invalid where the name spells a control
+    token with which the family's calls cannot be read back."""
+    marks, family = setup.encoder.marks, setup.family
+    for tool in conversation.tools if marks is not None else ():
+        assert marks is not None
         name = tool_name(tool.name, tool.namespace)
-        if any(piece.data for piece in marks.pieces(call.replace(name, marks.data.mark(name)))):
-            raise Invalid(f"a tool whose name spells a control token cannot be forced: {name}", param="tool_choice")
+        marked = call.replace(name, marks.data.mark(name))
+        if any(piece.data for piece in marks.pieces(marked)):
+            parser = open_parser(family.name, tools=[rendered_tool(tool)])
+            events = [*parser.feed(family.write_call(name, {})), *parser.finish(FinishReason.STOP)]
+            if not any(isinstance(event, BlockStart) and event.name == name for event in events):
+                reason = (
+                    f"calls of {family.models} cannot hold the name of this tool, which spells one of their markers"
+                )
+                raise Invalid(f"the tool cannot be forced: {reason}: {name}", param="tool_choice")
+            return marked
+    return call
 
 
 def _reasoning_end(setup: ModelSetup) -> str:

@@ -121,7 +121,6 @@ class Placement:
         return held
 
     def _blocks(self, prompt: bytes, size: int, salt: str | None) -> list[int]:
-        """The keys of a prompt's whole blocks."""
         return self._keys.setdefault(size, KeyMemo(size)).keys(prompt, salt=salt)
 
     def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:

@@ -1,9 +1,6 @@
 """Prefills the certain prefix of a session's next turn on the worker that decoded this one, while that is idle."""
 
-from array import array
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 from cachetools import LRUCache
@@ -15,18 +12,18 @@ from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from services.ledger.recall import Ledger
-from services.preprocessor.prompt.next_prefix import Encode, certain_prefix
+from services.preprocessor.preparation import Preparation
+from services.preprocessor.prompt.next_prefix import certain_prefix
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import MAX_PRIORITY
 from services.runtime.process import Process
+from services.tokenization.segments import TokenIds
 
 MAX_PENDING = 4096
 """Turns whose end is waited for; the oldest are given up."""
 LEAST_TOKENS = 64
 """Fewer are not worth a request."""
 TAKE_TIMEOUT_S = 2.0
-
-Prepare: TypeAlias = Callable[[], "array[int] | None"]
 
 _encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
@@ -43,24 +40,14 @@ class PendingTurn(msgspec.Struct, frozen=True):
 
 
 class Prefills:
-    """Prefills behind turns with the hint. `run` is the preprocessor's thread pool, `encode` makes a prompt's ids."""
+    """Prefills behind turns with the hint."""
 
-    def __init__(
-        self,
-        process: Process,
-        model: str,
-        placement: Placement,
-        ledger: Ledger,
-        *,
-        run: Callable[[Prepare], Awaitable["array[int] | None"]],
-        encode: Encode,
-    ) -> None:
+    def __init__(self, process: Process, placement: Placement, preparation: Preparation, ledger: Ledger) -> None:
         self._process = process
-        self._model = model
         self._placement = placement
+        self._preparation = preparation
+        self._model = preparation.setup.card.name
         self._ledger = ledger
-        self._run = run
-        self._encode = encode
         self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
         self._done = Counter(
             "turnwire_speculative_prefills",
@@ -89,7 +76,7 @@ class Prefills:
         self._done.labels(outcome).inc()
 
     async def _try(self, turn: PendingTurn, entry: LedgerEntry) -> str:
-        prefix = await self._run(partial(self._prefix, turn, entry))
+        prefix = await self._preparation.run(partial(self._prefix, turn, entry))
         if prefix is None:
             return "unreadable"
         packed = pack_ids(prefix)
@@ -115,11 +102,10 @@ class Prefills:
         reply = _decode_reply(await self._process.bus.request(subject, _encode(request), TAKE_TIMEOUT_S))
         return "done" if reply.error is None else "busy"
 
-    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "array[int] | None":
+    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "TokenIds | None":
         parts = self._ledger.parts_of(entry, turn.tools)
-        return certain_prefix(turn.conversation, parts, self._encode) if parts else None
+        return certain_prefix(turn.conversation, parts, self._preparation.ids) if parts else None
 
 
 def _key(context: LedgerContext) -> bytes:
-    """Identifies a turn by its place."""
     return context.state + context.head_hash

@@ -17,7 +17,7 @@ from schemas.control import Heartbeat
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, Overloaded, Unavailable
 
-MAX_PRIORITY = 2**31 - 1
+MAX_PRIORITY = 2.0**31
 LONG_OUTPUT_TOKENS = 1024
 """A turn with so many output tokens suffers from load twice as long as one without any."""
 MAX_OUTPUT_FACTOR = 4.0
@@ -111,8 +111,8 @@ class Router:
         return load.slots > 0 and self._turns(worker) >= load.slots + load.queue_limit
 
 
-def priority(conversation: Conversation) -> int:
+def priority(conversation: Conversation) -> float:
     """The turn's place in an engine's queue; greater is sooner."""
     hints = conversation.hints
     value = hints.priority if hints.priority is not None else hints.latency_sensitivity or 0
-    return int(max(-MAX_PRIORITY, min(MAX_PRIORITY, value)))
+    return max(-MAX_PRIORITY, min(MAX_PRIORITY, value))

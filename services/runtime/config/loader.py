@@ -75,7 +75,8 @@ class Sources(Struct, frozen=True):
         given = ChainMap(*self._layers(config, content))
         fields = {field.name for field in dataclasses.fields(config)}
         values = {name: value for name, value in (defaults or {}).items() if name in fields}
-        bus: dict[str, Any] = {}
+        of_bus = _names(BusConfig) if "bus" in fields else set()
+        bus = {name: value for name, value in (defaults or {}).items() if name in of_bus}
         origins: dict[str, str] = {}
         for option in options(config):
             name = option.field_info.name

@@ -45,12 +45,24 @@ class BusConfig(Config):
     """File with the user's password."""
     nats_creds_file: str | None = None
     """NATS credentials file (JWT and seed), instead of user and password."""
+    nats_ca_file: str | None = None
+    """PEM file of certificate authorities, one of which signed the NATS server's certificate; default: those of the
+    system."""
+    nats_cert_file: str | None = None
+    """PEM file with this process's certificate, for a server that requires one."""
+    nats_key_file: str | None = None
+    """PEM file with the certificate's private key; default: `nats_cert_file` contains it."""
+    heartbeat_key_file: str | None = None
+    """File with the key that authenticates heartbeats, the same for all processes; default: heartbeats are not
+    authenticated."""
     connect_timeout_s: Positive = 30.0
     """Longest time for the first connection; then the process exits."""
     beat_interval_s: Positive = 1.0
     """Time between two heartbeats."""
     dead_after_s: Positive = 3.5
     """Time without a heartbeat after which a process counts as dead and its turns move to another one."""
+    recovery_s: Seconds = 90.0
+    """How long turns wait for a successor of a lost process; the same for all processes (docs/reliability.md)."""
     window_bytes: Annotated[int, Parameter(validator=Number(gte=4096))] = MIB
     """Flow control: most bytes that another process may send to this one before this one acknowledges them."""
 
@@ -60,6 +72,8 @@ class BusConfig(Config):
             raise ValueError("dead_after_s must be at least twice beat_interval_s: one heartbeat may be late")
         if self.nats_creds_file and (self.nats_user or self.nats_password_file):
             raise ValueError("nats_creds_file excludes nats_user and nats_password_file")
+        if self.nats_key_file and not self.nats_cert_file:
+            raise ValueError("nats_key_file needs a nats_cert_file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +92,36 @@ class ServiceConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontendConfig(ServiceConfig):
+class LedgerStoreConfig(Config):
+    """The bucket of earlier turns."""
+
+    ledger_ttl_s: Positive = 24 * 3600.0
+    """Time after which JetStream deletes a turn that was not written again; `turnwire buckets` applies it."""
+    ledger_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 512
+    """JetStream storage in MiB for the turns of all models, the same for preprocessor and parser; `turnwire buckets`
+    applies it. 0: memory only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseStoreConfig(Config):
+    """The limits of stored Responses."""
+
+    response_store_ttl_s: Positive = 24 * 3600.0
+    """Time after which a stored response is deleted."""
+    response_store_bytes: Annotated[int, Parameter(validator=Number(gte=MIB))] = 256 * MIB
+    """Most bytes of stored responses in a frontend and, if they are shared, in JetStream, where `turnwire buckets`
+    applies it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig):
+    """The buckets in JetStream, which `turnwire buckets` creates."""
+
+    bus: BusConfig = field(default_factory=BusConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontendConfig(ResponseStoreConfig, ServiceConfig):
     """The HTTP server: addresses, limits and APIs."""
 
     host: Annotated[str, also("--http-host")] = "127.0.0.1"
@@ -93,6 +136,10 @@ class FrontendConfig(ServiceConfig):
     """PEM file of certificate authorities: clients need a certificate from one of them, except for health checks."""
     cors_origins: list[str] = field(default_factory=list)
     """Origins whose pages may use the server from a browser, for example `https://app.example`; `*`: all."""
+    allowed_hosts: list[str] = field(default_factory=list)
+    """Host names of this server; requests to other names are refused, against DNS rebinding. `*`: all names. Default:
+    `localhost` and `host` where the server has no keys and listens on this machine only, else all. IP addresses are
+    always allowed."""
     api_keys_file: str | None = None
     """File with the API keys that are accepted, one a line: `NAME:SHA256`, then its options (`turnwire key` adds
     lines). Read again on change; default: no key is needed."""
@@ -110,8 +157,16 @@ class FrontendConfig(ServiceConfig):
     """Most tools in a request."""
     max_media: Count = 1024
     """Most images and documents in a request."""
+    pdf_max_pages: Count = 200
+    """Pages of a PDF whose text is put into the prompt; a line states how many are left out."""
+    media_notice: bool = True
+    """End an answer with a note to the user that the model does not receive the images of the conversation, once in a
+    session. No prompt has it."""
     max_nesting: Count = 64
     """Deepest nesting of objects and lists in a tool's schema."""
+    max_connections_per_address: Count | None = None
+    """Most connections of one client address, a /64 network of IPv6; further ones are refused with status 429. Behind a
+    proxy all connections have its address. Default: unlimited."""
     head_timeout_s: Positive = 30.0
     """Longest time from a connection to the headers of its first request; then it is closed."""
     body_timeout_s: Positive = 120.0
@@ -145,31 +200,58 @@ class FrontendConfig(ServiceConfig):
     TOML file. A name that is a slug needs no entry; other names get Turnwire's profile."""
     accept_timeout_s: Positive = 2.0
     """Longest time for a preprocessor to accept a turn; then the turn goes to another one."""
+    wait_s: Seconds = 30.0
+    """How long new requests wait for the bus, or for a stage that was there within `recovery_s`; then status 503."""
     attempts: Count = 3
-    """How often a turn is tried, the first attempt included; the next one follows when a process refuses it or dies."""
+    """How often a turn is tried that gets no further because a process dies with it."""
     seal_key_file: str | None = None
     """File with the key that seals compacted conversations, the same for preprocessor and parser; default: a key
     derived from the model's name."""
     response_store: Literal["memory", "shared"] = "memory"
     """Where Responses are stored. `memory`: in this process; `shared`: also in JetStream, for several frontends and
     across restarts."""
-    response_store_ttl_s: Positive = 24 * 3600.0
-    """Time after which a stored response is deleted."""
     response_store_entries: Count = 20_000
     """Most stored responses in this process; the least recently used ones are dropped."""
-    response_store_bytes: Annotated[int, Parameter(validator=Number(gte=MIB))] = 256 * MIB
-    """Most bytes of stored responses in this process and, if `shared`, in JetStream."""
     max_background: Count = 64
     """Most background responses that run at once; the same number may wait."""
     enable_responses_websocket: bool = True
     """Serve Responses over WebSocket. Without it, upgrades are refused with status 426 and clients use HTTP."""
     max_websockets: Count = 1024
     """Most concurrent WebSocket connections."""
+    web_provider: str | None = None
+    """URL of the provider of web search and fetch (docs/hosted-tools.md); default: neither is served."""
+    web_fetch: bool = False
+    """The provider also reads pages: serve web fetch, too."""
+    web_provider_protocol: Literal["http", "mcp"] = "http"
+    """`http`: one POST for each call; `mcp`: an MCP server over streamable HTTP, with `turnwire[mcp]`."""
+    web_search_tool: str = "web_search"
+    """The MCP server's tool that searches; its argument is `query`."""
+    web_fetch_tool: str = "web_fetch"
+    """The MCP server's tool that reads a page; its argument is `url`."""
+    web_provider_key_file: str | None = None
+    """File with the key that the provider gets as a bearer token; read at each call."""
+    web_timeout_s: Positive = 20.0
+    """Longest time of one search or fetch."""
+    web_max_rounds: Count = 10
+    """Most turns of the model in one answer behind searches or fetches."""
+    web_max_calls: Count = 20
+    """Most searches and fetches in one answer; a request's `max_uses` may only lower it."""
+    web_max_chars: Count = 100_000
+    """Most characters of one search or page that the model gets."""
+    web_allow_private: bool = False
+    """Let the model fetch literal private addresses and local names."""
 
     def __post_init__(self) -> None:
         """Rejects combinations that cannot work."""
         if self.tls_cert_file is None and (self.tls_key_file or self.tls_client_ca_file):
             raise ValueError("tls_key_file and tls_client_ca_file need a tls_cert_file")
+        if self.web_provider is not None and not self.web_provider.startswith(("http://", "https://")):
+            raise ValueError("web_provider must be an http or https URL")
+
+    @property
+    def served_tools(self) -> list[str]:
+        """The kinds of hosted tools that are served."""
+        return [] if self.web_provider is None else ["web_search", *(["web_fetch"] if self.web_fetch else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +263,8 @@ class StageConfig(ServiceConfig):
     served_model_name: Annotated[str | None, also("--model-name")] = None
     """Name of the model for clients, or several names separated by commas; default: the hub id or the directory's
     name."""
+    trust_remote_code: bool = False
+    """Run Python code from the model directory."""
     metrics_host: str = "127.0.0.1"
     """Address for /metrics, /live and /ready."""
     metrics_port: Port | None = None
@@ -207,7 +291,7 @@ class StageConfig(ServiceConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreprocessorConfig(StageConfig):
+class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Renders conversations to prompts."""
 
     aliases: Annotated[list[str], also("--alias")] = field(default_factory=list)
@@ -243,8 +327,6 @@ class PreprocessorConfig(StageConfig):
     """Routing: cost of a prompt token that is not in a worker's KV cache; 0: ignore the caches."""
     router_load_tokens: Annotated[float, Parameter(validator=Number(gte=0))] = 16384.0
     """Routing: cost of a worker without free slots, in prompt tokens."""
-    trust_remote_code: bool = False
-    """Run Python code from the model directory."""
     template_kwargs: Annotated[Table, also("--default-chat-template-kwargs")] = field(default_factory=dict)
     """Variables of the chat template for every request: a JSON object, or a JSON, YAML or TOML file."""
     seal_key_file: str | None = None
@@ -253,10 +335,6 @@ class PreprocessorConfig(StageConfig):
     """Use the original tokens of a session's earlier turns in its prompts (docs/ledger.md)."""
     ledger_mb: Count = 64
     """Memory in MiB for the tokens of earlier turns, and the same again for whole prompts."""
-    ledger_ttl_s: Positive = 24 * 3600.0
-    """Time after which JetStream deletes a turn that was not written again; the same for the parser."""
-    ledger_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 512
-    """JetStream storage in MiB for the turns of all models; the same for the parser. 0: memory only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +342,8 @@ class WorkerConfig(StageConfig):
     """Runs one engine."""
 
     engine: str = "script"
-    """The engine: `script`, `transformers`, `trtllm` or another that is installed; `script` needs no weights."""
+    """The engine: `script`, `transformers`, `trtllm`, `vllm` or another that is installed. `script` needs no
+    weights."""
     slots: Annotated[Count, also("--max-num-seqs", "--max-batch-size")] = 256
     """Most turns that decode concurrently."""
     queue_limit: Annotated[int, Parameter(validator=Number(gte=0))] = 1024
@@ -290,25 +369,17 @@ class WorkerConfig(StageConfig):
     """Capacity of the KV cache in tokens; default: chosen by the engine."""
     engine_args: Annotated[Table | None, also("--extra-llm-api-options")] = None
     """Options for the engine itself: a JSON object, or a JSON, YAML or TOML file."""
-    trust_remote_code: bool = False
-    """Run Python code from the model directory."""
     watchdog_s: Positive = 120.0
     """Time without output after which an engine with running turns counts as dead."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParserConfig(StageConfig):
+class ParserConfig(LedgerStoreConfig, StageConfig):
     """Parses tokens to events."""
 
-    trust_remote_code: bool = False
-    """Run Python code from the model directory."""
     seal_key_file: str | None = None
     """File with the key that seals reasoning, the same for the preprocessor; default: a key derived from the model's
     name."""
-    ledger_ttl_s: Positive = 24 * 3600.0
-    """Time after which JetStream deletes a turn that was not written again; the same for the preprocessor."""
-    ledger_store_mb: Annotated[int, Parameter(validator=Number(gte=0))] = 512
-    """JetStream storage in MiB for the turns of all models; the same for the preprocessor. 0: memory only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +406,7 @@ STAGES: Mapping[str, type[ServiceConfig]] = {
     "worker": WorkerConfig,
     "parser": ParserConfig,
 }
-TABLES: Mapping[str, type[Config]] = {**STAGES, "bus": BusConfig, "up": UpConfig}
+TABLES: Mapping[str, type[Config]] = {**STAGES, "bus": BusConfig, "buckets": BucketsConfig, "up": UpConfig}
 """The tables of a configuration file."""
 
 

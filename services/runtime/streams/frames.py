@@ -86,7 +86,7 @@ class FrameSender:
         process.unacknowledged = lambda: {id: link.acknowledged for id, link in links.items() if link.unacknowledged}
         process.replays = lambda: {id: link.last_replay for id, link in links.items() if link.last_replay}
         process.on_reconnect.append(self.schedule)
-        counters = {"turnwire_stream_replays_total": ("Replays asked of this process.", lambda: self.replays)}
+        counters = {"turnwire_stream_replays_total": ("Replays requested of this process.", lambda: self.replays)}
         register(process.metrics, CountCollector(counters))
 
     def mark(self, receiver: str) -> None:

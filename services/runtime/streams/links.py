@@ -80,9 +80,6 @@ class SendLink:
         seq, replays_requested = self._credit
         return seq if replays_requested <= self.last_replay else 0
 
-    def __repr__(self) -> str:
-        return f"<SendLink seq={self.seq} under_way={self.under_way}/{self.window}>"
-
 
 class ReceiveLink:
     """The receiver's side of one link."""

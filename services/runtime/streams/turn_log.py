@@ -242,7 +242,7 @@ class TurnLog:
         self._blocks[-1].logprobs += tokens
 
     def add_tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None] | None) -> None:
-        """Adds output tokens, for a request that asked for ids. `logprobs`: one for each; None: it asked for none."""
+        """Adds output tokens, for a request with `return_token_ids`. `logprobs`: one for each; None: not requested."""
         self.size += 1
         self._ids += ids
         if logprobs is not None:

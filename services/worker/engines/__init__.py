@@ -13,6 +13,7 @@ BUILT_IN = {
     "script": "services.worker.engines.script.engine:ScriptEngine",
     "transformers": "services.worker.engines.transformers.engine:TransformersEngine",
     "trtllm": "services.worker.engines.trtllm.engine:TrtllmEngine",
+    "vllm": "services.worker.engines.vllm.engine:VllmEngine",
 }
 """Listed here, too, since a clone that was never installed has no entry points. No package can replace these."""
 
@@ -23,8 +24,8 @@ def installed_engines() -> dict[str, EntryPoint]:
     return found | {name: EntryPoint(name, path, GROUP) for name, path in BUILT_IN.items()}
 
 
-def open_engine(name: str, config: WorkerConfig) -> Engine:
-    """The engine called `name`, not yet started. Its entry point is a class or function that takes a `WorkerConfig`.
+def load_engine(name: str) -> Callable[[WorkerConfig], Engine]:
+    """The class or function of the entry point called `name`.
 
     Raises ConfigError if there is no such engine, Invalid if it cannot be imported.
     """
@@ -35,4 +36,9 @@ def open_engine(name: str, config: WorkerConfig) -> Engine:
         make: Callable[[WorkerConfig], Engine] = engines[name].load()
     except (ImportError, AttributeError) as error:
         raise Invalid(f"the {name} engine cannot be imported: {error}", param="engine") from error
-    return make(config)
+    return make
+
+
+def open_engine(name: str, config: WorkerConfig) -> Engine:
+    """The engine called `name`, not yet started. Raises as `load_engine` does."""
+    return load_engine(name)(config)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from schemas.control import Load
 from schemas.errors import ENGINE_DIED, Invalid, TurnwireError
 from schemas.events import FinishReason
 from services.worker.engine import Delta, EngineDied, Sink
@@ -53,6 +54,24 @@ class OpenTurn:
         self._released()
 
 
+class FirstTurn:
+    """The sink of a turn that tests an engine before it serves. Made on the loop."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the turn has ended; has its error."""
+
+    def put(self, delta: Delta) -> None:
+        """See `Sink.put`."""
+        if delta.finish is not None and not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: TurnwireError) -> None:
+        """See `Sink.fail`."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+
 class OpenTurns:
     """All open turns of one engine, which the engine's death reaches."""
 
@@ -70,6 +89,11 @@ class OpenTurns:
     def over(self) -> bool:
         """Dead or stopped."""
         return self._stopped or self.death is not None
+
+    def load(self, slots: int, queue_limit: int, kv_used: float | None) -> Load:
+        """The load of an engine with so many slots; turns beyond them wait."""
+        running = min(len(self._turns), slots)
+        return Load(running, len(self._turns) - running, slots, queue_limit, kv_used)
 
     def open(self, turn_id: str, sink: Sink, released: Callable[[], None]) -> OpenTurn:
         """A new turn. `released` is called once, when it ends, before the end is passed to the sink.
@@ -117,7 +141,7 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
             future.set_result(work())
         except Exception as error:
             future.set_exception(error)
-        except BaseException as error:  # SystemExit, say: without a result the waiter would wait for ever
+        except BaseException as error:  # SystemExit too: without a result the waiter would wait for ever
             future.set_exception(RuntimeError(f"{name}: {error!r}"))
 
     threading.Thread(target=run, name=name, daemon=True).start()

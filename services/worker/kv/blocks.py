@@ -5,6 +5,7 @@ engine with a prefix cache the index assumes what such a cache does: the blocks 
 taken, those of its output when it ends, and the least recently used go when the capacity is reached.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -16,14 +17,16 @@ from services.worker.kv.held_blocks import HeldBlocks
 
 DEFAULT_BLOCKS = 65536
 """Assumed where an engine does not report its capacity."""
+_FIRST_LOOK = 64
+"""Blocks of a prompt that are looked up at first: the keys of a prompt that nothing is held of are not all made."""
 
 
 class Changes(Struct):
-    """Changes since the last call. `cleared` applies first, then removals."""
+    """Changes since the last call. `cleared` applies first."""
 
     cleared: bool = False
-    stored: dict[int, None] = {}
-    removed: dict[int, None] = {}
+    held: dict[int, bool] = {}
+    """By key: whether the block is there now."""
 
 
 class KvBlockIndex:
@@ -68,7 +71,17 @@ class KvBlockIndex:
         """The blocks of a prompt, or of a turn that ended, were computed or found just now, by an engine without
         events."""
         came, went = self._assumed.use(keys)
-        self._record(stored=came, removed=went)
+        self._record(came, held=True)
+        self._record(went, held=False)
+
+    def held(self, keys: Sequence[int]) -> int:
+        """How many blocks of a prompt the cache holds, from its start."""
+        if not self._reported:
+            return self._assumed.match(keys)
+        reported, most, high = self._reported, len(keys), _FIRST_LOOK
+        while high < most and keys[high - 1] in reported:
+            high *= 2
+        return bisect_left(range(min(high, most)), True, key=lambda block: keys[block] not in reported)
 
     def _store(self, event: BlocksStored) -> None:
         parent = root(event.salt) if event.parent is None else self._keys.get((event.rank, event.parent))
@@ -81,7 +94,7 @@ class KvBlockIndex:
             self._keys[event.rank, block] = parent
             ranks = self._reported[parent] = self._reported.get(parent, 0) + 1
             if ranks == 1:
-                self._record(stored=(parent,))
+                self._record((parent,), held=True)
 
     def _release(self, rank: int, block: BlockHash) -> None:
         key = self._keys.pop((rank, block), None)
@@ -90,21 +103,8 @@ class KvBlockIndex:
         self._reported[key] -= 1
         if not self._reported[key]:
             del self._reported[key]
-            self._record(removed=(key,))
+            self._record((key,), held=False)
 
-    def _record(self, *, stored: Sequence[int] = (), removed: Sequence[int] = ()) -> None:
+    def _record(self, keys: Sequence[int], held: bool) -> None:
         if self.followed:
-            _add(stored, self._changes.stored, unless=self._changes.removed)
-            _add(removed, self._changes.removed, unless=self._changes.stored)
-
-
-def _add(keys: Sequence[int], changed: dict[int, None], *, unless: dict[int, None]) -> None:
-    """Blocks that come and go between two calls did not change."""
-    if not unless or unless.keys().isdisjoint(keys):
-        changed.update(dict.fromkeys(keys))
-        return
-    for key in keys:
-        if key in unless:
-            del unless[key]
-        else:
-            changed[key] = None
+            self._changes.held.update(dict.fromkeys(keys, held))

@@ -13,7 +13,7 @@ from schemas.frames import pack_ids
 from schemas.kv import KvSnapshot, KvUpdate
 from services.runtime.bus import Message
 from services.runtime.process import Process
-from services.tokenization.block_keys import KeyMemo, PromptKeys, pack
+from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
 from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.held_blocks import extended
@@ -75,7 +75,16 @@ class KvPublisher:
         if self._events is not None:
             return None
         keys = PromptKeys(self._memo, prompt, salt)
-        return PromptBlocks(keys, prompt[len(keys) * self._index.block_tokens * 4 :], salt)
+        return PromptBlocks(keys, prompt[len(keys) * self._index.block_tokens * TOKEN_ID_BYTES :], salt)
+
+    def held(self, prompt: bytes, salt: str | None, blocks: PromptBlocks | None) -> int:
+        """How many tokens of a prompt the cache holds by the index. The last one is always computed.
+
+        `blocks`: those of the prompt, where `blocks` returned them.
+        """
+        keys = PromptKeys(self._memo, prompt, salt) if blocks is None else blocks.keys
+        size, tokens = self._index.block_tokens, len(prompt) // TOKEN_ID_BYTES
+        return max(min(self._index.held(keys), (tokens - 1) // size), 0) * size
 
     def used(self, blocks: PromptBlocks) -> None:
         """A prompt with these blocks is being computed."""
@@ -114,7 +123,8 @@ class KvPublisher:
 
     def _publish(self) -> None:
         changes = self._index.take_changes()
-        removed, stored, cleared = iter(changes.removed), iter(changes.stored), changes.cleared
+        cleared, held = changes.cleared, changes.held
+        removed, stored = (iter([key for key in held if held[key] is there]) for there in (False, True))
         while True:
             gone = pack(islice(removed, MAX_KEYS))
             new = b"" if gone else pack(islice(stored, MAX_KEYS))

@@ -9,6 +9,7 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, Tur
 from schemas.errors import Invalid
 from services.frontend.apis.chat.request import parse
 from services.frontend.apis.chat.stream import Settings
+from services.frontend.media.pdf_document import document
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": 3.0}'}}
 CALL_2 = {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -77,13 +78,12 @@ def test_a_string_and_its_single_part_are_the_same() -> None:
         ),
         (
             {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}},
-            Media("document", media_type="application/pdf", size_bytes=3, title="a.pdf"),
+            document("application/pdf", "AAAA", 3, "a.pdf", "Title: a.pdf\n\n"),
         ),
         ({"type": "file", "file": {"file_data": "AAA="}}, Media("document", size_bytes=2)),
-        ({"type": "image_url", "image_url": {"url": "data:text/plain,abc"}}, Media("image", "text/plain", 3)),
     ],
 )
-def test_media_become_notes(part: dict[str, Any], media: Media) -> None:
+def test_media_are_parts(part: dict[str, Any], media: Media) -> None:
     (turn,) = turns({"role": "user", "content": [{"type": "text", "text": "see"}, part]})
     assert turn.parts == [Text("see"), media]
     (_, _, answered) = turns(

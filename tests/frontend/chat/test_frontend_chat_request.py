@@ -266,7 +266,7 @@ def test_form_of_the_answer() -> None:
         (
             {"tools": [{"type": "function", "function": {"name": ""}}]},
             "tools[0].function.name",
-            "string_below_min_length",
+            "empty_string",
         ),
         (
             {"tools": [{"type": "custom", "custom": {"name": "c", "format": {"type": "grammar"}}}]},

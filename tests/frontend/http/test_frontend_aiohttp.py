@@ -5,6 +5,9 @@ import inspect
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import LineTooLong
+
+from services.frontend.http.server import MAX_HEADER_BYTES, MAX_URL_BYTES
 
 
 @pytest.mark.parametrize(
@@ -13,6 +16,7 @@ from aiohttp.abc import AbstractStreamWriter
         (web.RequestHandler.handle_error, ["self", "request", "status", "exc", "message"]),
         (web.RequestHandler.finish_response, ["self", "request", "resp", "start_time"]),
         (web.RequestHandler.force_close, ["self"]),
+        (web.RequestHandler.set_parser, ["self", "parser", "data_received_cb"]),
         (web.StreamResponse.prepare, ["self", "request"]),
         (web.StreamResponse.write, ["self", "data"]),
         (web.Response.write_eof, ["self", "data"]),
@@ -71,6 +75,12 @@ async def test_the_head_of_a_response_waits_for_its_first_bytes() -> None:
     finally:
         await runner.cleanup()
     assert writes == [[b"first"]]
+
+
+def test_a_line_that_is_too_long_comes_with_its_limit() -> None:
+    """`Connection.handle_error` tells a URL from a header by it."""
+    assert LineTooLong(b"GET /aaa", 7).args[1] == 7
+    assert MAX_URL_BYTES != MAX_HEADER_BYTES
 
 
 def test_the_writer_of_a_request_counts_what_was_sent() -> None:

@@ -1,14 +1,17 @@
 """API keys: files, hashes, both headers, open paths."""
 
 import hashlib
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
 from services.frontend.http.auth import KeyRing
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, serving
+from tests.conftest import eventually
+from tests.frontend.frontend_fakes import MODEL, log_into, serving
 
 ASK = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 HASHES = {key: hashlib.sha256(key.encode()).hexdigest() for key in ("alpha", "beta")}
@@ -39,11 +42,61 @@ def test_a_line_that_is_no_key_is_named(tmp_path: Path, line: str) -> None:
         KeyRing.load(str(path))
 
 
-def test_a_file_without_keys_would_lock_everybody_out(tmp_path: Path) -> None:
+async def test_a_frontend_does_not_start_without_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys"
+    with pytest.raises(FileNotFoundError):
+        async with serving(config=FrontendConfig(api_keys_file=str(path))):
+            pass
     path.write_text("# none yet\n")
     with pytest.raises(ValueError, match="holds no keys"):
-        KeyRing.load(str(path))
+        async with serving(config=FrontendConfig(api_keys_file=str(path))):
+            pass
+
+
+@pytest.mark.parametrize("end", ["deleted", "", "# nobody\n"])
+async def test_the_last_key_can_be_revoked(keys: Path, end: str) -> None:
+    lines: list[MutableMapping[str, Any]] = []
+    async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
+
+        async def status(key: str = "alpha", path: str = "/v1/models") -> int:
+            return (await http.get(path, headers={"x-api-key": key})).status
+
+        before = keys.read_text()
+        assert await status() == 200
+        if end == "deleted":
+            keys.unlink()
+        else:
+            keys.write_text(end)
+        served.callers.reload(log_into(lines))
+        assert lines == [{"event": "keys.none_valid", "file": str(keys), "log_level": "warning"}]
+        assert [await status(), await status("beta"), await status(path="/live")] == [401, 401, 200]
+        assert (await http.get("/v1/models")).status == 401
+        assert not served.callers.open_to_all
+        keys.write_text(before)
+        served.callers.reload(log_into(lines))
+        assert await status() == 200
+
+
+@pytest.mark.parametrize("damage", ["malformed", "binary", "directory"])
+async def test_a_key_file_that_cannot_be_read_changes_nothing(keys: Path, damage: str) -> None:
+    async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
+        if damage == "directory":
+            keys.unlink()
+            keys.mkdir()
+        else:
+            keys.write_bytes(b"alpha\n" if damage == "malformed" else b"\xff\xfe")
+        with pytest.raises((ValueError, OSError)):
+            served.callers.reload(log_into([]))
+        assert (await http.get("/v1/models", headers={"x-api-key": "alpha"})).status == 200
+        assert (await http.get("/v1/models", headers={"x-api-key": "gamma"})).status == 401
+
+
+@pytest.mark.slow
+async def test_a_deleted_key_file_is_noticed(keys: Path) -> None:
+    async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
+        keys.unlink()
+        await eventually(lambda: "keys.none_valid" in [line["event"] for line in served.lines])
+        assert (await http.get("/v1/models", headers={"x-api-key": "alpha"})).status == 401
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import ClientSession, WSServerHandshakeError
 
 from schemas.errors import Forbidden
-from services.frontend.http.cors import EXPOSED, Cors
+from services.frontend.http.cors import EXPOSED, AllowedHosts, Cors
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, serving
 
@@ -102,6 +102,81 @@ def test_whose_posts_are_taken(origins: tuple[str, ...], guarded: bool, origin: 
             cors.check("POST", headers, "http")
     cors.check("GET", headers, "http")
     cors.check("POST", {"host": "here:1"}, "http")
+
+
+REBOUND = "rebound.example"
+
+
+@pytest.mark.parametrize("port", ["", ":80", ":8000"])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/models", "/nothing"])
+async def test_a_name_that_was_made_to_resolve_to_this_server(path: str, port: str) -> None:
+    """For the browser, the page and this server are of one origin: it sends and reads whatever the page asks for."""
+    async with serving() as served, ClientSession(served.url) as http:
+        host = REBOUND + port
+        headers = {"host": host, "origin": f"http://{host}"}
+        for response in (await http.post(path, json=ASK, headers=headers), await http.get(path, headers=headers)):
+            assert response.status == 403
+            message = (await response.json())["error"]["message"]
+            assert message == f"This server has no host name '{host}'; it can be allowed with --allowed-hosts."
+        with pytest.raises(WSServerHandshakeError) as caught:
+            await http.ws_connect("/v1/responses", headers=headers)
+        assert caught.value.status == 403
+        for probe in ("/live", "/ready", "/health", "/metrics"):
+            assert (await http.get(probe, headers=headers)).status == 200
+    assert served.gateway.turns == []
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LocalHost:8000", "localhost.", "127.0.0.1:9", "[::1]:9", "10.0.0.7:8000", "[fe80::1]"]
+)
+async def test_localhost_and_addresses_are_always_allowed(host: str) -> None:
+    async with serving(config=FrontendConfig(allowed_hosts=["llm.example"])) as served, ClientSession() as http:
+        for name in (host, "LLM.example:443", "llm.example."):
+            assert (await http.post(f"{served.url}/v1/messages", json=ASK, headers={"host": name})).status == 200
+
+
+async def test_keys_need_no_host_names_unless_they_are_set(tmp_path: Any) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("0" * 64)
+    for allowed, status in (([], 401), (["llm.example"], 403), (["*"], 401), ([REBOUND], 401)):
+        config = FrontendConfig(api_keys_file=str(keys), allowed_hosts=allowed)
+        async with serving(config=config) as served, ClientSession(served.url) as http:
+            assert (await http.get("/v1/models", headers={"host": REBOUND})).status == status
+
+
+@pytest.mark.parametrize(
+    ("configured", "listening", "guarded", "host", "fine"),
+    [
+        ([], "127.0.0.1", False, "other", False),
+        ([], "127.0.0.2", False, "other", False),
+        ([], "::1", False, "other", False),
+        ([], "localhost", False, "other", False),
+        ([], "0.0.0.0", False, "other", True),
+        ([], "::", False, "other", True),
+        ([], "gpu-box", False, "other", True),
+        ([], "127.0.0.1", True, "other", True),
+        (["other"], "127.0.0.1", False, "other:1", True),
+        (["other"], "0.0.0.0", False, "third", False),
+        (["other"], "0.0.0.0", True, "third", False),
+        (["*"], "127.0.0.1", False, "third", True),
+        (["[2001:db8::1]"], "::", False, "[2001:db8::1]:80", True),
+        ([], "127.0.0.1", False, "localhost.evil.example", False),
+        ([], "127.0.0.1", False, "localhost@evil.example", False),
+        ([], "127.0.0.1", False, "127.0.0.1.evil.example", False),
+        ([], "127.0.0.1", False, "127.1", False),
+        ([], "127.0.0.1", False, "", False),
+        ([], "127.0.0.1", False, "[::1", False),
+        ([], "127.0.0.1", False, "[evil.example]", False),
+        ([], "127.0.0.1", False, "l\u24deocalhost", False),
+    ],
+)
+def test_host_names(configured: list[str], listening: str, guarded: bool, host: str, fine: bool) -> None:
+    hosts = AllowedHosts.of(configured, listening, guarded=guarded)
+    if fine:
+        hosts.check(host)
+    else:
+        with pytest.raises(Forbidden, match="has no host name"):
+            hosts.check(host)
 
 
 def test_header_names_that_are_none_are_not_echoed() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import anthropic
 import pytest
 from aiohttp import ClientResponse, ClientSession
+from structlog import get_logger
 
 from schemas.control import ModelCard
 from schemas.errors import ErrorInfo, ErrorKind
@@ -80,7 +81,8 @@ async def test_a_place_is_free_again_when_the_client_hangs_up_in_prefill(tmp_pat
         _, writer = await asyncio.open_connection("127.0.0.1", served.port)
         body = json.dumps(ASK).encode()
         writer.write(
-            b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: alpha\r\nContent-Length: %d\r\n\r\n" % len(body)
+            b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: alpha\r\nContent-Length: %d\r\n\r\n"
+            % len(body)
         )
         writer.write(body)
         await gateway.opening.wait()
@@ -232,17 +234,13 @@ async def test_keys_come_and_go_while_requests_run(tmp_path: Path) -> None:
     async with serving(gateway, config) as served, ClientSession(served.url) as http:
         stream = await http.post("/v1/messages", json=STREAM, headers=KEY)
         path.write_text(line("beta", "beta"))
-        served.callers.reload()
+        served.callers.reload(get_logger())
         assert (await http.get("/v1/models", headers=KEY)).status == 401
         assert (await http.get("/v1/models", headers={"x-api-key": "beta"})).status == 200
         gate.set()
         assert b"message_stop" in await stream.read()
-        path.write_text("")
-        with pytest.raises(ValueError, match="holds no keys"):
-            served.callers.reload()
-        assert (await http.get("/v1/models", headers={"x-api-key": "beta"})).status == 200
         path.write_text(line("alpha", "alpha", "rpm=3"))
-        served.callers.reload()
+        served.callers.reload(get_logger())
         response = await http.post("/v1/messages", json=STREAM, headers=KEY)
         assert response.headers["anthropic-ratelimit-requests-remaining"] == "1"
 
@@ -305,7 +303,7 @@ async def test_media_in_results_count() -> None:
 
 async def test_a_head_that_does_not_come_closes_the_connection() -> None:
     async with serving(config=FrontendConfig(head_timeout_s=0.2)) as served:
-        for beginning in (b"", b"GET /live HTTP/1.1\r\nHost: x\r\nX-Slow: "):
+        for beginning in (b"", b"GET /live HTTP/1.1\r\nHost: localhost\r\nX-Slow: "):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
             writer.write(beginning)
             async with asyncio.timeout(60):
@@ -318,7 +316,7 @@ async def test_a_connection_that_has_asked_once_may_be_idle() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         late, waiter = await asyncio.open_connection("127.0.0.1", served.port)
         for _ in range(2):
-            writer.write(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
             async with asyncio.timeout(60):
                 assert await late.read() == b""  # by now the time is over
@@ -330,7 +328,7 @@ async def test_a_connection_that_has_asked_once_may_be_idle() -> None:
 async def test_a_body_that_does_not_come_is_408(path: str) -> None:
     async with serving(config=FrontendConfig(body_timeout_s=0.2)) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
         writer.write(head.encode() + b'{"model":')
         async with asyncio.timeout(60):
             answer = (await reader.readuntil(b"\r\n\r\n")).decode()

@@ -6,17 +6,8 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-import structlog
-from structlog.typing import FilteringBoundLogger
-
 from services.frontend.http.file_watch import FileWatch
-
-
-def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:
-    capture = structlog.testing.LogCapture()
-    capture.entries = lines
-    log: FilteringBoundLogger = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
-    return log
+from tests.frontend.frontend_fakes import log_into
 
 
 def test_each_change_is_seen_once(tmp_path: Path) -> None:
@@ -72,9 +63,28 @@ def test_what_cannot_be_taken_up_is_logged_and_tried_at_the_next_change(tmp_path
         watch.check()
     path.unlink()
     watch.check()
+    watch.check()
     assert calls == ["bad", "good"]
     assert [line["event"] for line in lines] == ["file.not_reloaded", "file.reloaded", "file.not_reloaded"]
     assert lines[0]["error"] == "no keys"
+
+
+def test_a_file_that_is_replaced_in_two_steps_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("one")
+    calls: list[bool] = []
+    lines: list[MutableMapping[str, Any]] = []
+    watch = FileWatch([str(path)], lambda: calls.append(path.exists()), log_into(lines))
+    path.write_text("")
+    watch.check()
+    path.write_text("other")
+    watch.check()
+    path.unlink()
+    watch.check()
+    assert calls == [True]
+    watch.check()
+    watch.check()
+    assert calls == [True, False]
 
 
 async def test_it_looks_by_itself(tmp_path: Path) -> None:

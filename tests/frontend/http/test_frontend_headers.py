@@ -20,7 +20,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 async def post(served: Served, path: str, header: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
     body = json.dumps(BODIES[path]).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(body)}\r\n".encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(head + header + b"\r\n\r\n" + body)
     async with asyncio.timeout(60):

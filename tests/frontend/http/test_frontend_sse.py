@@ -21,7 +21,7 @@ END = b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n'
 
 def request_bytes(ask: dict[str, Any]) -> bytes:
     body = json.dumps(ask).encode()
-    return b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    return b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -1,13 +1,18 @@
-"""`context_management`: which thinking of earlier turns stays."""
+"""`context_management`: which thinking and which tool results of earlier turns stay."""
 
 import json
 from typing import Any
 
+import msgspec
 import pytest
+from anthropic import AsyncAnthropic
+from anthropic.types.beta import BetaClearThinking20251015EditResponse, BetaClearToolUses20250919EditResponse
 
-from schemas.conversation import Reasoning, Turn
+from schemas.conversation import Call, Conversation, Reasoning, Result, Text, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.messages.request import MessagesAsk, parse
+from services.frontend.apis.messages.context_edits import CLEARED
+from services.frontend.apis.messages.request import MessagesAsk, edited, parse
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
 Json = dict[str, Any]
 CLEAR = "clear_thinking_20251015"
@@ -78,7 +83,7 @@ def test_a_message_that_was_nothing_but_thinking_is_gone_with_it() -> None:
 
 def test_other_edits_are_accepted_and_change_nothing() -> None:
     others: list[Json] = [
-        {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 1}, "keep": {"x": 1}},
+        {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 9}},
         {"type": "compact_20260112"},
         {"type": "to_come_20990101", "keep": "some"},
     ]
@@ -111,3 +116,157 @@ def test_what_the_field_cannot_be(value: Any, message: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse(json.dumps(body).encode(), {})
     assert caught.value.info.message == message
+
+
+LONG = "seen " * 40
+
+
+def used(number: int, name: str = "look") -> list[Json]:
+    use = {"type": "tool_use", "id": f"t{number}", "name": name, "input": {"at": number}}
+    seen = {"type": "tool_result", "tool_use_id": f"t{number}", "content": LONG, "is_error": False}
+    return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [seen]}]
+
+
+WORK = [HI, *used(1), *used(2, "edit"), *used(3), *used(4), *used(5)]
+
+
+def cleaning(**edit: Any) -> Json:
+    managed = {"edits": [{"type": CLEAR, "keep": "all"}, {"type": "clear_tool_uses_20250919", **edit}]}
+    return {"model": MODEL, "max_tokens": 9, "messages": WORK, "context_management": managed}
+
+
+async def by_length(conversation: Conversation) -> int:
+    return len(json.dumps(msgspec.to_builtins(conversation.turns)))
+
+
+async def after(counted: list[Conversation] | None = None, **edit: Any) -> MessagesAsk:
+    async def count(conversation: Conversation) -> int:
+        if counted is not None:
+            counted.append(conversation)
+        return await by_length(conversation)
+
+    return await edited(parse(json.dumps(cleaning(**edit)).encode(), {}), count)
+
+
+def story(told: MessagesAsk) -> dict[str, tuple[str, bool]]:
+    """By call: its arguments, and whether its result is there."""
+    parts = [part for turn in told.conversation.turns for part in turn.parts]
+    whole = {part.call_id: part.parts == [Text(LONG)] for part in parts if isinstance(part, Result)}
+    return {part.call_id: (part.arguments, whole[part.call_id]) for part in parts if isinstance(part, Call)}
+
+
+ALWAYS = {"type": "input_tokens", "value": 1}
+
+
+@pytest.mark.parametrize(
+    ("edit", "cleared"),
+    [
+        ({"trigger": ALWAYS}, ["t1", "t2"]),
+        ({"trigger": ALWAYS, "keep": {"type": "tool_uses", "value": 1}}, ["t1", "t2", "t3", "t4"]),
+        ({"trigger": ALWAYS, "keep": {"type": "tool_uses", "value": 0}}, ["t1", "t2", "t3", "t4", "t5"]),
+        ({"trigger": ALWAYS, "exclude_tools": ["edit"]}, ["t1"]),
+        ({"trigger": {"type": "tool_uses", "value": 4}}, ["t1", "t2"]),
+        ({"trigger": ALWAYS, "clear_at_least": {"type": "input_tokens", "value": 100}}, ["t1", "t2"]),
+    ],
+)
+async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
+    told = await after(**edit)
+    seen = story(told)
+    assert [name for name, (_, whole) in seen.items() if not whole] == cleared
+    assert all(arguments != "{}" for arguments, _ in seen.values())
+    plain = parse(json.dumps(cleaning()).encode(), {}).conversation
+    saved = await by_length(plain) - await by_length(told.conversation)
+    applied = {"type": "clear_tool_uses_20250919", "cleared_tool_uses": len(cleared), "cleared_input_tokens": saved}
+    assert told.applied == [applied]
+    assert told.original_tokens == await by_length(plain)
+    errors = [part.is_error for turn in told.conversation.turns for part in turn.parts if isinstance(part, Result)]
+    assert errors == [False] * 5
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {},
+        {"trigger": {"type": "tool_uses", "value": 5}},
+        {"trigger": ALWAYS, "keep": {"type": "tool_uses", "value": 5}},
+        {"trigger": ALWAYS, "exclude_tools": ["look", "edit"]},
+        {"trigger": ALWAYS, "clear_at_least": {"type": "input_tokens", "value": 10_000}},
+    ],
+)
+async def test_nothing_is_cleared(edit: Json) -> None:
+    told = await after(**edit)
+    assert told.conversation == parse(json.dumps(cleaning()).encode(), {}).conversation
+    assert told.applied == []
+
+
+@pytest.mark.parametrize(("inputs", "empty"), [(True, ["t1", "t2"]), (["edit"], ["t2"]), (False, [])])
+async def test_arguments_are_cleared_on_request(inputs: Any, empty: list[str]) -> None:
+    told = await after(trigger=ALWAYS, clear_tool_inputs=inputs)
+    assert [name for name, (arguments, _) in story(told).items() if arguments == "{}"] == empty
+
+
+async def test_tokens_are_counted_only_where_something_can_be_cleared() -> None:
+    counted: list[Conversation] = []
+    await after(counted, keep={"type": "tool_uses", "value": 9})
+    await after(counted, trigger={"type": "tool_uses", "value": 9})
+    assert counted == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        ({"keep": 3}, "context_management.edits.clear_tool_uses_20250919.keep"),
+        (
+            {"clear_at_least": {"type": "tool_uses", "value": 3}},
+            "context_management.edits.clear_tool_uses_20250919.clear_at_least",
+        ),
+        ({"trigger": {"type": "input_tokens", "value": -3}}, "context_management.edits.1.trigger.value"),
+        ({"clear_tool_inputs": "all"}, "context_management.edits.1.clear_tool_inputs"),
+    ],
+)
+def test_what_an_edit_of_tools_cannot_be(edit: Json, place: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse(json.dumps(cleaning(**edit)).encode(), {})
+    assert caught.value.info.param == place
+
+
+class Counting(FakeGateway):
+    async def count(self, conversation: Conversation) -> int:
+        return await by_length(conversation)
+
+
+async def test_the_sdk_sees_what_was_cleared() -> None:
+    gateway = Counting()
+    async with serving(gateway) as served:
+        client = AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0)
+        body: Any = cleaning(trigger=ALWAYS)
+        async with client.beta.messages.stream(**body) as stream:
+            streamed = await stream.get_final_message()
+        whole = await client.beta.messages.create(**body)
+        count = {name: body[name] for name in ("model", "messages", "context_management")}
+        size = await client.beta.messages.count_tokens(**count)
+    for message in (streamed, whole):
+        assert message.context_management is not None
+        (edit,) = message.context_management.applied_edits
+        assert isinstance(edit, BetaClearToolUses20250919EditResponse)
+        assert edit.cleared_tool_uses == 2
+    assert size.context_management is not None
+    assert size.context_management.original_input_tokens == size.input_tokens + edit.cleared_input_tokens
+    for turn in gateway.turns:
+        results = [part.parts for each in turn.conversation.turns for part in each.parts if isinstance(part, Result)]
+        assert results == [[Text(CLEARED)]] * 2 + [[Text(LONG)]] * 3
+
+
+async def test_the_answer_has_the_thinking_that_was_cleared() -> None:
+    async with serving(Counting()) as served:
+        client = AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0)
+        messages: Any = TALK
+        edits: Any = {"edits": [{"type": CLEAR, "keep": {"type": "thinking_turns", "value": 2}}]}
+        message = await client.beta.messages.create(
+            model=MODEL, max_tokens=9, messages=messages, context_management=edits
+        )
+    assert message.context_management is not None
+    (edit,) = message.context_management.applied_edits
+    assert isinstance(edit, BetaClearThinking20251015EditResponse)
+    assert edit.cleared_thinking_turns == 1
+    assert edit.cleared_input_tokens > 0

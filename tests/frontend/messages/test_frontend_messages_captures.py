@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
+from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.messages.request import parse
 from tests.captures import CAPTURES, REASON
 
@@ -25,6 +26,8 @@ Story = list[tuple[Any, ...]]
 def told_by_json(body: dict[str, Any]) -> Story:
     system = body.get("system") or []
     story: Story = [("top", text) for text in ([system] if isinstance(system, str) else [b["text"] for b in system])]
+    dropped = [tool["name"] for tool in body.get("tools") or [] if "type" in tool]
+    story += [("top", text.text) for text in missing_tools(dropped)]
     for message in body["messages"]:
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []

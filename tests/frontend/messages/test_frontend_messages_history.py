@@ -9,6 +9,8 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, Too
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import parse
 from services.frontend.apis.messages.wire import UNSEALED
+from services.frontend.media.pdf_document import PDF
+from services.frontend.media.pdf_document import document as pdf_document
 
 Json = dict[str, Any]
 USE: Json = {"type": "tool_use", "id": "t1", "name": "look", "input": {"a": 1}}
@@ -142,7 +144,7 @@ def test_size_of_base64_with_escaped_slashes() -> None:
         ),
         (
             {"source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}, "title": "p.pdf"},
-            [Media("document", "application/pdf", 4, title="p.pdf")],
+            [pdf_document(PDF, "JVBERg==", 4, "p.pdf", "Title: p.pdf\n\n")],
         ),
         ({"source": {"type": "url", "url": "https://x/p.pdf"}}, [Media("document", url="https://x/p.pdf")]),
         (
@@ -153,7 +155,6 @@ def test_size_of_base64_with_escaped_slashes() -> None:
             {"source": {"type": "base64", "media_type": "text/plain", "data": "/w=="}},
             [Media("document", "text/plain", 1)],
         ),
-        ({"source": {"type": "base64", "media_type": "text/plain", "data": "a"}}, [Media("document", "text/plain", 0)]),
     ],
 )
 def test_documents(document: Json, parts: list[Part]) -> None:
@@ -431,7 +432,12 @@ def test_cleared_system_message_is_gone_once_the_user_goes_on() -> None:
             "messages.0.content.0.source: file references are not supported by this server; send the content itself",
         ),
         (
-            [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": 5}}]}],
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": 5}}],
+                }
+            ],
             "messages.0.content.0.image.source.base64.data: Input should be a valid string",
         ),
         (

@@ -48,7 +48,7 @@ class Case(msgspec.Struct):
         collector.events(self.events)
         return collector.body().decode()
 
-    def _display(self) -> dict[str, bool]:
+    def _display(self) -> dict[str, Any]:
         return {key: self.options.get(key, False) for key in ("omit_thinking", "context_management")}
 
 
@@ -108,15 +108,15 @@ def test_arguments_reach_the_document_as_they_were_written() -> None:
     assert '"input":{"pattern": "old\\\\.flag", "limit": 5000.0}' in case.document()
 
 
-def test_a_complete_call_that_is_no_object_is_left_out_of_the_document() -> None:
+def test_a_call_that_is_no_object_has_an_empty_input_in_the_document() -> None:
     events: list[TurnEvent] = [
         BlockStart(0, "tool_use", name="look", call_id="c"),
         Delta(0, 0, '{"at": }'),
-        BlockStop(0),
+        BlockStop(0, complete=False),
         Finish(FinishReason.STOP, 1, Usage(1, 0, 1)),
     ]
     document = json.loads(Case(events).document())
-    assert document["content"] == []
+    assert [(block["name"], block["input"]) for block in document["content"]] == [("look", {})]
     assert document["stop_reason"] == "end_turn"
 
 
@@ -133,6 +133,14 @@ def test_a_dispatch_is_one_line_however_the_model_laid_its_arguments_out() -> No
         data for name, data in frames(Case(events, {"dispatch": True}).stream([events])) if name.endswith("dispatch")
     ]
     assert [data["tool_call_dispatch"]["input"] for data in told] == [{"at": 1.0}]
+
+
+def test_the_start_has_what_the_worker_expects_in_its_cache_and_the_end_the_exact_number() -> None:
+    renderer = MessagesStream(Case([]).reply())
+    (_, start), *_ = frames(renderer.start([Prepared(656, 1024, cached=512)]).decode())
+    end = frames(renderer.events([Finish(FinishReason.STOP, 0, Usage(656, 600, 1))]).decode())[0][1]
+    for usage, cached in ((start["message"]["usage"], 512), (end["usage"], 600)):
+        assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (656 - cached, cached)
 
 
 def test_a_call_without_an_id_gets_a_unique_one() -> None:

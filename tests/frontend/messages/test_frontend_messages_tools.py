@@ -78,12 +78,27 @@ def test_claude_codes_web_search_call_is_served_without_the_tool() -> None:
     assert conversation.tool_choice == ToolChoice()
 
 
-@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "web_search"}])
-def test_a_hosted_tool_cannot_be_forced(choice: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("choice", "beside"),
+    [
+        ({"type": "any"}, []),
+        ({"type": "tool", "name": "web_search"}, []),
+        ({"type": "tool", "name": "web_search"}, [CUSTOM]),
+    ],
+)
+def test_a_hosted_tool_cannot_be_forced(choice: dict[str, str], beside: list[dict[str, Any]]) -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
-    assert told(search, tool_choice=choice).tool_choice == ToolChoice()
-    beside = told(search, CUSTOM, tool_choice={"type": "tool", "name": "web_search"})
-    assert beside.tool_choice == ToolChoice()
+    with pytest.raises(Invalid, match="this server does not run 'web_search'") as caught:
+        told(search, *beside, tool_choice=choice)
+    assert caught.value.info.param == "tool_choice"
+
+
+def test_the_model_reads_which_tools_are_missing() -> None:
+    kinds = ("web_search_20250305", "code_execution_20250825", "tool_search_tool_bm25_20251119", "web_search_20260318")
+    (text,) = told(*({"type": kind, "name": "x"} for kind in kinds)).system
+    assert text.text.startswith("Tools that were requested but are not available on this server: ")
+    assert "server: web_search, code_execution. Where" in text.text
+    assert told(CUSTOM).system == []
 
 
 def test_nobody_can_search_so_deferred_tools_are_shown() -> None:

@@ -12,8 +12,19 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, ModelCard, Replay
 from schemas.conversation import Conversation
-from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Interrupted, Prepared, TurnEvent, Usage
+from schemas.errors import DEADLINE_PASSED, ErrorInfo, ErrorKind, TimedOut
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    Interrupted,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from services.frontend.pipeline import bus_gateway
 from services.frontend.pipeline.bus_gateway import BusGateway
@@ -47,18 +58,22 @@ class Process:
     id = "frontend-1"
     draining = False
     failure = None
+    cut_off = False
 
     def __init__(self) -> None:
         self.config = FrontendConfig()
         self.log = structlog.get_logger()
         self.metrics = CollectorRegistry()
         self.registry = Registry(3.5)
-        for stage in ("preprocessor", "worker"):
+        for stage in ("preprocessor", "worker", "parser"):
             self.registry.receive(Heartbeat(stage, f"{stage}-1", models=[ModelCard("m")]), 0.0)
         self.bus = Bus()
         self.published: list[msgspec.Struct] = []
         self.handlers: dict[str, Callable[[Message], None]] = {}
         self.tasks: list[asyncio.Task[None]] = []
+        self.on_tick: list[Callable[[float], None]] = []
+        self.on_attached: list[Callable[[], None]] = []
+        self.on_reconnect: list[Callable[[], None]] = []
 
     async def subscribe(self, subject: str, handler: Callable[[Message], None]) -> None:
         self.handlers[subject] = handler
@@ -227,3 +242,15 @@ async def test_a_failure_of_one_turn_does_not_affect_the_others(stage: Stage) ->
     assert two.text == "y"
     assert stage.gateway.running == 1
     assert [type(event).__name__ for event in one.events] == ["BlockStart", "Failed"]
+
+
+async def test_a_request_that_came_too_late_is_not_tried_again(stage: Stage) -> None:
+    _, opening = await stage.begin("a")
+    error = ErrorInfo(ErrorKind.TIMED_OUT, "too late", code=DEADLINE_PASSED)
+    frame = EventFrame("preprocessor-1", 0, [EventEntry("a", 1, [Failed(error)])])
+    bus: Any = stage.process.bus
+    stage.process.handlers[subjects.events(stage.process.id)](Message(bus, "evt", msgspec.json.encode(frame), ""))
+    with pytest.raises(TimedOut, match="too late"):
+        await asyncio.wait_for(opening, 60)
+    assert len(stage.process.bus.requests) == 1
+    assert stage.gateway.running == 0

@@ -1,15 +1,19 @@
 """Streams are flushed at the end of a tick: once each, all rendered before any is written, none affected by another."""
 
 import asyncio
+from unittest.mock import MagicMock
 
+import pytest
 import structlog
+from aiohttp import ClientSession
 
 from schemas.events import BlockStart, Delta
+from services.frontend.apis.messages.stream import MessagesStream
 from services.frontend.pipeline.sinks import Flusher
 from tests.frontend.frontend_fakes import FakeGateway, Step, finish, serving
 
 BODY = b'{"model":"acme/served-model","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
-ASK = b"POST /v1/messages HTTP/1.%d\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+ASK = b"POST /v1/messages HTTP/1.%d\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
 
 
 class Stream:
@@ -122,3 +126,30 @@ async def test_a_client_of_http_1_0_gets_bytes_without_chunks_until_the_connecti
     assert b"keep-alive" not in head.lower()
     assert body.startswith(b"event: message_start\n")
     assert body.endswith(b'{"type":"message_stop"}\n\n')
+
+
+async def test_a_stream_whose_error_cannot_be_written_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail = MagicMock(side_effect=MemoryError)
+    gate = asyncio.Event()
+    async with serving(FakeGateway(lambda: [pieces(2), gate, [finish(1)]])) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(ASK % (1, len(BODY), BODY))
+        first = await reader.read(1 << 16)
+        monkeypatch.setattr(MessagesStream, "events", fail)
+        monkeypatch.setattr(MessagesStream, "error", fail)
+        gate.set()
+        rest = await reader.read()
+        writer.close()
+    assert b"message_start" in first
+    assert b"0\r\n\r\n" not in rest, "the body has no end"
+    assert [line["event"] for line in served.lines].count("stream.render_failed") == 1
+
+
+async def test_an_answer_that_cannot_be_stored_still_gets_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"model": "acme/served-model", "input": "hi", "stream": True, "store": True}
+    async with serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served, ClientSession() as client:
+        monkeypatch.setattr(served.responses.store, "put", MagicMock(side_effect=MemoryError))
+        async with client.post(f"{served.url}/v1/responses", json=body) as response:
+            answer = await response.text()
+    assert answer.count('"type":"response.completed"') == 1
+    assert [line["event"] for line in served.lines].count("turn.end_failed") == 1

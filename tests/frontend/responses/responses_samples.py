@@ -36,6 +36,9 @@ class Sampler:
             return self._dicts(hint, path, depth)
         if hint in (Any, object):
             return [{"key": self._leaf(f"§{next(self._numbers)}", path)}]
+        if hint is str and path.endswith(("name", "file_data")):
+            # Of characters that names and base64 may have; the leaf is its number.
+            return [f"x{self._leaf(next(self._numbers), path)}" + ("==" if path.endswith("data") else "")]
         if hint is str:
             return [self._leaf(f"§{next(self._numbers)}", path)]
         if hint in (int, float):

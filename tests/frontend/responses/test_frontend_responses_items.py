@@ -14,6 +14,7 @@ from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.conversation import SUMMARIZE
 from services.frontend.apis.responses.request.items import COMPACTED
 from services.frontend.apis.responses.sealing import seal_summary
+from services.frontend.media.pdf_document import document
 
 USER = {"role": "user", "content": "Hi."}
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1.0}'}
@@ -307,7 +308,7 @@ def test_images_and_files_become_what_is_known_of_them() -> None:
         Media("image", "image/png", 30),
         Media("image", url="https://x/y.png"),
         Text("Title: a.md\n\n# Ü\n"),
-        Media("document", "application/pdf", 5, title="b.pdf"),
+        document("application/pdf", pdf, 5, "b.pdf", "Title: b.pdf\n\n"),
         Media("document", url="https://x/z.pdf"),
         Media("document", "text/plain", 1, title="bad.txt"),
         Media("audio"),

@@ -227,7 +227,7 @@ HOSTED = "which this server does not run."
     ("body", "expected"),
     [
         ({"temperature": "x"}, ("Invalid type for 'temperature': expected a decimal, but got a string instead.", "temperature", "invalid_type")),
-        ({"temperature": 3}, ("Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3.0 instead.", "temperature", "decimal_above_max_value")),
+        ({"temperature": 3}, ("Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead.", "temperature", "decimal_above_max_value")),
         ({"max_output_tokens": 0}, ("Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 1, but got 0 instead.", "max_output_tokens", "integer_below_min_value")),
         ({"top_logprobs": 21}, ("Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 21 instead.", "top_logprobs", "integer_above_max_value")),
         ({"reasoning": {"effort": "huge"}}, ("Invalid value: 'huge'. Supported values are: 'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'.", "reasoning.effort", "invalid_value")),

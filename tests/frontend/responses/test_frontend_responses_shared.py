@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 from aiohttp import ClientSession
+from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
@@ -14,9 +15,9 @@ from services.frontend.apis.responses.store import shared
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
-from services.runtime.kv import Bucket, digest_key, open_bucket
+from services.runtime.kv import Bucket, digest_key
 from services.runtime.process import Process
-from tests.conftest import MakeProcess
+from tests.conftest import MakeProcess, make_bucket
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, finish, serving, text
 from tests.frontend.responses.responses_client import Client, said
 
@@ -40,8 +41,7 @@ async def pair(make_process: MakeProcess, quiet_log: FilteringBoundLogger) -> As
     go = asyncio.Event()
 
     async def sharing(process: Process) -> Sharing:
-        bucket = await open_bucket(process.bus, bucket_config(CONFIG), quiet_log)
-        assert bucket is not None
+        bucket = await make_bucket(process.bus, bucket_config(CONFIG), quiet_log)
         living.append(process.id)
         return Sharing(
             bucket,
@@ -164,3 +164,53 @@ async def test_what_is_too_large_for_the_bus_is_kept_without_its_stream_or_here_
     assert await pair.ask_one.ask("GET", f"/{alone['id']}") == alone
     (line,) = [line for line in pair.one.lines if line["event"] == "responses.not_shared"]
     assert (line["response"], line["reason"]) == (alone["id"], "too large")
+
+
+async def test_without_its_bucket_a_store_keeps_its_own(
+    make_process: MakeProcess, quiet_log: FilteringBoundLogger
+) -> None:
+    process = await make_process("frontend", "alone")
+    absent = Bucket(process.bus, msgspec.structs.replace(bucket_config(CONFIG), name="absent"), quiet_log)
+    sharing = Sharing(absent, process.id, lambda _id: True, lambda _notice: None, process.spawn)
+
+    def turn() -> list[Step]:
+        return [[*text(0, "Alone"), finish(1)]]
+
+    async with serving(FakeGateway(turn), CONFIG, sharing=sharing) as one, ClientSession() as http:
+        client = Client(http, one)
+        made = await client.create()
+        assert await client.ask("GET", f"/{made['id']}") == made
+        await client.refused("GET", "/resp_unknown", 404)
+        await client.ask("DELETE", f"/{made['id']}")
+        await client.refused("GET", f"/{made['id']}", 404)
+
+
+async def test_stored_chat_completions_are_found_changed_and_deleted_everywhere(pair: Pair) -> None:
+    pair.go.set()
+    one, other = (AsyncOpenAI(base_url=f"{served.url}/v1", api_key="k") for served in (pair.one, pair.other))
+    sent = await one.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi."}], store=True)
+    assert (await other.chat.completions.retrieve(sent.id)).choices[0].message.content == "So far"
+    assert [message.id async for message in other.chat.completions.messages.list(sent.id)] == [f"{sent.id}-0"]
+    await other.chat.completions.update(sent.id, metadata={"a": "b"})
+    async with asyncio.timeout(60):
+        while (await one.chat.completions.retrieve(sent.id)).metadata != {"a": "b"}:
+            pass
+    await other.chat.completions.delete(sent.id)
+
+    async def retrieve_until_it_fails() -> None:
+        while True:
+            await one.chat.completions.retrieve(sent.id)
+
+    async with asyncio.timeout(60):
+        with pytest.raises(NotFoundError):
+            await retrieve_until_it_fails()
+
+
+async def test_conversations_need_a_store_of_their_own(pair: Pair) -> None:
+    client = AsyncOpenAI(base_url=f"{pair.one.url}/v1", api_key="k")
+    for attempt in (
+        client.conversations.create(),
+        client.responses.create(model=MODEL, input="Hi.", conversation="conv_1"),
+    ):
+        with pytest.raises(BadRequestError, match="response_store"):
+            await attempt

@@ -1,234 +1,260 @@
-"""A `tensorrt_llm` with the signatures of the real one: of 1.2 (`v12`) and of main in 2026 (`main26`).
+"""A `tensorrt_llm` as strict as the real one, of any release in `releases.toml`.
 
-`modules(variant)` gives the modules to put into `sys.modules`; `tensorrt_llm.LLM.last` is the engine that was built.
+`Package(version)` has its modules; `root.LLM.last` is the engine that was built. Names and values that the release lacks
+are refused as there; what it accepts and ignores is noted in `Runtime.breaches`, for nothing may be sent in vain. It can
+only be imported on the main thread: the real one initialises MPI there.
 """
 
+import asyncio
+import enum
+import inspect
+import sys
+import threading
+import time
 import types
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any, ClassVar
 
-from .runtime import EngineDeadError, RequestError, RequestOutput, Runtime
+from services.worker.engines.trtllm.releases import Release, known_release
 
-_COMMON_LLM = [
-    "model",
-    "dtype",
-    "trust_remote_code",
-    "tokenizer",
-    "skip_tokenizer_init",
-    "tensor_parallel_size",
-    "max_batch_size",
-    "max_num_tokens",
-    "max_seq_len",
-    "max_input_len",
-    "enable_chunked_prefill",
-    "scheduler_config",
-    "kv_cache_config",
-    "guided_decoding_backend",
-    "enable_iter_perf_stats",
-    "stream_interval",
-    "num_postprocess_workers",
-    "return_perf_metrics",
-]
-_COMMON_SCHEDULER = ["capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"]
+from .runtime import EngineDeadError, Executor, RequestError, RequestOutput, Runtime
+
+VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc26"]
+"""One of each family: statistics by queue; by call; with priority; with penalties and min_p; the newest known."""
+
+_SAMPLING_DEFAULTS = {"max_tokens": 32, "detokenize": True, "n": 1, "include_stop_str_in_output": False}
 
 
-@dataclass(kw_only=True)
-class SamplingParams12:
-    end_id: int | None = None
-    pad_id: int | None = None
-    max_tokens: int = 32
-    bad: str | list[str] | None = None
-    bad_token_ids: list[int] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    min_tokens: int | None = None
-    n: int = 1
-    best_of: int | None = None
-    use_beam_search: bool = False
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    temperature: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    guided_decoding: object = None
-    embedding_bias: object = None
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-    add_special_tokens: bool = True
-    return_perf_metrics: bool = False
+class Strict:
+    """A pydantic model that forbids extra fields; `choices` are its enums."""
 
-    def __post_init__(self) -> None:
-        if self.top_k is not None and self.top_k < 0:
+    model_fields: ClassVar[dict[str, Any]] = {}
+    choices: ClassVar[Mapping[str, frozenset[str]]] = {}
+
+    def __init__(self, **fields: Any) -> None:
+        if unknown := sorted(set(fields) - set(self.model_fields)):
+            raise ValueError(f"Extra inputs are not permitted: {unknown[0]}")
+        for name, allowed in self.choices.items():
+            if name in fields and fields[name] not in allowed:
+                raise ValueError(f"{name}: Input should be {' or '.join(sorted(allowed))}")
+        self.__dict__.update(fields)
+
+
+def _strict(name: str, fields: frozenset[str], choices: Mapping[str, frozenset[str]] | None = None) -> type[Strict]:
+    return type(name, (Strict,), {"model_fields": dict.fromkeys(fields), "choices": choices or {}})
+
+
+def _signature(names: Sequence[str], *, first: Sequence[str] = ()) -> inspect.Signature:
+    kinds = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in first]
+    rest = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names if name not in first]
+    return inspect.Signature([*kinds, *rest])
+
+
+class SamplingParams:
+    """Fields by the release; `generate_async` changes the object, so that each belongs to one request."""
+
+    names: ClassVar[frozenset[str]] = frozenset()
+    used: bool
+
+    def __init__(self, **fields: Any) -> None:
+        if unknown := sorted(set(fields) - self.names):
+            raise TypeError(f"__init__() got an unexpected keyword argument {unknown[0]!r}")
+        for name in self.names:
+            setattr(self, name, fields.get(name, _SAMPLING_DEFAULTS.get(name)))
+        self.used = False
+        values: Any = self
+        if values.top_k is not None and values.top_k < 0:
             raise ValueError("require top_k >= 0")
-        if self.max_tokens < 1:
+        if values.max_tokens < 1:
             raise ValueError("require max_tokens >= 1")
-        if self.end_id is not None and self.stop is not None:
+        if values.min_p is not None and not 0.0 <= values.min_p <= 1.0:
+            raise ValueError("require 0 <= min_p <= 1")
+        if values.end_id is not None and values.stop is not None:
             raise RuntimeError("stop is not processed by tokenizer")
 
 
-@dataclass(kw_only=True)
-class SamplingParams26(SamplingParams12):
-    logprobs_mode: str = "raw"
-    logprobs_simple_format: bool = False
-    thinking_token_budget: int | None = None
-
-
-@dataclass(kw_only=True)
 class GuidedDecodingParams:
-    json: str | dict[str, Any] | None = None
-    regex: str | None = None
-    grammar: str | None = None
-    json_object: bool = False
-    structural_tag: str | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        json: str | dict[str, Any] | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+        json_object: bool = False,
+        structural_tag: str | None = None,
+    ) -> None:
+        self.json, self.regex, self.grammar = json, regex, grammar
+        self.json_object, self.structural_tag = json_object, structural_tag
         if sum(bool(value) for value in vars(self).values()) != 1:
             raise ValueError("only one guide can be used")
 
 
-class _Base:
-    last: ClassVar["_Base | None"] = None
-    fields: ClassVar[frozenset[str]] = frozenset()
-    silent_death = False
-    end_id_in_ids = False
+class LLM:
+    last: ClassVar["LLM | None"] = None
+    release: ClassVar[Release]
+    worker_window: ClassVar[int | None] = None
+    """`max_seq_len` of the worker, where it is smaller than the parent's."""
 
-    def __init__(
-        self,
-        model: object,
-        tokenizer: object = None,
-        tokenizer_mode: str = "auto",
-        skip_tokenizer_init: bool = False,
-        trust_remote_code: bool = False,
-        tensor_parallel_size: int = 1,
-        dtype: str = "auto",
-        revision: str | None = None,
-        tokenizer_revision: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if unknown := sorted(set(kwargs) - self.fields):
+    def __init__(self, model: object, **kwargs: Any) -> None:
+        release = self.release
+        if unknown := sorted(set(kwargs) - release.llm):
             raise ValueError(f"LLM got invalid argument: {unknown[0]}")
+        for name, refused in release.refused.items():
+            if kwargs.get(name) in refused:
+                raise ValueError(f"{name}={kwargs[name]!r} is not supported")
+        policies = {"waiting_queue_policy": release.waiting_queue_policy}
+        scheduler = _strict("SchedulerConfig", release.scheduler, policies)(**kwargs.get("scheduler_config") or {})
+        cache = _strict("KvCacheConfig", release.kv_cache)(**kwargs.get("kv_cache_config") or {})
         self.kwargs = kwargs
+        self.cache = vars(cache)
         self.args = types.SimpleNamespace(max_seq_len=kwargs.get("max_seq_len"))
         self.runtime = Runtime(
-            kwargs.get("max_batch_size", 2048), silent_death=self.silent_death, end_id_in_ids=self.end_id_in_ids
+            kwargs.get("max_batch_size", 2048),
+            release,
+            min(filter(None, (kwargs.get("max_seq_len"), self.worker_window)), default=None),
+            by_priority=getattr(scheduler, "waiting_queue_policy", "fcfs") == "priority",
         )
+        self._executor = Executor(self.runtime)
         self.shutdowns = 0
         type(self).last = self
+        LLM.last = self
+        if release.reports_death:
+            self._check_health = lambda: not self.runtime.dead
+            self.get_kv_cache_capacity = lambda: {"maxNumBlocks": 1024, "tokensPerBlock": 32, "maxNumTokens": 32768}
 
-    def _submit(
-        self, inputs: list[int], sampling: Any, streaming: bool, cache_salt: str | None, priority: float
-    ) -> RequestOutput:
-        if self.shutdowns:
+    def generate_async(self, inputs: list[int], sampling_params: Any = None, **kwargs: Any) -> RequestOutput:
+        if unknown := sorted(set(kwargs) - self.release.generate):
+            raise TypeError(f"generate_async() got an unexpected keyword argument {unknown[0]!r}")
+        if self.shutdowns or self._executor.is_shutdown():
             raise RuntimeError("LLM is shutting down")
-        assert streaming
-        if not isinstance(inputs[0], int):
-            raise TypeError("prompt_token_ids must be ints")
-        if sampling.guided_decoding is not None and not self.kwargs.get("guided_decoding_backend"):
+        assert kwargs.get("streaming")
+        if not isinstance(inputs, list) or not isinstance(inputs[0], int):
+            raise TypeError("prompt_token_ids must be a list of ints")
+        if not 0.0 <= kwargs.get("priority", 0.5) <= 1.0:
+            raise ValueError("priority must be in [0, 1]")
+        if sampling_params.guided_decoding is not None and not self.kwargs.get("guided_decoding_backend"):
             raise ValueError("guided_decoding_backend is not set")
-        if getattr(sampling, "used", False):
+        if sampling_params.used:
             raise AssertionError("SamplingParams were used before")
-        sampling.used = True
-        output = RequestOutput(self.runtime, list(inputs), sampling, cache_salt, priority)
+        sampling_params.used = True
+        if self.runtime.dead and self.release.reports_death:
+            raise EngineDeadError("the engine is dead")
+        output = RequestOutput(
+            self.runtime, inputs, sampling_params, kwargs.get("cache_salt"), kwargs.get("priority", 0.5)
+        )
         self.runtime.submit(output)
-        if self.runtime.dead and not self.silent_death:
-            output.deliver(EngineDeadError("the engine is dead"))
         return output
 
+    # Statistics and KV events: `what` is the runtime's queue of them.
+
     def get_stats(self, timeout: float = 2) -> list[dict[str, Any]]:
-        assert self.runtime.first_request, "no statistics before the first request"
-        return [self.runtime.iterations.popleft() for _ in range(len(self.runtime.iterations))]
+        return self._get("iterations", timeout)
 
     def get_kv_cache_events(self, timeout: float = 2) -> list[dict[str, Any]]:
-        assert self.runtime.first_request, "no events before the first request"
-        if not self.kwargs.get("kv_cache_config", {}).get("event_buffer_max_size"):
+        self._check_events()
+        return self._get("events", timeout)
+
+    def get_stats_async(self, timeout: float = 2) -> AsyncIterator[dict[str, Any]]:
+        return self._follow("iterations", timeout)
+
+    def get_kv_cache_events_async(self, timeout: float = 2) -> AsyncIterator[dict[str, Any]]:
+        self._check_events()
+        return self._follow("events", timeout)
+
+    def _check_events(self) -> None:
+        if not self.cache.get("event_buffer_max_size"):
             raise RuntimeError("event_buffer_max_size is 0")
-        return [self.runtime.events.popleft() for _ in range(len(self.runtime.events))]
+
+    def _get(self, what: str, timeout: float) -> list[dict[str, Any]]:
+        """Blocks the thread. By queue it returns when nothing has come for `timeout`, by call at the first data."""
+        if threading.current_thread() is threading.main_thread():
+            self.runtime.breaches.append(f"{what} read on the event loop's thread")
+        if self.release.statistics == "iterator":
+            self.runtime.breaches.append(f"{what} read by a call, which never returns under load")
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and not self.runtime.dead and not self.runtime.down:
+            if found := self.runtime.drain(what):
+                return [] if what == "events" and self.cache.get("kv_events_config") else found
+            time.sleep(0.01)
+        return []
+
+    async def _follow(self, what: str, timeout: float) -> AsyncIterator[dict[str, Any]]:
+        """Ends when nothing has come for `timeout`, and until the next request."""
+        if self.release.statistics == "call":
+            self.runtime.breaches.append(f"{what} read by an iterator, which blocks the event loop")
+        assert self.runtime.first_request, "nothing can be read before the first request"
+        if self.runtime.read_out[what]:
+            return
+        silent = 0.0
+        while silent < timeout:
+            found = self.runtime.drain(what)
+            for item in found:
+                yield item
+            silent = 0.0 if found else silent + 0.01
+            await asyncio.sleep(0.01)
+        self.runtime.read_out[what] = True
 
     def shutdown(self) -> None:
         self.shutdowns += 1
         self.runtime.shutdown()
 
 
-class LLM12(_Base):
-    """1.2: no priority, no health check, a killed worker is silent, the end id is not among the ids."""
+class Package(MetaPathFinder):
+    """The modules of one release, to be put on `sys.meta_path`."""
 
-    fields = frozenset(_COMMON_LLM)
-    silent_death = True
+    def __init__(self, version: str) -> None:
+        release = known_release(version)
+        root, llmapi, executor, proxy = (
+            types.ModuleType(f"tensorrt_llm{part}") for part in ("", ".llmapi", ".executor", ".executor.proxy")
+        )
+        self.root: Any = root
+        self.modules = {module.__name__: module for module in (root, llmapi, executor, proxy)}
+        generate: Any = lambda self, *args, **kwargs: LLM.generate_async(self, *args, **kwargs)  # noqa: E731
+        first = ["inputs", "sampling_params"]
+        generate.__signature__ = _signature(sorted(release.generate), first=["self", *first])
+        llm: Any = type("LLM", (LLM,), {"release": release, "generate_async": generate, "last": None})
+        sampling: Any = type("SamplingParams", (SamplingParams,), {"names": release.sampling})
+        sampling.__signature__ = _signature(sorted(release.sampling))
+        policies = {"waiting_queue_policy": release.waiting_queue_policy}
+        self._set(root, __version__=version, LLM=llm, SamplingParams=sampling, __path__=[])
+        self._set(
+            llmapi,
+            RequestError=RequestError,
+            GuidedDecodingParams=GuidedDecodingParams,
+            TorchLlmArgs=_strict("TorchLlmArgs", release.llm),
+            SchedulerConfig=_strict("SchedulerConfig", release.scheduler, policies),
+            KvCacheConfig=_strict("KvCacheConfig", release.kv_cache),
+            WaitingQueuePolicy=enum.Enum("WaitingQueuePolicy", sorted(release.waiting_queue_policy)),
+        )
+        self._set(executor, __path__=[], **({"EngineDeadError": EngineDeadError} if release.reports_death else {}))
+        by_queue = {"dispatch_stats_task": lambda self: True} if release.statistics == "iterator" else {}
+        self._set(proxy, GenerationExecutorProxy=type("GenerationExecutorProxy", (), by_queue))
 
-    def generate_async(
-        self,
-        inputs: list[int],
-        sampling_params: Any = None,
-        lora_request: object = None,
-        prompt_adapter_request: object = None,
-        streaming: bool = False,
-        kv_cache_retention_config: object = None,
-        disaggregated_params: object = None,
-        scheduling_params: object = None,
-        cache_salt: str | None = None,
-    ) -> RequestOutput:
-        return self._submit(inputs, sampling_params, streaming, cache_salt, 0.5)
+    @staticmethod
+    def _set(module: Any, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(module, name, value)
 
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, _MainThreadLoader(self.modules[name])) if name in self.modules else None
 
-class LLM26(_Base):
-    """main of 2026: priorities, telemetry, a health check, a sticky error when the engine has died."""
+    def install(self) -> None:
+        sys.meta_path.insert(0, self)
 
-    fields = frozenset([*_COMMON_LLM, "telemetry_config", "sampler_type"])
-    end_id_in_ids = True
-
-    def generate_async(
-        self,
-        inputs: list[int],
-        sampling_params: Any = None,
-        lora_request: object = None,
-        prompt_adapter_request: object = None,
-        streaming: bool = False,
-        kv_cache_retention_config: object = None,
-        disaggregated_params: object = None,
-        trace_headers: object = None,
-        _postproc_params: object = None,
-        scheduling_params: object = None,
-        conversation_params: object = None,
-        cache_salt: str | None = None,
-        priority: float = 0.5,
-    ) -> RequestOutput:
-        return self._submit(inputs, sampling_params, streaming, cache_salt, priority)
-
-    def _check_health(self) -> bool:
-        return not self.runtime.dead
-
-    def get_kv_cache_capacity(self) -> dict[str, int]:
-        return {"maxNumBlocks": 1024, "tokensPerBlock": 32, "maxNumTokens": 32768}
+    def uninstall(self) -> None:
+        sys.meta_path.remove(self)
+        for name in self.modules:
+            sys.modules.pop(name, None)
 
 
-def _model(name: str, fields: Iterable[str]) -> type:
-    return type(name, (), {"model_fields": dict.fromkeys(fields)})
+class _MainThreadLoader(Loader):
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module = module
 
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return self._module
 
-def modules(variant: str) -> dict[str, types.ModuleType]:
-    """`tensorrt_llm` and its submodules, by name."""
-    llm: type[_Base]
-    sampling: type[SamplingParams12]
-    llm, sampling = (LLM12, SamplingParams12) if variant == "v12" else (LLM26, SamplingParams26)
-    root: Any = types.ModuleType("tensorrt_llm")
-    llmapi: Any = types.ModuleType("tensorrt_llm.llmapi")
-    executor: Any = types.ModuleType("tensorrt_llm.executor")
-    root.__version__ = "1.2.1" if variant == "v12" else "1.3.0rc25"
-    root.LLM, root.SamplingParams = llm, sampling
-    root.llmapi, root.executor = llmapi, executor
-    llmapi.RequestError = RequestError
-    llmapi.GuidedDecodingParams = GuidedDecodingParams
-    llmapi.TorchLlmArgs = _model("TorchLlmArgs", llm.fields)
-    extra = ["waiting_queue_policy"] if variant == "main26" else []
-    llmapi.SchedulerConfig = _model("SchedulerConfig", [*_COMMON_SCHEDULER, *extra])
-    if variant == "main26":
-        executor.EngineDeadError = EngineDeadError
-    return {module.__name__: module for module in (root, llmapi, executor)}
+    def exec_module(self, module: types.ModuleType) -> None:
+        assert threading.current_thread() is threading.main_thread(), "MPI is initialised on the importing thread"

@@ -1,7 +1,7 @@
 """The running half of the fake: a thread that decodes, result objects that change in place, a KV cache that tells.
 
 It behaves as TensorRT-LLM is documented to, traps included: results are one mutable object, leaving the iterator stops
-nothing, statistics and events fail before the first request, and a killed 1.2 says nothing at all.
+nothing, the worker cuts `max_tokens` to its own window, and a killed 1.2 reports nothing at all.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from services.worker.engines.trtllm.releases import Release
 
 VOCAB = 512
 BLOCK = 32
@@ -48,6 +50,17 @@ class Response:
     stop_reason: int | None = None
     cached: int = 0
     cut: int = 0
+
+
+class Executor:
+    """What `LLM._executor` shows: whether the library has given up."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        self.doing_shutdown = False
+
+    def is_shutdown(self) -> bool:
+        return self.doing_shutdown
 
 
 class RequestOutput:
@@ -116,16 +129,20 @@ def next_token(tokens: Sequence[int]) -> int:
 class Runtime:
     """The worker behind the queues."""
 
-    def __init__(self, batch: int, *, silent_death: bool, end_id_in_ids: bool) -> None:
+    def __init__(self, batch: int, release: Release, window: int | None, *, by_priority: bool) -> None:
         self.ids = itertools.count(1)
         self.outputs: list[RequestOutput] = []
-        """Every result object ever made."""
+        """Every result object of a request that was taken."""
         self.waiting: deque[RequestOutput] = deque()
         self.running: dict[RequestOutput, list[int]] = {}
         self.aborts: deque[RequestOutput] = deque()
         self.cache: set[tuple[str | None, tuple[int, ...]]] = set()
         self.events: deque[dict[str, Any]] = deque()
         self.iterations: deque[dict[str, Any]] = deque()
+        self.read_out = {"events": False, "iterations": False}
+        """By queue: reading has ended until the next request."""
+        self.breaches: list[str] = []
+        """What an adapter must not do, and did."""
         self.event_id = 0
         self.first_request = False
         self.iteration = 0
@@ -134,15 +151,34 @@ class Runtime:
         self.dead = False
         self.down = False
         self._batch = batch
-        self._silent_death = silent_death
-        self._end_id_in_ids = end_id_in_ids
+        self._release = release
+        self._window = window
+        self._by_priority = by_priority
+        self._end_id_in_ids = release.reports_death  # releases may differ in that
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True, name="fake-trtllm")
         self._thread.start()
 
+    def drain(self, what: str) -> list[dict[str, Any]]:
+        queue: deque[dict[str, Any]] = getattr(self, what)
+        return [queue.popleft() for _ in range(len(queue))]
+
     def submit(self, output: RequestOutput) -> None:
+        sampling, prompt = output.sampling, len(output.prompt_token_ids)
+        self.breaches += [f"{name} is ignored" for name in self._release.ignored if getattr(sampling, name) is not None]
+        if not self._by_priority and output.priority != 0.5:
+            self.breaches.append("priority is ignored")
+        if self._window is not None:
+            room = self._window - prompt
+            if room <= 0:
+                output.deliver(RequestError(f"`default_max_tokens` ({room}) = max_seq_len ({self._window}) - ..."))
+                return
+            sampling.max_tokens = min(sampling.max_tokens, room)
+        if sampling.ignore_eos:
+            sampling.end_id, sampling.stop_token_ids = -1, None
         with self._wake:
             self.first_request = True
+            self.read_out = dict.fromkeys(self.read_out, False)
             self.outputs.append(output)
             self.waiting.append(output)
             self._wake.notify()
@@ -159,7 +195,7 @@ class Runtime:
             self.running.clear()
             self.waiting.clear()
             self._wake.notify()
-        if not self._silent_death:
+        if self._release.reports_death:
             for output in pending:
                 output.deliver(EngineDeadError(reason))
 
@@ -180,7 +216,10 @@ class Runtime:
                     self._abort(self.aborts.popleft())
                 if not self.held:
                     while self.waiting and len(self.running) < self._batch:
-                        output = self.waiting.popleft()
+                        output = (
+                            max(self.waiting, key=lambda one: one.priority) if self._by_priority else self.waiting[0]
+                        )
+                        self.waiting.remove(output)
                         self.running[output] = list(output.prompt_token_ids)
                     for output in list(self.running):
                         self._step(output)
@@ -210,11 +249,12 @@ class Runtime:
         tokens.append(token)
         made = len(tokens) - prompt
         response = Response([token], cached=output.cached_then)
-        allowed = made > (sampling.min_tokens or 0)
+        honoured = "min_tokens" not in self._release.ignored
+        allowed = (made if honoured else len(tokens)) > (sampling.min_tokens or 0)
         if token == sampling.end_id and not sampling.ignore_eos and allowed:
             response.finish_reason = "stop"
             response.tokens = [token] if self._end_id_in_ids else []
-        elif token in (sampling.stop_token_ids or []) and allowed:
+        elif token in (sampling.stop_token_ids or []):
             response.finish_reason, response.stop_reason = "stop", token
             response.cut = 0 if sampling.include_stop_str_in_output else 1
         elif made >= sampling.max_tokens:

@@ -38,7 +38,10 @@ def make_settings(target: Target) -> Plan:
     return Plan(
         files=files,
         start="codex" if target.default else f"codex --profile {PROVIDER}",
-        notes=["The catalogue is a file: write it again when the model changes."] if target.catalogue_file else [],
+        notes=[
+            "Codex compresses requests only for OpenAI's own service with a ChatGPT login: no setting changes that.",
+            *(["The catalogue is a file: write it again when the model changes."] if target.catalogue_file else []),
+        ],
     )
 
 

@@ -4,12 +4,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from services.frontend.apis.base import Operation
+from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.common.openai_chunks import EVENTS, FINGERPRINT, UsageAnswer
 from services.frontend.apis.common.shared_errors import OPENAI
+from services.frontend.apis.stored_chat.server import Change, StoredChats
 from services.frontend.http.mount import Api, Mount
 
 PATH = "/v1/chat/completions"
@@ -52,6 +53,47 @@ class Answer(Struct):
     prompt_token_ids: list[int] | None = None
 
 
+class StoredAnswer(Answer, kw_only=True):
+    """A stored chat completion."""
+
+    metadata: dict[str, str]
+
+
+class StoredAnswers(Struct):
+    """A page of stored chat completions."""
+
+    object: Literal["list"]
+    data: list[StoredAnswer]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class Deleted(Struct):
+    """A chat completion that is no longer stored."""
+
+    id: str
+    object: Literal["chat.completion.deleted"]
+    deleted: Literal[True]
+
+
+class Messages(Struct):
+    """A page of the messages of a request."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+_ID = "The id of a chat completion."
+_PAGE = (
+    Query("limit", {"type": "integer", "minimum": 0, "maximum": 100}, "Most entries to return; default: 20."),
+    Query("after", {"type": "string"}, "Return the entries that follow this one."),
+    Query("order", {"enum": ["asc", "desc"]}, "Oldest or newest first; default: oldest."),
+)
+_LIST = (*_PAGE, Query("model", {"type": "string"}, "Only completions of this model."))
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _EXAMPLE = {
     "model": "your-model",
@@ -62,7 +104,9 @@ _EXAMPLE = {
 
 def _mount(mount: Mount) -> None:
     config = mount.config
-    mount.add_turns(PATH, Chat(Settings(config.reasoning_field, config.reasoning_details, FINGERPRINT)))
+    served = frozenset(config.served_tools)
+    chat = Chat(Settings(config.reasoning_field, config.reasoning_details, FINGERPRINT, served))
+    StoredChats(mount, chat).add_to(mount.app.router, PATH)
 
 
 API = Api(
@@ -78,6 +122,37 @@ API = Api(
             example=_EXAMPLE,
             answer=Answer,
             events=EVENTS,
+        ),
+        Operation(method="get", path=PATH, summary="List stored chat completions", answer=StoredAnswers, query=_LIST),
+        Operation(
+            method="get",
+            path=f"{PATH}/{{id}}",
+            summary="Retrieve a stored chat completion",
+            id=_ID,
+            answer=StoredAnswer,
+        ),
+        Operation(
+            path=f"{PATH}/{{id}}",
+            summary="Change the metadata of a stored chat completion",
+            id=_ID,
+            body=Change,
+            example={"metadata": {"topic": "weather"}},
+            answer=StoredAnswer,
+        ),
+        Operation(
+            method="delete",
+            path=f"{PATH}/{{id}}",
+            summary="Delete a stored chat completion",
+            id=_ID,
+            answer=Deleted,
+        ),
+        Operation(
+            method="get",
+            path=f"{PATH}/{{id}}/messages",
+            summary="List the messages of a stored chat completion's request",
+            id=_ID,
+            answer=Messages,
+            query=_PAGE,
         ),
     ),
     mount=_mount,

@@ -1,16 +1,13 @@
 """Content parts as parts of the conversation: text, images, audio and files."""
 
-import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from schemas.conversation import Media, Reasoning, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-
-_DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*?(?P<base64>;base64)?,", re.IGNORECASE)
-_MAX_HEAD = 1024
-"""Characters of a data URL before its data."""
+from services.frontend.apis.common.inline_data import base64_size, data_url, file_size, image_size
+from services.frontend.media.pdf_document import document
 
 
 def content_parts(content: wire.Content | None, path: str) -> list[Text | Media | Reasoning]:
@@ -39,11 +36,10 @@ def _part(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reasoning
         return [_file(part.file, path)]
     if isinstance(part, wire.AudioPart):
         audio = part.input_audio
-        return [
-            Media("audio", media_type=f"audio/{audio.format}" if audio.format else "", size_bytes=_size(audio.data))
-        ]
+        media_type = f"audio/{audio.format}" if audio.format else ""
+        return [Media("audio", media_type=media_type, size_bytes=base64_size(audio.data))]
     if isinstance(part, wire.ImagePart):
-        return [_located("image", part.image_url)]
+        return [_image(part.image_url, f"{path}.image_url")]
     if isinstance(part, wire.VideoPart):
         return [_located("document", part.video_url, "video")]
     return [_located("audio", part.audio_url)]
@@ -64,26 +60,23 @@ def _file(file: wire.File, path: str) -> Media:
         param = f"{path}.file"
         message = f"Invalid '{param}': file references are not supported by this server; send the content itself."
         raise Invalid(message, param=param, code="unsupported_value")
-    media = _located("document", file.file_data, title=file.filename)
-    if media.url is None:
-        return media
-    return Media("document", size_bytes=_size(file.file_data), title=file.filename)
+    media_type, data = data_url(file.file_data) or ("", file.file_data)
+    size = file_size(data, f"{path}.file.file_data")
+    head = f"Title: {file.filename}\n\n" if file.filename else ""
+    return document(media_type, data, size, file.filename, head)
 
 
-def _located(
-    kind: Literal["image", "document", "audio"],
-    given: str | wire.Url,
-    media_type: str = "",
-    title: str | None = None,
-) -> Media:
+def _image(given: str | wire.Url, path: str) -> Media:
+    url, place = (given, path) if isinstance(given, str) else (given.url, f"{path}.url")
+    inline = data_url(url)
+    if inline is None:
+        return Media("image", url=url)
+    return Media("image", media_type=inline[0], size_bytes=image_size(*inline, place))
+
+
+def _located(kind: Literal["document", "audio"], given: str | wire.Url, media_type: str = "") -> Media:
     url = given if isinstance(given, str) else given.url
-    data = _DATA_URL.match(url, 0, _MAX_HEAD)
-    if data is None:
-        return Media(kind, media_type=media_type, url=url, title=title)
-    size = _size(url, data.end()) if data["base64"] else len(url) - data.end()
-    return Media(kind, media_type=data["type"] or media_type, size_bytes=size, title=title)
-
-
-def _size(base64: str, start: int = 0) -> int:
-    characters = len(base64) - start
-    return max(0, characters * 3 // 4 - base64.count("=", max(start, len(base64) - 2)))
+    inline = data_url(url)
+    if inline is None:
+        return Media(kind, media_type=media_type, url=url)
+    return Media(kind, media_type=inline[0] or media_type, size_bytes=base64_size(inline[1]))

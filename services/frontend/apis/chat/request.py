@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
+import msgspec
 from msgspec import Struct
 
 from schemas.conversation import Client, Conversation, OutputFormat, Thinking, ToolSpec
@@ -18,13 +19,17 @@ from services.frontend.apis.chat.history import History
 from services.frontend.apis.chat.stream import (
     ChatCollector,
     ChatStream,
+    KeptCollector,
+    KeptStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
     Shape,
 )
+from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.hints import first_header, header_flag, hints
+from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.openai_chunks import PING
 from services.frontend.apis.common.openai_wording import explainer, invalid_value, missing_parameter, unsupported
@@ -66,6 +71,8 @@ class ChatAsk(Struct, frozen=True):
     stream: bool
     notes: list[str]
     shape: Shape
+    metadata: dict[str, str] | None = None
+    """Set where the answer is to be stored."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -74,10 +81,14 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        return ChatStream(reply, self.shape, self.choices)
+        stream = ChatStream(reply, self.shape, self.choices)
+        return stream if self.metadata is None else KeptStream(stream, self._collector(reply))
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
+        return self._collector(reply) if self.metadata is None else KeptCollector(self._collector(reply))
+
+    def _collector(self, reply: Reply) -> ChatCollector:
         return ChatCollector(reply, self.shape, self.choices)
 
 
@@ -102,6 +113,11 @@ def parse(
     if request.chat_template is not None:
         raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
+    notes: list[str] = []
+    if (searching := tools.web_search(request, specs, settings.served)) is not None:
+        specs = [*specs, searching]
+    elif bytes(request.web_search_options) != b"null":
+        notes.append("web_search_options")
     history = History(pairing=not counting)
     history.read(request.messages)
     last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
@@ -111,6 +127,7 @@ def parse(
     conversation = Conversation(
         request.model,
         history.turns,
+        system=missing_tools("web_search" for _ in notes),
         tools=specs,
         tool_choice=tools.choice(request, specs),
         thinking=thinking(request),
@@ -122,9 +139,20 @@ def parse(
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
         prefill=bool(request.continue_final_message or last.prefix or last.partial),
     )
-    notes = ["web_search_options"] if bytes(request.web_search_options) != b"null" else []
     shape = _shape(request, specs, headers, settings)
-    return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape)
+    return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape, _metadata(request))
+
+
+def _metadata(request: wire.Body) -> dict[str, str] | None:
+    """What is stored with the answer; None where that is not stored, and any metadata is accepted."""
+    if not request.store:
+        return None
+    try:
+        return msgspec.convert(request.metadata or {}, Metadata)
+    except msgspec.ValidationError as error:
+        what, _, _ = str(error).partition(" - at ")
+        body = msgspec.json.encode({"metadata": request.metadata})
+        raise _explain(body, f"{what} - at `$.metadata`") from None
 
 
 def _logprobs(request: wire.Body) -> int | None:

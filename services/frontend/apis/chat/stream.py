@@ -18,9 +18,19 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.events import BlockStart, BlockStop, Dispatch, Finish, OutputTokens, Prepared, TokenLogprob
+from schemas.errors import ErrorInfo
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Dispatch,
+    Finish,
+    OutputTokens,
+    Prepared,
+    TokenLogprob,
+    TurnEvent,
+)
 from schemas.frames import unpack_ids
-from services.frontend.apis.base import Reply
+from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
 from services.frontend.apis.common.openai_chunks import (
@@ -53,6 +63,8 @@ class Settings(Struct, frozen=True):
     """Also send the seal of each reasoning block, in OpenRouter's `reasoning_details`."""
     fingerprint: str | None = None
     """`system_fingerprint` of every answer."""
+    served: frozenset[str] = frozenset()
+    """The kinds of hosted tools that this server runs."""
 
 
 class Shape(Struct, frozen=True):
@@ -111,6 +123,58 @@ class ChatCollector(ChunkCollector):
         if not message["content"] and ("tool_calls" in message or "function_call" in message):
             message["content"] = None
         return {"index": choice.pop("index"), "message": message, **choice}
+
+
+class KeptStream:
+    """A stream whose document is kept, too."""
+
+    def __init__(self, stream: ChatStream, collector: ChatCollector) -> None:
+        self._stream = stream
+        self._collector = collector
+        self._failed = False
+
+    @property
+    def document(self) -> bytes | None:
+        """The document of the whole answer; None for one that failed."""
+        return None if self._failed else self._collector.body()
+
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        """See `Renderer.start`."""
+        self._collector.start(prepared)
+        return self._stream.start(prepared)
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        """See `Renderer.events`."""
+        self._failed = self._failed or any(failure_of(event) is not None for event in events)
+        self._collector.events(events, choice)
+        return self._stream.events(events, choice)
+
+    def error(self, info: ErrorInfo) -> bytes:
+        """See `Renderer.error`."""
+        self._failed = True
+        return self._stream.error(info)
+
+
+class KeptCollector:
+    """A document that is kept."""
+
+    def __init__(self, collector: ChatCollector) -> None:
+        self._collector = collector
+        self.document: bytes | None = None
+        """Set by `body`."""
+
+    def start(self, prepared: Sequence[Prepared]) -> None:
+        """See `Collector.start`."""
+        self._collector.start(prepared)
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        """See `Collector.events`."""
+        self._collector.events(events, choice)
+
+    def body(self) -> bytes:
+        """See `Collector.body`."""
+        self.document = self._collector.body()
+        return self.document
 
 
 def _answer_head(object: str, reply: Reply, shape: Shape) -> dict[str, Any]:
@@ -175,7 +239,7 @@ class _Choice(ChoiceWriter):
 
     def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
         block = self._block
-        if block is None:
+        if block is None or block.kind == "hosted":  # this API has no form for searches
             return
         if block.kind == "text":
             if tokens and self._shape.logprobs:

@@ -1,16 +1,28 @@
 """The tools of a Chat request as the model sees them, and which of them it may call."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from schemas.conversation import Grammar, ToolChoice, ToolSpec
+from schemas.conversation import Grammar, HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
+from services.frontend.apis.common.hosted import hosted_spec
 from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter
 
+
+class _Location(Struct):
+    approximate: dict[str, Any] = {}
+
+
+class _SearchOptions(Struct):
+    user_location: _Location = msgspec.field(default_factory=_Location)
+
+
+_WEB_SEARCH: Final = "web_search"
+_options = msgspec.json.Decoder(_SearchOptions)
 _tools = msgspec.json.Decoder(list[wire.Tool] | None)
 _MODES: dict[str, Literal["none", "auto", "any"]] = {"none": "none", "auto": "auto", "required": "any"}
 
@@ -33,6 +45,19 @@ def specs(body: wire.Body, tools: Tools) -> list[ToolSpec]:
     if not body.functions:
         return tools.specs
     return _first_of_each([*tools.specs, *(_function(function) for function in body.functions)])
+
+
+def web_search(body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str]) -> ToolSpec | None:
+    """The tool of `web_search_options`, where it is requested and served and the client has none of its name."""
+    if bytes(body.web_search_options) == b"null" or _WEB_SEARCH not in served:
+        return None
+    if any(tool.name == _WEB_SEARCH for tool in tools):
+        return None
+    try:
+        place = _options.decode(body.web_search_options).user_location.approximate
+    except (msgspec.ValidationError, RecursionError):
+        place = {}
+    return hosted_spec(HostedTool(_WEB_SEARCH, location={"type": "approximate", **place} if place else {}))
 
 
 def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:

@@ -1,6 +1,6 @@
 """Types of a Chat Completions request.
 
-Fields that decide neither prompt nor answer are left out and skipped (`store`, `metadata`, `prediction`, `moderation`,
+Fields that decide neither prompt nor answer are left out and skipped (`prediction`, `moderation`,
 `safety_identifier`, …). Reasoning is no part of the API and has the type Any: no form of it makes a request invalid.
 """
 
@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct, field
 
-from services.frontend.apis.common.sampling_fields import Limit, OpenAIFields
+from services.frontend.apis.common.bounds import Limit, Name
+from services.frontend.apis.common.sampling_fields import OpenAIFields
 
 NULL: Any = field(default_factory=lambda: Raw(b"null"))
 """Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
@@ -151,7 +152,7 @@ class Message(Struct):
 class Function(Struct):
     """A function."""
 
-    name: Annotated[str, Meta(min_length=1)]
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -174,7 +175,7 @@ class CustomFormat(Struct):
 class Custom(Struct):
     """A freeform tool."""
 
-    name: Annotated[str, Meta(min_length=1)]
+    name: Name
     description: str | None = None
     format: CustomFormat | None = None
 
@@ -251,6 +252,8 @@ class ReasoningOptions(Struct):
 class Body(OpenAIFields, kw_only=True):
     """The request."""
 
+    store: bool | None = None
+    metadata: Any = None
     messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None

@@ -1,39 +1,40 @@
 """Scheduling hints of Dynamo's clients: the member `nvext` in the body of any API.
 
-Unknown members and values of a wrong type are ignored instead of refused.
+A member of a wrong type is refused like that of any other field; unknown ones are ignored.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from schemas.conversation import Hints
+from services.frontend.apis.common.bounds import Integer, Limit
 
 
-class _AgentHints(Struct):
+class AgentHints(Struct):
+    """An agent's hints."""
+
     latency_sensitivity: float | None = None
-    priority: int | None = None
-    osl: int | None = None
+    priority: Integer | None = None
+    osl: Limit | None = None
     speculative_prefill: bool | None = None
 
 
-def hints(nvext: object, *, priority: object = None, cache_salt: object = None) -> Hints:
-    """The hints in a body's `nvext`, `priority` and `cache_salt` (vLLM's spelling), each as decoded JSON or None."""
-    members: dict[str, Any] = nvext if isinstance(nvext, dict) else {}
-    given = members.get("agent_hints")
-    try:
-        agent = msgspec.convert(given, _AgentHints) if isinstance(given, dict) else _AgentHints()
-    except msgspec.ValidationError:
-        agent = _AgentHints()
-    own = priority if isinstance(priority, int) and not isinstance(priority, bool) else None
+class Nvext(Struct):
+    """Dynamo's extensions of a request."""
+
+    agent_hints: AgentHints | None = None
+
+
+def hints(nvext: Nvext | None, *, priority: int | None, cache_salt: str | None) -> Hints:
+    """The hints in a body's `nvext`, `priority` and `cache_salt` (vLLM's spelling)."""
+    agent = (nvext.agent_hints if nvext is not None else None) or AgentHints()
     return Hints(
         latency_sensitivity=agent.latency_sensitivity,
-        priority=agent.priority if agent.priority is not None else own,
+        priority=agent.priority if agent.priority is not None else priority,
         osl=agent.osl,
         speculative_prefill=bool(agent.speculative_prefill),
-        cache_salt=cache_salt if isinstance(cache_salt, str) and cache_salt else None,
+        cache_salt=cache_salt or None,
     )
 
 

@@ -4,7 +4,7 @@ A chunk is spliced from bytes that were made once and the encoded text. A docume
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -248,9 +248,9 @@ def usage_of(usages: Sequence[Usage], prompts: int = 1) -> dict[str, Any]:
     return _usage(prompt, sum(usage.output for usage in usages), cached, sum(usage.reasoning for usage in usages))
 
 
-def first_usage(prepared: Iterable[Prepared]) -> dict[str, Any]:
-    """Token counts before decoding began; `prepared`: one for each prompt."""
-    return _usage(sum(each.prompt_tokens for each in prepared), 0, 0, 0)
+def first_usage(prepared: Sequence[Prepared]) -> dict[str, Any]:
+    """Token counts before decoding began, with the expected cached part; `prepared`: one for each prompt."""
+    return _usage(sum(each.prompt_tokens for each in prepared), 0, sum(each.cached for each in prepared), 0)
 
 
 def _usage(prompt: int, completion: int, cached: int, reasoning: int) -> dict[str, Any]:

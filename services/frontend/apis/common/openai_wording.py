@@ -5,14 +5,15 @@ native:  "Invalid type for 'temperature': expected a decimal, but got a string i
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 from schemas.errors import Invalid
 from services.frontend.apis.common.decode import MISSING, located, steps_of, values_along
 
 _TYPES = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
-_BOUND = re.compile(r"Expected `(?P<kind>int|float|array|str)`(?: of length)? (?P<sign><=|>=|<|>) (?P<bound>\S+)")
+_BOUND = re.compile(r"Expected `(?P<kind>\w+)`(?: of length)? (?P<sign><=|>=|<|>) (?P<bound>\S+)")
+_PATTERN = re.compile(r"Expected `str` matching regex '(.*)'", re.DOTALL)
 _VALUE = re.compile(r"Invalid (?:enum )?value '?(?P<value>.*?)'?$", re.DOTALL)
 _NAMES = {
     "str": "a string",
@@ -23,6 +24,7 @@ _NAMES = {
     "array": "an array",
     "null": "null",
 }
+_SIDES = {"maximum": "above_max", "minimum": "below_min"}
 _NUMBERS = {"int": "integer", "float": "decimal"}
 
 
@@ -39,6 +41,8 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
             return Invalid("The request body must be a JSON object.", code="invalid_type")
         if bound := _BOUND.match(what):
             return _out_of_bounds(place, bound, values_along(body, steps_of(path))[-1])
+        if pattern := _PATTERN.match(what):
+            return _mismatch(place, pattern[1])
         if types := _TYPES.match(what):
             return _wrong_type(place, types[1], types[2])
         known = _known(place, choices)
@@ -96,9 +100,29 @@ def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:
     limit, sign = bound["bound"].removesuffix(".0"), bound["sign"]
     if kind := _NUMBERS.get(bound["kind"]):
         return out_of_range(place, kind, sign, limit, value)
-    few, side = ("at most", "above_max") if sign in ("<=", "<") else ("at least", "below_min")
-    code = f"{bound['kind'].replace('str', 'string')}_{side}_length"
-    return Invalid(f"Invalid '{place}': expected a length of {few} {limit}.", param=place, code=code)
+    return out_of_length(place, bound["kind"].replace("str", "string"), sign, limit, value)
+
+
+def out_of_length(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
+    """The error for a `string`, `array` or `object` with too much or too little in it."""
+    an, size = "a" if kind == "string" else "an", len(value) if isinstance(value, Sized) else 0
+    if kind == "object":
+        what, amount, code = "too many properties", "at most {} properties", "object_above_max_properties"
+        got = f"an object with {size} properties"
+    elif sign == ">=" and not size:
+        what, amount, code = f"empty {kind}", "minimum length {}", f"empty_{kind}"
+        got = f"an empty {kind}"
+    else:
+        long, side = ("long", "maximum") if sign in ("<=", "<") else ("short", "minimum")
+        what, amount, code = f"{kind} too {long}", f"{side} length {{}}", f"{kind}_{_SIDES[side]}_length"
+        got = f"{an} {kind} with length {size}"
+    expected = f"Expected {an} {kind} with {amount.format(limit)}, but got {got} instead."
+    return Invalid(f"Invalid '{place}': {what}. {expected}", param=place, code=code)
+
+
+def _mismatch(place: str, pattern: str) -> Invalid:
+    expected = f"Expected a string that matches the pattern '{pattern}'."
+    return Invalid(f"Invalid '{place}': string does not match pattern. {expected}", param=place, code="invalid_value")
 
 
 def _known(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:

@@ -13,13 +13,11 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, OutputFormat, Sampling
 from schemas.errors import Invalid
+from services.frontend.apis.common.bounds import MAX_INTEGER, Integer, Limit, Share
+from services.frontend.apis.common.hints import Nvext
 from services.frontend.apis.common.openai_wording import unsupported
 
-Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer that fits the bus; every engine's own limits are narrower."""
-Limit = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
-_Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 _MAX_BIAS = 100.0
 _ID_DIGITS = 10
@@ -29,17 +27,17 @@ _KINDS = ("regex", "choice", "grammar", "structural_tag")
 
 
 class SamplingFields(Struct, kw_only=True):
-    """Sampling parameters that every API takes, under vLLM's names."""
+    """Sampling parameters that every API takes, under vLLM's names, with the bounds of OpenAI's API."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_INTEGER)] | None = None
+    min_p: Share | None = None
+    min_tokens: Limit | None = None
     seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0.0)] | None = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
 
@@ -47,6 +45,8 @@ class SamplingFields(Struct, kw_only=True):
 def sampling_of(body: SamplingFields, **computed: Any) -> Sampling:
     """The sampling of a request: its fields by name, then `computed`. None is the default of a field."""
     named = {name: getattr(body, name) for name in SamplingFields.__struct_fields__} | computed
+    if body.seed is not None:
+        named["seed"] = _int64(body.seed)
     return Sampling(**{name: value for name, value in named.items() if value is not None})
 
 
@@ -58,7 +58,7 @@ class StreamOptions(Struct):
 
 
 class OpenAIFields(SamplingFields, kw_only=True):
-    """Fields of both requests, with the bounds of OpenAI's API. `stop` also takes token ids, as Dynamo does.
+    """Fields of both requests. `stop` also takes token ids, as Dynamo does.
 
     Structured output is also taken in vLLM's (`guided_*`, `structured_outputs`) and SGLang's spelling (`json_schema`).
     """
@@ -68,24 +68,16 @@ class OpenAIFields(SamplingFields, kw_only=True):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     max_tokens: Limit | None = None
-    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
-    top_p: _Share | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
     stop: str | list[str | Integer] | None = None
     logit_bias: dict[str, float] | None = None
-    top_k: Integer | None = None
-    min_p: _Share | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0.0)] | None = None
-    min_tokens: Limit | None = None
     stop_token_ids: list[Integer] | None = None
     include_stop_str_in_output: bool | None = None
     user: Any = None
     prompt_cache_key: Any = None
     service_tier: Any = None
-    priority: Any = None
-    cache_salt: Any = None
-    nvext: Any = None
+    priority: Integer | None = None
+    cache_salt: str | None = None
+    nvext: Nvext | None = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
@@ -109,7 +101,6 @@ def openai_sampling(body: OpenAIFields, *, max_tokens: int | None, logprobs: int
     return sampling_of(
         body,
         max_tokens=max_tokens,
-        seed=None if body.seed is None else _int64(body.seed),
         logprobs=logprobs,
         stop=strings,
         stop_token_ids=[*(body.stop_token_ids or []), *(stop for stop in stops if isinstance(stop, int))],

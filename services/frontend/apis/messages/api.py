@@ -7,7 +7,7 @@ from msgspec import Struct
 from services.frontend.apis.base import Operation
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
-from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.messages.request import Messages, MessagesAsk, edited
 from services.frontend.http.mount import Api, Mount
 
 PATH = "/v1/messages"
@@ -36,7 +36,34 @@ class ToolUseContent(Struct, tag="tool_use"):
     caller: dict[str, Any]
 
 
-Content: TypeAlias = TextContent | ThinkingContent | ToolUseContent
+class ServerToolUseContent(Struct, tag="server_tool_use"):
+    """A call that this server runs."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: dict[str, Any]
+
+
+class WebSearchContent(Struct, tag="web_search_tool_result"):
+    """Pages found, or an error."""
+
+    tool_use_id: str
+    content: list[dict[str, Any]] | dict[str, Any]
+    caller: dict[str, Any]
+
+
+class WebFetchContent(Struct, tag="web_fetch_tool_result"):
+    """A page, or an error."""
+
+    tool_use_id: str
+    content: dict[str, Any]
+    caller: dict[str, Any]
+
+
+Content: TypeAlias = (
+    TextContent | ThinkingContent | ToolUseContent | ServerToolUseContent | WebSearchContent | WebFetchContent
+)
 
 
 class Usage(Struct):
@@ -49,6 +76,7 @@ class Usage(Struct):
     cache_creation: dict[str, int]
     service_tier: str
     output_tokens_details: dict[str, int]
+    server_tool_use: dict[str, int] | None = None
 
 
 class Answer(Struct):
@@ -59,7 +87,9 @@ class Answer(Struct):
     role: Literal["assistant"]
     model: str
     content: list[Content]
-    stop_reason: Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
+    stop_reason: Literal[
+        "end_turn", "tool_use", "max_tokens", "stop_sequence", "model_context_window_exceeded", "pause_turn"
+    ]
     stop_sequence: str | None
     usage: Usage
     context_management: dict[str, Any] | None = None
@@ -104,9 +134,13 @@ _EVENTS = (
 
 
 def _mount(mount: Mount) -> None:
-    messages = Messages()
-    mount.add_turns(PATH, messages)
-    mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body)
+    messages = Messages(mount.config.served_tools)
+
+    async def prepare(ask: MessagesAsk) -> MessagesAsk:
+        return await edited(ask, mount.count)
+
+    mount.add_turns(PATH, messages, prepare)
+    mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body, prepare)
 
 
 API = Api(

@@ -10,6 +10,8 @@ from msgspec import Raw
 
 from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
+from services.frontend.apis.common.inline_data import IMAGE_TYPES, base64_size
+from services.frontend.apis.messages.errors import one_of
 from services.frontend.apis.messages.wire import (
     Base64Source,
     Block,
@@ -27,8 +29,10 @@ from services.frontend.apis.messages.wire import (
     ToolReferenceBlock,
     UrlSource,
 )
+from services.frontend.media.pdf_document import document
 
 MAX_MEDIA_TYPE = 128
+PDF = "application/pdf"
 
 _OPAQUE = frozenset({"encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"})
 
@@ -83,7 +87,14 @@ def _image(block: ImageBlock, path: str) -> Media:
         raise _no_files(path)
     if isinstance(source, UrlSource):
         return _linked("image", source.url)
-    return Media("image", media_type=source.media_type, size_bytes=_decoded_size(source, f"{path}.image"))
+    place = f"{path}.image.source.base64"
+    if source.media_type not in IMAGE_TYPES:
+        raise Invalid(f"{place}.media_type: {one_of(IMAGE_TYPES)}", param=f"{path}.source.media_type")
+    size = base64_size(_base64(source, f"{path}.image"))
+    if not size:
+        reason = "invalid base64 data" if size is None else "image cannot be empty"
+        raise Invalid(f"{place}: {reason}", param=f"{path}.source.data")
+    return Media("image", media_type=source.media_type, size_bytes=size)
 
 
 def _document(block: DocumentBlock, path: str) -> list[Text | Media]:
@@ -94,14 +105,31 @@ def _document(block: DocumentBlock, path: str) -> list[Text | Media]:
         return [_linked("document", source.url, block.title)]
     head = (("Title", block.title), ("Context", block.context))
     if isinstance(source, Base64Source):
-        text = _plain_text(source)
-        if text is not None:
-            return [Text(_headed(head, text))]
-        size = _decoded_size(source, f"{path}.document")
-        return [Media("document", media_type=source.media_type, size_bytes=size, title=block.title)]
+        return [_inline_document(source, head, block.title, path)]
     if isinstance(source, PlainSource):
         return [Text(_headed(head, source.data))]
     return _document_blocks(source, head, path)
+
+
+def _inline_document(
+    source: Base64Source, head: tuple[tuple[str, str | None], ...], title: str | None, path: str
+) -> Text | Media:
+    data = _base64(source, f"{path}.document")
+    size = base64_size(data)
+    if source.media_type.startswith("text/") and size is not None:
+        try:
+            return Text(_headed(head, base64.b64decode(data).decode()))
+        except UnicodeDecodeError:
+            return Media("document", media_type=source.media_type, size_bytes=size, title=title)
+    if source.media_type != PDF and not source.media_type.startswith("text/"):
+        place = f"{path}.document.source.base64.media_type"
+        raise Invalid(f"{place}: Input should be '{PDF}'", param=f"{path}.source.media_type")
+    if not size:
+        kind = "PDF" if source.media_type == PDF else "document"
+        place = f"{path}.{kind.lower()}.source.base64.data"
+        raise Invalid(f"{place}: The {kind} specified was not valid.", param=f"{path}.source.data")
+    text = data if isinstance(data, str) else data.decode()
+    return document(source.media_type, text, size, title, _headed(head, ""))
 
 
 def _document_blocks(source: ContentSource, head: tuple[tuple[str, str | None], ...], path: str) -> list[Text | Media]:
@@ -124,27 +152,16 @@ def _linked(kind: Literal["image", "document"], url: str, title: str | None = No
     return Media(kind, media_type=media_type[:MAX_MEDIA_TYPE], size_bytes=size, title=title)
 
 
-def _plain_text(source: Base64Source) -> str | None:
-    """The text of a text document that was sent as bytes."""
-    if not source.media_type.startswith("text/"):
-        return None
-    try:
-        return base64.b64decode(msgspec.json.decode(source.data, type=str), validate=True).decode()
-    except (ValueError, msgspec.ValidationError):
-        return None
-
-
 def _headed(head: Iterable[tuple[str, str | None]], body: str) -> str:
     lines = [f"{name}: {value}" for name, value in head if value]
     return "\n".join([*lines, "", body]) if lines else body
 
 
-def _decoded_size(source: Base64Source, path: str) -> int:
+def _base64(source: Base64Source, path: str) -> bytes | str:
     data = bytes(source.data)
     if not data.startswith(b'"'):
         raise Invalid(f"{path}.source.base64.data: Input should be a valid string")
-    characters = len(data) - 2 - data.count(b"\\")
-    return characters * 3 // 4 - data[-3:-1].count(b"=")
+    return msgspec.json.decode(data, type=str) if b"\\" in data else data[1:-1]
 
 
 def _no_files(path: str) -> Invalid:

@@ -72,6 +72,8 @@ STATUSES = frozenset({408, *(status for status, _ in KINDS.values())})
 ANTHROPIC = ErrorFormat("anthropic", AnthropicError, STATUSES, error_reply)
 
 _EXPECTED = re.compile(r"Expected `([^`]*)`")
+_BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign><=|>=|>) (?P<bound>\S+)")
+_SIDES = {">=": "greater than or equal to", ">": "greater than", "<=": "less than or equal to"}
 _TAG = re.compile(r"Invalid (?:enum )?value '(.*)'", re.DOTALL)
 _TYPES = {
     "str": "string",
@@ -137,15 +139,22 @@ def explain(body: bytes, message: str) -> Invalid:
 
 
 def _reason(what: str, steps: Sequence[str]) -> str:
+    if bound := _BOUND.match(what):
+        return f"Input should be {_SIDES[bound['sign']]} {bound['bound'].removesuffix('.0')}"
     expected = _EXPECTED.match(what)
     if expected:
         kinds = [_TYPES.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
         return f"Input should be a valid {' or '.join(kinds)}"
     choices = _CHOICES.get(steps[-1] if steps else "")
     if choices and what.startswith("Invalid enum value"):
-        quoted = [f"'{choice}'" for choice in choices]
-        return f"Input should be {', '.join(quoted[:-1])} or {quoted[-1]}"
+        return one_of(choices)
     return what
+
+
+def one_of(choices: Sequence[str]) -> str:
+    """The native reason for a value that is none of these."""
+    quoted = [f"'{choice}'" for choice in choices]
+    return f"Input should be {', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
 def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:

@@ -4,26 +4,20 @@ Results of one message are in the order of their calls, since many templates tel
 Consecutive messages of one role stay separate turns; the template decides whether to join them. Ids are checked only
 where the prompt would be wrong: a result without its call, and two calls of one id in one message. All else that the
 native API refuses (calls without results, text before results) is accepted, since an interrupted agent sends it.
-
-Of `context_management`, `clear_thinking_20251015` is applied. The other edits (`clear_tool_uses_20250919`,
-`compact_20260112`) start at a number of tokens, and the answer must contain how many they cleared; no API counts tokens
-here, so they are accepted and ignored, and `applied_edits` of the answer is empty.
 """
 
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
 
 from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.errors import Invalid
+from services.frontend.apis.common.hosted import answered, result_part
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
+from services.frontend.apis.messages.hosted import own_id, result_of
 from services.frontend.apis.messages.tools import ToolSet
 
+_WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
-CLEAR_THINKING = "clear_thinking_20251015"
-_DEFAULT_TURNS = 1
 
 
 class History:
@@ -100,6 +94,13 @@ class History:
                 parts.append(self._call(block, place))
             elif isinstance(block, wire.ToolResultBlock):
                 raise Invalid(f"{path}: `tool_result` blocks can only be in `user` messages")
+            elif isinstance(block, wire.ServerToolUseBlock) and self._runs(block):
+                parts.append(self._call(wire.ToolUseBlock(own_id(block.id), block.name, block.input), place))
+            elif isinstance(block, _WEB_RESULTS) and own_id(block.tool_use_id) in self._names:
+                self.turns += [Turn("assistant", parts)] if parts else []
+                parts = []
+                result = result_of(block, self._names[own_id(block.tool_use_id)], place)
+                self.turns = answered(self.turns, [result_part(result)])
             elif isinstance(block, wire.CompactionBlock):
                 self._compact(block, place)
                 parts.clear()
@@ -107,6 +108,10 @@ class History:
                 parts += _assistant_parts(block, place)
         if parts:
             self.turns.append(Turn("assistant", parts))
+
+    def _runs(self, block: wire.ServerToolUseBlock) -> bool:
+        """Whether the tool is one that this server runs; the calls of others are text."""
+        return any(spec.name == block.name and spec.hosted is not None for spec in self.tools.specs)
 
     def _call(self, block: wire.ToolUseBlock, path: str) -> Call:
         arguments = raw_text(block.input)
@@ -125,7 +130,9 @@ class History:
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message.",
                 param=f"{path}.tool_use_id",
             )
-        return Result(block.tool_use_id, result_parts(block.content, path), is_error=block.is_error, name=name)
+        return Result(
+            block.tool_use_id, result_parts(block.content, f"{path}.tool_result"), is_error=block.is_error, name=name
+        )
 
     def _compact(self, block: wire.CompactionBlock, path: str) -> None:
         if not block.content:
@@ -162,46 +169,3 @@ def _shared_parts(block: wire.Block, path: str) -> Sequence[Text | Media]:
     if isinstance(block, wire.ContainerUploadBlock):
         raise Invalid(f"{path}: container uploads are not supported by this server")
     raise Invalid(f"{path}: `{block.__struct_config__.tag}` blocks can only be in `system` messages")
-
-
-def thinking_turns(given: wire.ContextManagement | None) -> int | str | None:
-    """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises Invalid."""
-    edits = (given.edits if given else None) or []
-    kept = [edit.keep for edit in edits if edit.type == CLEAR_THINKING]
-    return _kept(kept[-1]) if kept else None
-
-
-def forget_thinking(turns: list[Turn], kept: int) -> list[Turn]:
-    """The turns, with thinking only in the last `kept` turns of the assistant that have any.
-
-    A tool loop, from one message of the user to the next, counts as one turn.
-    """
-    out: list[Turn] = []
-    seen, thought = 0, False
-    for turn in reversed(turns):
-        if turn.role == "user":
-            thought = False
-        if turn.role != "assistant" or not any(isinstance(part, Reasoning) for part in turn.parts):
-            out.append(turn)
-            continue
-        if not thought:
-            seen, thought = seen + 1, True
-        if seen <= kept:
-            out.append(turn)
-            continue
-        parts = [part for part in turn.parts if not isinstance(part, Reasoning)]
-        if parts:
-            out.append(msgspec.structs.replace(turn, parts=parts))
-    return out[::-1]
-
-
-def _kept(keep: Any) -> int | str:
-    if keep is None:
-        return _DEFAULT_TURNS
-    if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
-        return "all"
-    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == "thinking_turns" else None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        place = f"context_management.edits.{CLEAR_THINKING}.keep"
-        raise Invalid(f"{place}: Input should be 'all' or a number of `thinking_turns` from 1", param=place)
-    return value

@@ -4,7 +4,7 @@
 answer (threads, containers, MCP servers, files); unknown fields are ignored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -19,8 +19,16 @@ from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import tools, wire
+from services.frontend.apis.messages.context_edits import (
+    Count,
+    Edits,
+    apply_edits,
+    forget_thinking,
+    thinking_turns,
+    tool_edit,
+)
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.history import History, forget_thinking, thinking_turns
+from services.frontend.apis.messages.history import History
 from services.frontend.apis.messages.stream import PING, MessagesCollector, MessagesStream
 
 THREADS = "thread_unsupported_request"
@@ -40,6 +48,12 @@ class MessagesAsk(Struct, frozen=True):
     notes: list[str]
     context_management: bool
     """The request has the field, so the answer has it, too."""
+    edits: Edits = Edits()
+    """What `edited` still has to apply or to count."""
+    applied: Sequence[dict[str, Any]] = ()
+    """The edits that cleared something."""
+    original_tokens: int | None = None
+    """The tokens of the prompt without the edits; None where nothing was to clear."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -49,12 +63,16 @@ class MessagesAsk(Struct, frozen=True):
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
         omitted = self.conversation.thinking.display == "omitted"
-        return MessagesStream(reply, omit_thinking=omitted, context_management=self.context_management)
+        return MessagesStream(
+            reply, omit_thinking=omitted, context_management=self.context_management, applied_edits=self.applied
+        )
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
         omitted = self.conversation.thinking.display == "omitted"
-        return MessagesCollector(reply, omit_thinking=omitted, context_management=self.context_management)
+        return MessagesCollector(
+            reply, omit_thinking=omitted, context_management=self.context_management, applied_edits=self.applied
+        )
 
 
 def parse(
@@ -63,14 +81,15 @@ def parse(
     *,
     counting: bool = False,
     known: KnownParts[tools.Tools] | None = None,
+    bodies: BodyDecoder[wire.Body, tools.Tools] = _bodies,
 ) -> MessagesAsk:
-    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests.
+    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests, which `bodies` reads.
 
     `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
     calls and results, and may use features that this server lacks.
     """
     parts = KnownParts[tools.Tools]() if known is None else known
-    request, given_tools = decode_body(partial(_bodies.decode, known=parts), body, explain)
+    request, given_tools = decode_body(partial(bodies.decode, known=parts), body, explain)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
@@ -79,10 +98,11 @@ def parse(
     history = History(given_tools.specs, pairing=not counting)
     history.read(request.messages)
     kept = thinking_turns(request.context_management)
+    turns, cleared = forget_thinking(history.turns, kept) if isinstance(kept, int) else (history.turns, 0)
     conversation = Conversation(
         request.model,
-        forget_thinking(history.turns, kept) if isinstance(kept, int) else history.turns,
-        system=_system(request.system),
+        turns,
+        system=[*_system(request.system), *given_tools.missing],
         tools=history.tools.specs,
         tool_choice=tools.choice(request, history.tools.offered),
         thinking=msgspec.structs.replace(
@@ -99,7 +119,20 @@ def parse(
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
     )
-    return MessagesAsk(conversation, bool(request.stream), given_tools.dropped, request.context_management is not None)
+    edits = Edits(history.turns if cleared else None, cleared, tool_edit(request.context_management))
+    return MessagesAsk(
+        conversation, bool(request.stream), given_tools.dropped, request.context_management is not None, edits
+    )
+
+
+async def edited(ask: MessagesAsk, count: Count) -> MessagesAsk:
+    """The request with its context edits applied. Raises as `count`."""
+    if ask.edits == Edits():
+        return ask
+    conversation, applied, original = await apply_edits(ask.conversation, ask.edits, count)
+    return msgspec.structs.replace(
+        ask, conversation=conversation, edits=Edits(), applied=applied, original_tokens=original
+    )
 
 
 def _refuse(request: wire.Body) -> None:
@@ -127,8 +160,6 @@ def _needs_container(request: wire.Body) -> bool:
 def _check_turn(request: wire.Body) -> None:
     if request.max_tokens is None:
         raise Invalid("max_tokens: Field required", param="max_tokens")
-    if request.max_tokens < 0:
-        raise Invalid("max_tokens: Input should be greater than or equal to 0", param="max_tokens")
     if any(not stop for stop in request.stop_sequences or []):
         raise Invalid("stop_sequences: each stop sequence must be non-empty", param="stop_sequences")
     budget = request.thinking.budget_tokens if request.thinking else None
@@ -208,22 +239,25 @@ class Messages:
     name = "messages"
     keepalive = PING
 
-    def __init__(self) -> None:
+    def __init__(self, served: Collection[str] = ()) -> None:
+        """`served`: the kinds of hosted tools that this server runs."""
         self._known: KnownParts[Any] = KnownParts()
+        self._bodies = BodyDecoder(wire.Body, partial(tools.read_tools, served=frozenset(served)))
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""
-        ask = parse(body, headers, known=self._known)
+        ask = parse(body, headers, known=self._known, bodies=self._bodies)
         share_texts(ask.conversation, self._known)
         return ask
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
-        return parse(body, headers, counting=True, known=self._known)
+        return parse(body, headers, counting=True, known=self._known, bodies=self._bodies)
 
     def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
         """The answer to count_tokens."""
         count: dict[str, object] = {"input_tokens": tokens}
         if ask.context_management:
-            count["context_management"] = {"original_input_tokens": tokens}
+            original = tokens if ask.original_tokens is None else ask.original_tokens
+            count["context_management"] = {"original_input_tokens": original}
         return msgspec.json.encode(count)

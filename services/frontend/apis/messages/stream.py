@@ -12,6 +12,8 @@ A text or thinking block opens with its first character, so none is ever empty; 
 counted here and have no gaps. Agents start a tool at its content_block_stop, while the stream continues.
 """
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +29,8 @@ from schemas.events import (
     Dispatch,
     Finish,
     FinishReason,
+    HostedResult,
+    HostedResults,
     OutputTokens,
     Prepared,
     TurnEvent,
@@ -36,6 +40,7 @@ from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.common.merging import merge, payloads
 from services.frontend.apis.common.token_report import TokenReport
 from services.frontend.apis.messages.errors import error_event
+from services.frontend.apis.messages.hosted import result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -46,13 +51,17 @@ _FIELDS = {
     "text": (b"text_delta", b"text"),
     "reasoning": (b"thinking_delta", b"thinking"),
     "tool_use": (b"input_json_delta", b"partial_json"),
+    "hosted": (b"input_json_delta", b"partial_json"),
 }
 _END = b"}}\n\n"
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
+_DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
 _REASONS = {
     FinishReason.STOP: "end_turn",
     FinishReason.LENGTH: "max_tokens",
     FinishReason.CONTEXT: "model_context_window_exceeded",
     FinishReason.STOP_STRING: "stop_sequence",
+    FinishReason.PAUSE: "pause_turn",
 }
 
 
@@ -66,6 +75,7 @@ class MessagesStream:
         "_calls",
         "_context_management",
         "_head",
+        "_hosted_uses",
         "_index",
         "_omit_thinking",
         "_open",
@@ -76,10 +86,17 @@ class MessagesStream:
         "_tokens",
     )
 
-    def __init__(self, reply: Reply, *, omit_thinking: bool = False, context_management: bool = False) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        *,
+        omit_thinking: bool = False,
+        context_management: bool = False,
+        applied_edits: Sequence[dict[str, Any]] = (),
+    ) -> None:
         self._reply = reply
         self._omit_thinking = omit_thinking
-        self._context_management = context_management
+        self._context_management = {"applied_edits": list(applied_edits)} if context_management else None
         self._block: BlockStart | None = None
         self._open = False
         self._index = -1
@@ -94,9 +111,11 @@ class MessagesStream:
         self._call: Dispatch | None = None
         """The open block as a complete call."""
         self._tokens = TokenReport()
+        self._hosted_uses: Counter[str] = Counter()
+        """Searches and fetches that succeeded, by kind."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """`message_start`, with the exact size of the prompt."""
+        """`message_start`, with the exact size of the prompt, and the part of it that is expected in the KV cache."""
         self._tokens.start(prepared[0])
         message: dict[str, Any] = {
             "id": f"msg_{self._reply.turn}",
@@ -106,7 +125,7 @@ class MessagesStream:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _first_usage(prepared[0].prompt_tokens),
+            "usage": _first_usage(prepared[0]),
             **self._tokens.prompt(),
         }
         return _event("message_start", {"message": message})
@@ -132,6 +151,9 @@ class MessagesStream:
                 self._stop(event, out)
             elif isinstance(event, OutputTokens):
                 self._tokens.add(event)
+            elif isinstance(event, HostedResults):
+                for result in event.results:
+                    self._result(result, out)
             else:
                 self._end(event, out)
         if texts:
@@ -148,7 +170,7 @@ class MessagesStream:
         self._begun = False
         self._text.clear()
         self._call = None
-        if event.kind == "tool_use":
+        if event.kind in ("tool_use", "hosted"):
             self._announce(event, _tool_use(event, self._reply), out)
             out.append(self._head + b'""' + _END)
 
@@ -198,6 +220,12 @@ class MessagesStream:
         elif self._call is not None and event.complete and self._reply.dispatch:
             self._dispatch(block, self._call.arguments or "{}", None, out)
 
+    def _result(self, result: HostedResult, out: list[bytes]) -> None:
+        self._index += 1
+        self._hosted_uses[result.kind] += result.error is None
+        out.append(_event("content_block_start", {"index": self._index, "content_block": result_block(result)}))
+        out.append(_event("content_block_stop", {"index": self._index}))
+
     def _dispatch(self, block: BlockStart, text: str, seal: str | None, out: list[bytes]) -> None:
         """An extra event on request: the whole block, as in a document.
 
@@ -226,24 +254,36 @@ class MessagesStream:
             if self._block is not None:
                 self._stop(BlockStop(self._block.block, complete=False), out)
             last: dict[str, Any] = {"delta": _stop(event, self._calls), "usage": _last_usage(event.usage)}
+            if self._hosted_uses:
+                uses = {f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")}
+                last["usage"]["server_tool_use"] = uses
             last |= self._tokens.output()
-            if self._context_management:
-                last["context_management"] = {"applied_edits": []}
+            if self._context_management is not None:
+                last["context_management"] = self._context_management
             out.append(_event("message_delta", last))
             out.append(_event("message_stop", {}))
 
 
 class MessagesCollector:
-    """Collects one turn by merging the events of its stream.
+    """Collects one turn by merging the events of its stream, so that both have the same blocks.
 
-    Calls that are incomplete or no JSON object are left out: a Message cannot mark a call as not to be run.
+    The input of a call that was cut off has those of its members that are whole, as the SDKs make it of the stream; the
+    turn's `stop_reason` shows the cut.
     """
 
-    def __init__(self, reply: Reply, *, omit_thinking: bool = False, context_management: bool = False) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        *,
+        omit_thinking: bool = False,
+        context_management: bool = False,
+        applied_edits: Sequence[dict[str, Any]] = (),
+    ) -> None:
         self._stream = MessagesStream(
             replace(reply, dispatch=False, dispatch_reasoning=False),
             omit_thinking=omit_thinking,
             context_management=context_management,
+            applied_edits=applied_edits,
         )
         self._opening = b""
         self._events: list[TurnEvent] = []
@@ -262,7 +302,7 @@ class MessagesCollector:
             raise RuntimeError("the turn has not finished")
         message: dict[str, Any] = {}
         content: list[dict[str, Any]] = []
-        for event in payloads(self._opening + self._stream.events(_without_broken_calls(self._events))):
+        for event in payloads(self._opening + self._stream.events(self._events)):
             if event["type"] == "message_start":
                 message = event["message"]
             elif event["type"] == "content_block_start":
@@ -275,29 +315,8 @@ class MessagesCollector:
                 message |= {name: value for name, value in event.items() if name != "type"}
         for block in content:
             if "partial_json" in block:
-                block["input"] = Raw((block.pop("partial_json") or "{}").encode())
+                block["input"] = Raw(_input(block.pop("partial_json")).encode())
         return _encode(message)
-
-
-def _without_broken_calls(events: Sequence[TurnEvent]) -> list[TurnEvent]:
-    kept: list[TurnEvent] = []
-    call: list[TurnEvent] = []
-    for event in events:
-        if isinstance(event, BlockStart) and event.kind == "tool_use":
-            call = [event]
-        elif not call:
-            kept.append(event)
-        elif isinstance(event, Delta | Dispatch | OutputTokens):
-            call.append(event)
-        else:
-            if isinstance(event, BlockStop):
-                text = "".join(part.text for part in call if isinstance(part, Delta))
-                whole = event.complete and _is_object(text or "{}")
-                kept += [*call, event] if whole else [part for part in call if isinstance(part, OutputTokens)]
-            else:
-                kept.append(event)
-            call = []
-    return kept
 
 
 def _stop(finish: Finish, complete_calls: int) -> dict[str, Any]:
@@ -308,12 +327,12 @@ def _stop(finish: Finish, complete_calls: int) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": finish.stop_string if reason == "stop_sequence" else None}
 
 
-def _first_usage(prompt_tokens: int) -> dict[str, Any]:
-    """Usage before decoding begins. The cached part is not known yet; the end of the stream corrects it."""
+def _first_usage(prepared: Prepared) -> dict[str, Any]:
+    """Usage before decoding begins, with the cached part that the worker expects; the end of the stream is exact."""
     return {
-        "input_tokens": prompt_tokens,
+        "input_tokens": prepared.prompt_tokens - prepared.cached,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
+        "cache_read_input_tokens": prepared.cached,
         "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "output_tokens": 1,
         "service_tier": "standard",
@@ -331,6 +350,18 @@ def _last_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
+def _input(text: str) -> str:
+    """The arguments of a call as an object: unchanged if they are one, else without the member that was cut off."""
+    depth, end = 0, 1
+    for token in _JSON_TOKEN.finditer(text):
+        depth += _DEPTHS.get(token[0], 0)
+        if token[0] == "," and depth == 1:
+            end = token.start()
+    # A value at the very end is whole if something closes it; a number may go on.
+    closed = [text + "}"] if text.endswith(('"', "]", "}")) else []
+    return next((known for known in (text, *closed, text[:end] + "}") if _is_object(known)), "{}")
+
+
 def _is_object(text: str) -> bool:
     try:
         msgspec.json.decode(text, type=dict[str, Raw])
@@ -340,9 +371,11 @@ def _is_object(text: str) -> bool:
 
 
 def _tool_use(block: BlockStart, reply: Reply) -> dict[str, Any]:
+    call_id = block.call_id or f"toolu_{reply.turn}{block.block}"
+    hosted = block.kind == "hosted"
     return {
-        "type": "tool_use",
-        "id": block.call_id or f"toolu_{reply.turn}{block.block}",
+        "type": "server_tool_use" if hosted else "tool_use",
+        "id": shown_id(call_id) if hosted else call_id,
         "name": block.name or "",
         "input": {},
         "caller": {"type": "direct"},

@@ -1,11 +1,13 @@
 """The tools of a Messages request as the model sees them, and the changes that its messages make to them.
 
 Custom tools pass through. Tools whose schema the request leaves out because Anthropic's models know it (bash, text
-editor, memory) get one here; the client runs them like any other. Tools that Anthropic's servers run are left out and
-named in the notes: Claude Code's WebSearch sends nothing else and accepts a plain answer, while a 400 fails its call.
+editor, memory) get one here; the client runs them like any other. Of the tools that Anthropic's servers run, those that
+an operator has a provider for are functions, too (`hosted.py`). The others are left out and named in the notes and to
+the model: Claude Code's WebSearch sends nothing else and accepts a plain answer, while a 400 fails its call.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -15,13 +17,18 @@ from msgspec.structs import replace
 
 from schemas.conversation import Text, ToolChoice, ToolSpec
 from schemas.errors import Invalid
+from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import raw_text
+from services.frontend.apis.messages.hosted import tool_spec
 
 _tools = msgspec.json.Decoder(list[wire.Tool] | None)
 CUSTOM = "custom"
 HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_", "mcp_toolset")
 _SEARCH = "tool_search_tool_"
+_NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
+_NEEDLESS = ("tool_search_tool", "mcp_toolset")
+"""All tools are shown without the first; the second is of a server that is refused."""
 _STRING = {"type": "string"}
 _EDITOR = "Shows, creates and edits files."
 _EDITS: dict[str, Any] = {
@@ -75,15 +82,22 @@ class Tools(Struct, frozen=True):
     specs: list[ToolSpec]
     dropped: list[str]
     """The types of those that this server cannot run."""
+    missing: list[Text]
+    """The instruction that names them to the model."""
 
 
-def read_tools(data: bytes) -> Tools:
-    """The tools of a request body from their JSON. Raises msgspec.ValidationError and Invalid."""
+def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
+    """The tools of a request body from their JSON. Raises msgspec.ValidationError and Invalid.
+
+    `served`: the kinds of hosted tools that this server runs.
+    """
     given = _tools.decode(data)
-    return Tools(given, *specs(given or []))
+    shown, dropped = specs(given or [], served)
+    kinds = (next(prefix.rstrip("_") for prefix in HOSTED if kind.startswith(prefix)) for kind in dropped)
+    return Tools(given, shown, dropped, missing_tools(kind for kind in kinds if kind not in _NEEDLESS))
 
 
-def specs(tools: list[wire.Tool]) -> tuple[list[ToolSpec], list[str]]:
+def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple[list[ToolSpec], list[str]]:
     """The tools that the model sees, and the types of those that were left out.
 
     Raises Invalid for a type that neither the client nor this server can run, and for two tools of one name.
@@ -92,7 +106,10 @@ def specs(tools: list[wire.Tool]) -> tuple[list[ToolSpec], list[str]]:
     dropped: list[str] = []
     for index, tool in enumerate(tools):
         if tool.type is not None and tool.type.startswith(HOSTED):
-            dropped.append(tool.type)
+            if (own := tool_spec(tool, served, f"tools.{index}")) is not None:
+                shown.append(own)
+            else:
+                dropped.append(tool.type)
         else:
             shown.append(spec(tool, f"tools.{index}"))
     names = [tool.name for tool in shown]
@@ -110,6 +127,9 @@ def spec(tool: wire.Tool, path: str) -> ToolSpec:
     if kind == CUSTOM:
         if not tool.name:
             raise Invalid(f"{path}.custom.name: Field required", param=f"{path}.name")
+        if not _NAME.fullmatch(tool.name):
+            pattern = f"String should match pattern '^{_NAME.pattern}$'"
+            raise Invalid(f"{path}.custom.name: {pattern}", param=f"{path}.name")
         if tool.input_schema is None:
             raise Invalid(f"{path}.custom.input_schema: Field required", param=f"{path}.input_schema")
         name, description, schema = tool.name, _described(tool), tool.input_schema
@@ -137,15 +157,22 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
     forced = given.type in ("any", "tool")
     if forced and body.thinking is not None and body.thinking.type == "enabled":
         raise Invalid("Thinking may not be enabled when tool_choice forces tool use.", param="tool_choice")
+    hosted = [tool for tool in body.tools or [] if (tool.type or CUSTOM).startswith(HOSTED)]
+    if forced and not tools:
+        raise _not_run(", ".join(tool.name or tool.type or "" for tool in hosted))
     if not tools:
         return ToolChoice(parallel=parallel)
     if given.type != "tool":
         return ToolChoice(given.type, parallel=parallel)
     if any(tool.name == given.name for tool in tools):
         return ToolChoice("tool", name=given.name, parallel=parallel)
-    if any(tool.name == given.name and (tool.type or CUSTOM).startswith(HOSTED) for tool in body.tools or []):
-        return ToolChoice(parallel=parallel)
+    if any(tool.name == given.name for tool in hosted):
+        raise _not_run(given.name or "")
     raise Invalid(f"tool_choice.tool.name: Tool '{given.name}' not found in provided tools", param="tool_choice")
+
+
+def _not_run(names: str) -> Invalid:
+    return Invalid(f"tool_choice: this server does not run '{names}', which the choice requires", param="tool_choice")
 
 
 def _described(tool: wire.Tool) -> str:

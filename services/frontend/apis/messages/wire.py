@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct, field
 
+from services.frontend.apis.common.bounds import Integer, Limit
+from services.frontend.apis.common.hints import Nvext
 from services.frontend.apis.common.sampling_fields import SamplingFields
 
 NULL: Any = field(default_factory=lambda: Raw(b"null"))
@@ -31,7 +33,7 @@ class Base64Source(Struct, tag="base64"):
     """Inline bytes, of which only the size is used."""
 
     data: Annotated[Raw, Meta(extra_json_schema={"type": "string", "contentEncoding": "base64"})]
-    media_type: str = ""
+    media_type: str
 
 
 class UrlSource(Struct, tag="url"):
@@ -128,8 +130,9 @@ class ToolResultBlock(Struct, tag="tool_result"):
 
 
 class HostedUse(Struct):
-    """A call of a tool that another server ran, in a history from that server."""
+    """A call of a tool that this server ran, or another one in a history from there."""
 
+    id: str = ""
     name: str = ""
     input: Raw = field(default_factory=lambda: Raw(b"{}"))
 
@@ -143,8 +146,9 @@ class McpToolUseBlock(HostedUse, tag="mcp_tool_use"):
 
 
 class HostedResult(Struct):
-    """The result of a tool that another server ran."""
+    """The result of a tool that this or another server ran."""
 
+    tool_use_id: str = ""
     content: Raw = NULL
 
 
@@ -296,6 +300,11 @@ class Tool(Struct):
     strict: bool | None = None
     defer_loading: bool | None = None
     input_examples: list[Raw] | None = None
+    max_uses: Integer | None = None
+    allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
+    user_location: dict[str, Any] | None = None
+    max_content_tokens: Integer | None = None
 
 
 class ToolChoice(Struct):
@@ -310,7 +319,7 @@ class Thinking(Struct):
     """The client's thinking settings."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: int | None = None
+    budget_tokens: Integer | None = None
     display: Literal["summarized", "omitted", "updates"] | None = None
 
 
@@ -339,11 +348,22 @@ class Container(Struct):
     id: str | None = None
 
 
+class Threshold(Struct):
+    """A size of the prompt."""
+
+    type: Literal["input_tokens", "tool_uses"]
+    value: Limit
+
+
 class ContextEdit(Struct):
     """A change of the history that the model sees."""
 
     type: str
     keep: Any = None
+    trigger: Threshold | None = None
+    clear_at_least: Threshold | None = None
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | list[str] | None = None
 
 
 class ContextManagement(Struct):
@@ -357,7 +377,7 @@ class Body(SamplingFields, kw_only=True):
 
     messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
     model: str = ""
-    max_tokens: Annotated[int | None, Meta(extra_json_schema={"type": "integer", "minimum": 0})] = None
+    max_tokens: Annotated[Limit | None, Meta(extra_json_schema={"type": "integer", "minimum": 0})] = None
     system: str | list[TextBlock] | None = None
     stream: bool | None = None
     stop_sequences: Annotated[list[str] | None, Meta(extra_json_schema={"items": {"minLength": 1}})] = None
@@ -374,6 +394,6 @@ class Body(SamplingFields, kw_only=True):
     context_management: ContextManagement | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None
-    priority: Any = None
-    cache_salt: Any = None
-    nvext: Any = None
+    priority: Integer | None = None
+    cache_salt: str | None = None
+    nvext: Nvext | None = None

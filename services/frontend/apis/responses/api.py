@@ -7,6 +7,8 @@ from msgspec import Struct
 from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.conversations import PATH as CONVERSATIONS
+from services.frontend.apis.responses.conversations import ConversationBody, ConversationChange, NewItems
 from services.frontend.apis.responses.server import RESPONSES, ResponsesServer
 from services.frontend.http.mount import Api, Mount
 
@@ -62,6 +64,23 @@ class Items(Struct):
     has_more: bool
 
 
+class ConversationAnswer(Struct):
+    """A conversation; its items are listed apart."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationDeleted(Struct):
+    """A conversation that is no longer stored."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
 class Tokens(Struct):
     """The exact size of a prompt."""
 
@@ -80,6 +99,7 @@ class Compaction(Struct):
 
 
 _ID = "The id of a response."
+_CONVERSATION = "The id of a conversation."
 _EVENTS = "^(response\\..+|error|message|tool_call_dispatch|reasoning_dispatch)$"
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
@@ -105,7 +125,7 @@ API = Api(
     name="Responses",
     title="OpenAI Responses",
     errors=OPENAI,
-    paths=("/v1/responses",),
+    paths=("/v1/responses", CONVERSATIONS),
     operations=(
         Operation(
             path=PATH,
@@ -152,6 +172,65 @@ API = Api(
             id=_ID,
             answer=Items,
             query=_ITEMS,
+        ),
+        Operation(
+            path=CONVERSATIONS,
+            summary="Create a conversation",
+            body=ConversationBody,
+            example={"items": [{"type": "message", "role": "user", "content": "Hello."}]},
+            answer=ConversationAnswer,
+        ),
+        Operation(
+            method="get",
+            path=f"{CONVERSATIONS}/{{id}}",
+            summary="Retrieve a conversation",
+            id=_CONVERSATION,
+            answer=ConversationAnswer,
+        ),
+        Operation(
+            path=f"{CONVERSATIONS}/{{id}}",
+            summary="Change the metadata of a conversation",
+            id=_CONVERSATION,
+            body=ConversationChange,
+            example={"metadata": {"topic": "weather"}},
+            answer=ConversationAnswer,
+        ),
+        Operation(
+            method="delete",
+            path=f"{CONVERSATIONS}/{{id}}",
+            summary="Delete a conversation",
+            id=_CONVERSATION,
+            answer=ConversationDeleted,
+        ),
+        Operation(
+            method="get",
+            path=f"{CONVERSATIONS}/{{id}}/items",
+            summary="List the items of a conversation",
+            id=_CONVERSATION,
+            answer=Items,
+            query=_ITEMS,
+        ),
+        Operation(
+            path=f"{CONVERSATIONS}/{{id}}/items",
+            summary="Add items to a conversation",
+            id=_CONVERSATION,
+            body=NewItems,
+            example={"items": [{"type": "message", "role": "user", "content": "Hello."}]},
+            answer=Items,
+        ),
+        Operation(
+            method="get",
+            path=f"{CONVERSATIONS}/{{id}}/items/{{item}}",
+            summary="Retrieve an item of a conversation",
+            id=_CONVERSATION,
+            answer=dict[str, Any],
+        ),
+        Operation(
+            method="delete",
+            path=f"{CONVERSATIONS}/{{id}}/items/{{item}}",
+            summary="Delete an item of a conversation",
+            id=_CONVERSATION,
+            answer=ConversationAnswer,
         ),
     ),
     mount=_mount,

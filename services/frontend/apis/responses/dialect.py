@@ -1,6 +1,6 @@
 """The Responses API as a `Dialect`: from a request to the renderer of its answer. Pure but for a cache of tools."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -10,6 +10,7 @@ from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from services.frontend.apis.base import Reply
 from services.frontend.apis.common.known_parts import KnownParts
+from services.frontend.apis.common.openai_wording import unsupported
 from services.frontend.apis.responses.answer.compaction import CompactionStream
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.answer.stream import KEEPALIVE, ResponsesCollector, ResponsesStream
@@ -17,6 +18,7 @@ from services.frontend.apis.responses.errors import error_reply, previous_not_fo
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import REASONING_SEALED, ResponsesRequest, decode, item_kinds
 from services.frontend.apis.responses.request.conversation import TRIGGER, Resolve
+from services.frontend.apis.responses.request.hosted import SOURCES
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.sealing import TextSealer
@@ -70,15 +72,17 @@ def understand(
     counting: bool = False,
     compacting: bool = False,
     known: KnownParts[RequestTools] | None = None,
+    served: frozenset[str] = frozenset(),
 ) -> ResponsesAsk:
     """Converts a request to a conversation. Raises Invalid; NotFound for a reference that `resolve` does not find.
 
     `history`: the items of the chain that `previous_response_id` names, before the request's own. `sealer` opens
     compaction items, and seals a new one where the input ends in a `compaction_trigger` or `compacting` is set.
-    `counting`: only the size of the prompt is needed. `known` caches the tools of earlier requests.
+    `counting`: only the size of the prompt is needed. `known` caches the tools of earlier requests. `served`: the kinds
+    of hosted tools that this server runs.
     """
     body = request.body
-    tools = RequestTools.of(body.tools or [], KnownParts() if known is None else known)
+    tools = RequestTools.of(body.tools or [], KnownParts() if known is None else known, served)
     compacting = conversation.ends_in_trigger(request.kinds) or compacting
     if compacting and sealer is None and not counting:
         raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
@@ -97,6 +101,7 @@ def understand(
         echo=request.echo,
         sealed=REASONING_SEALED in (body.include or ()),
         summary=summary not in (None, "none"),
+        sources=SOURCES in (body.include or ()),
         logprobs=built.sampling.logprobs is not None,
         prefill=request.prefill,
         compacting=sealer is not None,
@@ -112,10 +117,11 @@ class Responses:
     keepalive = KEEPALIVE
     error = staticmethod(error_reply)
 
-    def __init__(self) -> None:
+    def __init__(self, served: Collection[str] = ()) -> None:
+        """`served`: the kinds of hosted tools that this server runs."""
         self.decode = partial(decode, known=KnownParts[Raw]())
         """See `request.body.decode`."""
-        self.understand = partial(understand, known=KnownParts[RequestTools]())
+        self.understand = partial(understand, known=KnownParts[RequestTools](), served=frozenset(served))
         """See `understand`."""
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
@@ -123,6 +129,8 @@ class Responses:
         request = self.decode(body)
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)
+        if request.conversation is not None:
+            raise unsupported("conversation")
         return self.understand(request, headers)
 
     def count_body(self, tokens: int) -> bytes:

@@ -100,13 +100,15 @@ class Intake:
         histories: Histories | None = None,
         counting: bool = False,
         compacting: bool = False,
+        conversation: list[Raw] | None = None,
     ) -> AcceptedRequest:
         """Converts a request. Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
-        where a store does not answer. `histories`: where to look instead of the deployment's store."""
+        where a store does not answer. `histories`: where to look instead of the deployment's store.
+        `conversation`: the items of the one that the request names."""
         tenant = exchange.tenant
         previous = request.body.previous_response_id
         histories = histories or self.histories
-        history = items_of(await histories.chain(previous, tenant)) if previous is not None else []
+        history = items_of(await histories.chain(previous, tenant)) if previous is not None else conversation or []
         references = await histories.items(request.references, tenant) if request.references else {}
         size = json_size(*history, *request.items, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.

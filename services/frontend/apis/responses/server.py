@@ -16,6 +16,7 @@ from schemas.control import ResponseNotice
 from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError, raised
 from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.conversations import Conversations
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import with_own_param
 from services.frontend.apis.responses.intake import AcceptedRequest, Intake, user_messages
@@ -28,7 +29,7 @@ from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.store.chain import Histories, items_of
 from services.frontend.apis.responses.store.input_items import integer, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.apis.responses.store.record import StoredResponse
+from services.frontend.apis.responses.store.record import StoredResponse, is_response
 from services.frontend.apis.responses.store.shared import SharedStore, Sharing
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
@@ -73,7 +74,7 @@ class ResponsesServer:
     def __init__(self, mount: Mount) -> None:
         """Raises OSError where the sealing key cannot be read."""
         config, gateway = mount.config, mount.gateway
-        self.dialect = Responses()
+        self.dialect = Responses(config.served_tools)
         self._turns = mount.server
         self._sharing = cast(Sharing | None, mount.sharing)
         limits = StoreLimits(config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes)
@@ -89,11 +90,15 @@ class ResponsesServer:
         self._intake = Intake(self.dialect, Histories(self.store), sealer_of, self._runner, gateway)
         owner = self._sharing.id if self._sharing is not None else "here"
         self.background = Background(self._runner, self.store, mount.log, slots=config.max_background, owner=owner)
+        self.conversations = Conversations(
+            self.store, self.dialect, available=self._sharing is None, max_body_bytes=config.max_body_bytes
+        )
         services = Services(self.dialect, self._runner, self.store, self._intake, mount.server.limits, mount.log)
         self.connections = Connections(services, config)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
+        self.conversations.add_to(router)
         router.add_post("/v1/responses", _with_own_params(self.create))
         router.add_get("/v1/responses", self.connections.handle, allow_head=False)
         router.add_post("/v1/responses/compact", _with_own_params(self.compact))
@@ -108,34 +113,42 @@ class ResponsesServer:
         body = await self._decoded(request)
         if body.body.background:
             return await self._start(request, body)
-        accepted: AcceptedRequest | None = None
+        with self.conversations.turn(body.conversation):
+            accepted: AcceptedRequest | None = None
 
-        async def read() -> ResponsesAsk:
-            nonlocal accepted, body
-            accepted = await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT])
-            if not body.store:
-                accepted, body = accepted.without_input(), body.without_input()
-            return accepted.ask
+            async def read() -> ResponsesAsk:
+                nonlocal accepted, body
+                earlier = self._conversation_items(request, body)
+                accepted = await self._intake.accept(
+                    body, request.headers, request[REQUEST_CONTEXT], conversation=earlier
+                )
+                if not body.store and body.conversation is None:
+                    accepted, body = accepted.without_input(), body.without_input()
+                return accepted.ask
 
-        def keep(answer: Renderer | Collector) -> None:
-            stream = answer.stream if isinstance(answer, ResponsesCollector) else answer
-            if accepted is not None and isinstance(stream, ResponsesStream):
-                self.store.put(accepted.record(stream))
+            def keep(answer: Renderer | Collector) -> None:
+                stream = answer.stream if isinstance(answer, ResponsesCollector) else answer
+                if accepted is None or not isinstance(stream, ResponsesStream):
+                    return
+                record = accepted.record(stream)
+                self.conversations.extend(accepted, record)
+                if body.store:
+                    self.store.put(record)
 
-        on_end = keep if body.store else None
-        serve = self._turns.serve
-        try:
-            return await serve(request, self.dialect, read, on_end=on_end)
-        except ContextOverflow as overflow:
-            if accepted is None or not accepted.ask.truncate:
-                raise
-            fitting = await shortened(accepted.ask.conversation, overflow, self._turns.gateway.count)
-            ask = replace(accepted.ask, conversation=fitting)
+            on_end = keep if body.store or body.conversation is not None else None
+            serve = self._turns.serve
+            try:
+                return await serve(request, self.dialect, read, on_end=on_end)
+            except ContextOverflow as overflow:
+                if accepted is None or not accepted.ask.truncate:
+                    raise
+                fitting = await shortened(accepted.ask.conversation, overflow, self._turns.gateway.count)
+                ask = replace(accepted.ask, conversation=fitting)
 
-        async def read_again() -> ResponsesAsk:
-            return ask
+            async def read_again() -> ResponsesAsk:
+                return ask
 
-        return await serve(request, self.dialect, read_again, on_end=on_end)
+            return await serve(request, self.dialect, read_again, on_end=on_end)
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
@@ -162,7 +175,7 @@ class ResponsesServer:
         if job is not None:
             self.background.cancel(id)
             await job.wait()
-        if not await self.store.delete(id, tenant):
+        if not is_response(id) or not await self.store.delete(id, tenant):
             raise _not_found(id)
         return _json(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
 
@@ -198,7 +211,8 @@ class ResponsesServer:
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
         body, exchange = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
-        accepted = await self._intake.accept(body, request.headers, exchange, counting=True)
+        earlier = self._conversation_items(request, body)
+        accepted = await self._intake.accept(body, request.headers, exchange, counting=True, conversation=earlier)
         tokens = await self._turns.gateway.count(accepted.ask.conversation)
         exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
         return _json(self.dialect.count_body(tokens))
@@ -235,13 +249,18 @@ class ResponsesServer:
             return await send_events(request, job.follow(-1), self._turns.limits)
         return _json(msgspec.json.encode(job.document()))
 
+    def _conversation_items(self, request: web.Request, body: ResponsesRequest) -> list[Raw] | None:
+        if body.conversation is None:
+            return None
+        return self.conversations.items(body.conversation, request[REQUEST_CONTEXT].tenant)
+
     def _job(self, request: web.Request) -> Job | None:
         """The response if it runs in the background of this process."""
         return self.background.find(request.match_info["id"], request[REQUEST_CONTEXT].tenant)
 
     async def _record(self, request: web.Request) -> StoredResponse:
         id = request.match_info["id"]
-        record = await self.store.get(id, request[REQUEST_CONTEXT].tenant)
+        record = await self.store.get(id, request[REQUEST_CONTEXT].tenant) if is_response(id) else None
         if record is None:
             raise _not_found(id)
         return record

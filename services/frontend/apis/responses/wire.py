@@ -5,15 +5,28 @@ client spelled them, and decoded again where they decide a prompt. Unnamed field
 `access_programs`, `image`, `stream_options`, `client_metadata`, and whatever is added later).
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Raw, Struct, field
+from msgspec import Meta, Raw, Struct, field
 
+from services.frontend.apis.common.bounds import MAX_INTEGER, Integer, Metadata, Name
+from services.frontend.apis.common.hints import Nvext
 from services.frontend.apis.common.sampling_fields import SamplingFields
 
 NULL = Raw(b"null")
 _NULL: Any = field(default_factory=lambda: NULL)
 """Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
+
+Includable: TypeAlias = Literal[
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
 
 
 class Body(SamplingFields, kw_only=True):
@@ -27,21 +40,21 @@ class Body(SamplingFields, kw_only=True):
     store: bool | None = None
     stream: bool | None = None
     background: bool | None = None
-    include: list[str] | None = None
-    max_output_tokens: int | None = None
-    max_tool_calls: int | None = None
+    include: list[Includable] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     parallel_tool_calls: bool | None = None
     tools: list[Raw] | None = None
     tool_choice: Raw = _NULL
     text: Raw = _NULL
     reasoning: Raw = _NULL
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     prompt: Raw = _NULL
     prompt_cache_key: str | None = None
     prompt_cache_options: Raw = _NULL
     prompt_cache_retention: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     safety_identifier: str | None = None
     user: str | None = None
     service_tier: str | None = None
@@ -53,9 +66,9 @@ class Body(SamplingFields, kw_only=True):
     include_stop_str_in_output: bool | None = None
     logit_bias: dict[str, float] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    priority: Any = None
-    cache_salt: Any = None
-    nvext: Any = None
+    priority: Integer | None = None
+    cache_salt: str | None = None
+    nvext: Nvext | None = None
 
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -93,6 +106,12 @@ class CacheOptions(Struct):
     prewarm: bool | None = None
 
 
+class ConversationRef(Struct):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
 class ManagedContext(Struct):
     """An element of `context_management`."""
 
@@ -120,10 +139,17 @@ class ToolEnvironment(Struct):
     type: str = "local"
 
 
+class SearchFilters(Struct):
+    """The domains of a web search."""
+
+    allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
+
+
 class Tool(ToolType):
     """A tool of any type that can be served."""
 
-    name: str | None = None
+    name: Name | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -132,6 +158,9 @@ class Tool(ToolType):
     tools: list[Raw] | None = None
     execution: Literal["server", "client"] | None = None
     environment: ToolEnvironment | None = None
+    external_web_access: bool | None = None
+    filters: SearchFilters | None = None
+    user_location: dict[str, Any] | None = None
 
 
 class ToolChoice(Struct):

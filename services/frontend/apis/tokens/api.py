@@ -18,6 +18,7 @@ from schemas.frames import TextReply, unpack_ids
 from services.frontend.apis.base import Operation
 from services.frontend.apis.chat import wire as chat
 from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.messages import wire as messages
@@ -71,8 +72,9 @@ class TokenRoutes:
 
     def __init__(self, mount: Mount) -> None:
         self._mount = mount
-        self._messages = Messages()
-        self._chat = Chat()
+        served = mount.config.served_tools
+        self._messages = Messages(served)
+        self._chat = Chat(Settings(served=frozenset(served)))
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Ids of a text, or of the prompt of a conversation."""

@@ -13,9 +13,11 @@ from msgspec import Struct
 
 from schemas.conversation import OutputFormat
 from services.families import Family
+from services.worker.engines.script.agent_edits import edits_as_text
 from services.worker.engines.script.agent_prompt import Prompt, output_of, read_prompt, without_additions
 from services.worker.engines.script.agent_schema import instance
 from services.worker.engines.script.agent_steps import ToolCall, find_steps, make_calls, together
+from services.worker.engines.script.agent_tools import call_arguments, find_tool
 
 ABOUT = (
     "This is Turnwire's scripted demo engine: a few rules, and no model behind them. Put a shell command in backticks, "
@@ -37,7 +39,7 @@ _WORD = re.compile(
 )
 _EXACTLY = re.compile(
     r"\b(?:[Aa]nswer|[Rr]eply|[Rr]espond)(?: only| just)? with(?: only| just| exactly)*:? "
-    r"(?:\"(?P<a>[^\"\n]+)\"|'(?P<b>[^'\n]+)'|`(?P<c>[^`\n]+)`|(?P<d>[A-Z][A-Z0-9_-]+)\b)"
+    r"(?:(?P<quote>[\"'`])(?P<word>(?:(?!(?P=quote))[^\n])+)(?P=quote)|(?P<bare>[A-Z][A-Z0-9_-]+)\b)"
 )
 _COMPACTION = re.compile(
     r"\bTEXT ONLY\b|CHECKPOINT COMPACTION|handoff summary|(?:detailed|concise) summary of (?:the|our|this) conversation"
@@ -77,13 +79,15 @@ def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
         at_once = together(view.request) and all(step.kind != "edit" for step in steps)
         return _calling(todo if at_once else todo[:1])
     if view.results:
-        thought = f"The tool answered: {_first_line(view.results[-1])}"
-        return Reply(thought, answer or _report(view.results))
+        thought, text = f"The tool answered: {_first_line(view.results[-1])}", answer or _report(view.results)
+        return Reply(thought, text) if len(view.results) > len(calls) else _ending(thought, text, view)
+    if not view.tools and (edits := edits_as_text(steps, view)):
+        return Reply("I have no tools, and write the changes into the answer.", f"{edits}\n\n{answer}".rstrip())
     if answer and not steps:
-        return Reply("I am asked for this word and for nothing else.", answer)
+        return _ending("I am asked for this word and for nothing else.", answer, view)
     if steps and not calls:
         return Reply("I am asked for work, and have no tool that does it.", f"No tool for this is offered. {ABOUT}")
-    return Reply("There is nothing in this request that I have a rule for.", ABOUT)
+    return _ending("There is nothing in this request that I have a rule for.", ABOUT, view)
 
 
 def compose(reply: Reply, view: Prompt, family: Family) -> str:
@@ -107,6 +111,14 @@ def compose(reply: Reply, view: Prompt, family: Family) -> str:
     return body
 
 
+def _ending(thought: str, text: str, view: Prompt) -> Reply:
+    """Ends the work: with the tool for that, where the client has one and asks again until it is called."""
+    tool = find_tool("finish", view.tools)
+    if tool is None:
+        return Reply(thought, text)
+    return Reply(thought, calls=[ToolCall(tool.name, call_arguments(tool, {"answer": text}))])
+
+
 def _calling(calls: list[ToolCall]) -> Reply:
     names = sorted({call.name for call in calls})
     if len(calls) == 1:
@@ -118,8 +130,7 @@ def _asked_word(request: str) -> tuple[str, tuple[int, int] | None]:
     """The word or text that the user asks for as the answer, and where the request names it."""
     for pattern in (_WORD, _EXACTLY):
         if found := pattern.search(request):
-            groups = found.groupdict()
-            return next(groups[name] for name in ("word", "a", "b", "c", "d") if groups.get(name)), found.span()
+            return found["word"] or found["bare"], found.span()
     return "", None
 
 

@@ -32,12 +32,6 @@ class Tool(Struct, frozen=True):
         properties = self.schema.get("properties")
         return properties if isinstance(properties, dict) else {}
 
-    @property
-    def required(self) -> list[str]:
-        """Arguments that must be given."""
-        required = self.schema.get("required")
-        return [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-
 
 class Prompt(Struct, frozen=True):
     """A prompt, read."""
@@ -98,14 +92,18 @@ _ADDED = re.compile(
 )
 _CONTINUED = re.compile(
     r"(?:your response above was cut off|output token limit hit"
+    r"|\[ERROR\] You did not use a tool"
     r"|(?:please )?continue\b[^`]{0,60}$)",
     re.IGNORECASE,
 )
 _OUTPUT = re.compile(r"^Output:(?:\n|$)", re.MULTILINE)
 """Codex puts the exit code and timing of a command before this line."""
-_DIRECTORY = re.compile(r"(?:working directory|<cwd>|\bcwd)\W{0,4}(?:is )?(/[^\s<>\"'`,;]*)", re.IGNORECASE)
+_DIRECTORY = re.compile(
+    r"(?:working directory|working in the directory|<cwd>|\bcwd)\W{0,4}(?:is )?(/[^\s<>\"'`,;]*)", re.IGNORECASE
+)
 _XML_TOOL = re.compile(r"<function>\s*<name>(.*?)</name>(.*?)</function>", re.DOTALL)
 _XML_PARAMETER = re.compile(r"<parameter>\s*<name>(.*?)</name>(.*?)</parameter>", re.DOTALL)
+_XML_ITEMS = re.compile(r"<items>(\{.*?\})</items>", re.DOTALL)
 _XML_TYPE = re.compile(r"<type>(.*?)</type>", re.DOTALL)
 _XML_REQUIRED = re.compile(r"<required>(\[.*?\])</required>", re.DOTALL)
 _OBJECT = re.compile(r'\{\s*"')
@@ -126,6 +124,11 @@ def read_prompt(text: str) -> Prompt:
         directory=found[1] if (found := _DIRECTORY.search(text)) else None,
         chat=_MARKED.search(text) is not None,
     )
+
+
+def answered(text: str) -> bool:
+    """Whether the end of a prompt holds a whole message of the assistant, behind the beginning of `text`."""
+    return any(message.role == "assistant" for message in _messages(text)[0])
 
 
 def _messages(text: str) -> tuple[list[Message], str]:
@@ -217,10 +220,7 @@ def _xml_tools(text: str) -> list[Tool]:
     tools = []
     for found in _XML_TOOL.finditer(text):
         name, body = found[1].strip(), found[2]
-        properties = {
-            parameter[1].strip(): {"type": kind[1].strip()} if (kind := _XML_TYPE.search(parameter[2])) else {}
-            for parameter in _XML_PARAMETER.finditer(body)
-        }
+        properties = {parameter[1].strip(): _xml_schema(parameter[2]) for parameter in _XML_PARAMETER.finditer(body)}
         schema: dict[str, Any] = {"type": "object", "properties": properties}
         if required := _XML_REQUIRED.findall(body):
             try:
@@ -229,3 +229,13 @@ def _xml_tools(text: str) -> list[Tool]:
                 pass
         tools.append(Tool(name, schema))
     return tools
+
+
+def _xml_schema(text: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": kind[1].strip()} if (kind := _XML_TYPE.search(text)) else {}
+    if items := _XML_ITEMS.search(text):
+        try:
+            schema["items"] = json.loads(items[1])
+        except ValueError:
+            pass
+    return schema

@@ -11,10 +11,9 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from services.worker.engines.script.agent_prompt import Tool, output_of
-from services.worker.engines.script.agent_schema import instance
+from services.worker.engines.script.agent_tools import Role, call_arguments, find_tool
 
 Kind: TypeAlias = Literal["shell", "read", "write", "edit"]
-ToolKind: TypeAlias = Literal["shell", "read", "write", "edit", "patch"]
 
 
 class Step(Struct, frozen=True):
@@ -36,7 +35,7 @@ class ToolCall(Struct, frozen=True):
 
 
 _PATH = r"[\"'`]?(?P<path>[\w.~-]*/[\w./~-]*\w|[\w-]+\.\w+)[\"'`]?"
-_QUOTED = r"(?:\"(?P<{0}1>[^\"\n]*)\"|'(?P<{0}2>[^'\n]*)'|`(?P<{0}3>[^`\n]*)`)"
+_QUOTED = r"(?P<q{0}>[\"'`])(?P<{0}>(?:(?!(?P=q{0}))[^\n])*)(?P=q{0})"
 _THE_FILE = r"(?:me )?(?:the )?(?:contents? of )?(?:the |a )?(?:new )?(?:text )?(?:file )?(?:called |named )?"
 _RULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
@@ -73,23 +72,6 @@ _TOGETHER = re.compile(
     r"\b(?:parallel|simultaneous(?:ly)?|at once|in (?:one|a|1)(?: single)? (?:response|turn|message|go))\b", re.I
 )
 
-_NAMES: dict[ToolKind, str] = {
-    "shell": "bash exec_command shell shell_command local_shell exec run_shell_command run_shell run_command"
-    " execute_command run_terminal_cmd terminal",
-    "read": "read read_file view_file view open_file cat",
-    "write": "write write_file create_file",
-    "edit": "edit edit_file replace str_replace",
-    "patch": "apply_patch",
-}
-_ARGUMENTS: dict[str, set[str]] = {
-    "command": {"command", "cmd", "script", "commandline"},
-    "path": {"file_path", "filepath", "path", "filename", "file", "target_file"},
-    "text": {"content", "contents", "text", "file_text"},
-    "old": {"old_string", "oldstring", "oldtext", "old_str", "old"},
-    "new": {"new_string", "newstring", "newtext", "new_str", "new"},
-    "patch": {"input", "patch", "patchtext"},
-}
-
 
 def find_steps(request: str, answer: tuple[int, int] | None = None) -> list[Step]:
     """What `request` asks for, in order; nothing inside the span `answer`, which is to be answered and not done."""
@@ -98,7 +80,8 @@ def find_steps(request: str, answer: tuple[int, int] | None = None) -> list[Step
     for kind, rule in _RULES:
         for hit in rule.finditer(request):
             if _free(hit.span(), taken):
-                found.append((hit.start(), _step(kind, hit)))
+                text, old = (hit.groupdict().get(name) or "" for name in ("text", "old"))
+                found.append((hit.start(), Step(kind, path=hit["path"], text=text, old=old)))
     asked = _ASKED_TO_RUN.search(request) is not None
     for pattern in (_FENCE, _SPAN):
         for hit in pattern.finditer(request):
@@ -115,18 +98,21 @@ def together(request: str) -> bool:
 
 def make_calls(step: Step, tools: list[Tool], directory: str | None, results: Sequence[str] = ()) -> list[ToolCall]:
     """The calls that do `step` with these tools, in order; none if no tool can do it. `results`: of the first calls."""
-    tool = _find_tool(step.kind, tools)
+    tool = find_tool(step.kind, tools)
     if tool is None:
-        shell, patcher = _find_tool("shell", tools), _find_tool("patch", tools)
+        shell, patcher = find_tool("shell", tools), find_tool("patch", tools)
         if patcher is not None and (step.kind == "write" or (step.kind == "edit" and shell is not None)):
             return _patch_calls(step, patcher, shell, directory, results)
         return [_shell_call(shell, _as_command(step))] if shell is not None else []
     if step.kind == "shell":
         return [_shell_call(tool, step.command)]
-    call = ToolCall(tool.name, _file_arguments(step, tool, directory))
-    reader = _find_tool("read", tools) if step.kind == "edit" else None
+    call = ToolCall(tool.name, call_arguments(tool, _file_values(step, directory)))
+    reader = find_tool("read", tools) if step.kind == "edit" else None
+    if reader is None:
+        return [call]
     # Claude Code and opencode refuse to edit a file that was not read in the conversation.
-    return [call] if reader is None else [ToolCall(reader.name, _file_arguments(step, reader, directory)), call]
+    path: dict[Role, str] = {"path": _absolute(step.path, directory)}
+    return [ToolCall(reader.name, call_arguments(reader, path)), call]
 
 
 def _patch_calls(
@@ -148,9 +134,25 @@ def _patch_calls(
 
 
 def _patch_call(tool: Tool, section: str, lines: list[str]) -> ToolCall:
-    name = next((name for name in tool.properties if _same(name, "patch")), "input")
     patch = "\n".join(["*** Begin Patch", section, *lines, "*** End Patch"])
-    return ToolCall(tool.name, _complete({name: patch}, tool))
+    return ToolCall(tool.name, call_arguments(tool, {"patch": patch}))
+
+
+def _shell_call(tool: Tool, command: str) -> ToolCall:
+    return ToolCall(tool.name, call_arguments(tool, {"command": command, "description": "Run the requested command"}))
+
+
+def _file_values(step: Step, directory: str | None) -> dict[Role, str]:
+    values: dict[Role, str] = {"path": _absolute(step.path, directory)}
+    if step.kind == "write":
+        values["text"] = step.text + "\n"
+    elif step.kind == "edit":
+        values |= {"old": step.old, "new": step.text}
+    return values
+
+
+def _absolute(path: str, directory: str | None) -> str:
+    return str(PurePosixPath(directory, path)) if directory else path
 
 
 def _free(span: tuple[int, int], taken: list[tuple[int, int]]) -> bool:
@@ -158,15 +160,6 @@ def _free(span: tuple[int, int], taken: list[tuple[int, int]]) -> bool:
         return False
     taken.append(span)
     return True
-
-
-def _step(kind: Kind, hit: re.Match[str]) -> Step:
-    groups = hit.groupdict()
-    one = {
-        name: next((value for i in "123" if (value := groups.get(f"{name}{i}")) is not None), "")
-        for name in ("text", "old")
-    }
-    return Step(kind, path=hit["path"], text=one["text"], old=one["old"])
 
 
 def _as_command(step: Step) -> str:
@@ -179,56 +172,3 @@ def _as_command(step: Step) -> str:
         quoted = [re.sub(r"([/\\&.*\[\]^$])", r"\\\1", part) for part in (step.old, step.text)]
         return f"sed -i {shlex.quote('s/{}/{}/g'.format(*quoted))} {shlex.quote(step.path)}"
     return step.command
-
-
-def _find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
-    by_name = {tool.name.lower().rpartition(".")[2]: tool for tool in reversed(tools)}
-    for name in _NAMES[kind].split():
-        if name in by_name:
-            return by_name[name]
-    if kind != "shell":
-        return None
-    return next((tool for tool in tools if any(_same(name, "command") for name in tool.required)), None)
-
-
-def _shell_call(tool: Tool, command: str) -> ToolCall:
-    arguments: dict[str, Any] = {}
-    for name, schema in tool.properties.items():
-        if _same(name, "command"):
-            is_list = isinstance(schema, dict) and schema.get("type") == "array"
-            arguments[name] = ["bash", "-lc", command] if is_list else command
-        elif name == "description":
-            arguments[name] = "Run the requested command"
-    return ToolCall(tool.name, _complete(arguments or {"command": command}, tool))
-
-
-def _file_arguments(step: Step, tool: Tool, directory: str | None) -> dict[str, Any]:
-    values = {
-        "path": str(PurePosixPath(directory, step.path)) if directory else step.path,
-        "text": step.text + "\n",
-        "old": step.old,
-        "new": step.text,
-    }
-    arguments: dict[str, Any] = {}
-    for name, schema in tool.properties.items():
-        for role, value in values.items():
-            if _same(name, role):
-                arguments[name] = value
-        # OpenClaw's edit takes a list of {oldText, newText}.
-        items = schema.get("items", {}) if isinstance(schema, dict) else {}
-        inner = items.get("properties", {}) if isinstance(items, dict) else {}
-        if any(_same(key, "old") for key in inner):
-            arguments[name] = [
-                {key: values[role] for key in inner for role in ("old", "new") if _same(key, role)},
-            ]
-    return _complete(arguments or {"path": values["path"]}, tool)
-
-
-def _same(name: str, role: str) -> bool:
-    return name.lower() in _ARGUMENTS[role]
-
-
-def _complete(arguments: dict[str, Any], tool: Tool) -> dict[str, Any]:
-    """With the least value for every other required argument."""
-    missing = [name for name in tool.required if name not in arguments]
-    return {**arguments, **{name: instance(tool.properties.get(name) or {}, "") for name in missing}}

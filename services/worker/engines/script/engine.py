@@ -33,7 +33,7 @@ from services.templates.detection import detect_family
 from services.templates.probe import probe
 from services.tokenization.block_keys import block_keys
 from services.tokenization.model_files import find_file, read_facts, read_json
-from services.worker.engine import SAMPLING_FIELDS, Delta, EngineInfo, EngineRequest, Sink
+from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
 from services.worker.engines.script.output_source import OutputSource
 from services.worker.engines.script.player import Action, Playback, PlayDirective, Script, parse_file
 from services.worker.engines.script.ticker import NOW, Ticker, aligned, now_us
@@ -44,14 +44,10 @@ BLOCK_TOKENS = 16
 DEFAULT_WINDOW = 131_072
 DEFAULT_KV_TOKENS = 4_194_304
 """Capacity of the prefix cache where none is set: 100 bytes a block, so some 26 MB."""
-FEATURES = frozenset(
-    {field.feature for field in SAMPLING_FIELDS.values()}
-    | {"top_logprobs", "guided", "prefix_cache", "priority", "salt"}
-)
 _FALL = 0.7
 """Each alternative's log probability is so much lower than the one before it."""
 
-_NOTHING = Playback([], [], FinishReason.STOP)
+_NOTHING = Playback([], [])
 
 T = TypeVar("T")
 
@@ -93,7 +89,7 @@ class ScriptEngine:
         self._turns = OpenTurns("script")
         self._ticker: Ticker[_Stream] = Ticker(self._step)
         self._cache = HeldBlocks(max(1, self._capacity // BLOCK_TOKENS))
-        self._waiting: list[tuple[int, _Stream]] = []
+        self._waiting: list[tuple[float, _Stream]] = []
         """(-priority, turn), the next one first."""
         self._running: set[_Stream] = set()
         self._writing: set[asyncio.Task[None]] = set()
@@ -139,9 +135,14 @@ class ScriptEngine:
             block_tokens=BLOCK_TOKENS,
             kv_tokens=config.kv_tokens,
             eos_ids=facts.eos_ids,
-            features=FEATURES,
+            features=FEATURES - {"kv_events"},
             vocab_size=self._vocabulary_size,
         )
+
+    @staticmethod
+    def explain(config: WorkerConfig) -> EngineSupport:
+        """See `Explainable.explain`."""
+        return EngineSupport("1", FEATURES - {"kv_events"}, {"kv_events": "its cache is simulated"})
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """See `Engine.open`."""
@@ -175,16 +176,16 @@ class ScriptEngine:
     async def _write(self, stream: _Stream, request: EngineRequest) -> None:
         """On a thread: the agent reads the whole prompt."""
         try:
-            playback = await self._loop.run_in_executor(None, self._source.written, request)
+            written = await self._loop.run_in_executor(None, self._source.written, request)
         except TurnwireError as error:
             stream.turn.fail(error)
         except Exception as error:
-            stream.turn.fail(EngineFailed(f"the script engine has no words: {type(error).__name__}: {error}"))
+            stream.turn.fail(EngineFailed(f"the script engine has no output: {type(error).__name__}: {error}"))
         else:
             if not stream.turn.ended:
-                self._enqueue(stream, request.priority, PlayDirective("-"), playback)
+                self._enqueue(stream, request.priority, *written)
 
-    def _enqueue(self, stream: _Stream, priority: int, directive: PlayDirective, playback: Playback) -> None:
+    def _enqueue(self, stream: _Stream, priority: float, directive: PlayDirective, playback: Playback) -> None:
         delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
         stream.playback, stream.ids, stream.delay_us = playback, playback.ids, round(delay_ms * 1000)
         stream.burst, stream.mark = max(1, directive.burst), directive.id
@@ -293,7 +294,7 @@ class ScriptEngine:
         if action.kind == "pause":
             return aligned(now + round(action.amount * 1000), stream.delay_us)
         if action.kind == "die":
-            self._die(action.text or "it was told to")
+            self._die(action.text or "the script ends it")
         elif action.kind == "fail":
             stream.turn.fail(EngineFailed(action.text or "the script fails here"))
         return None  # `silence`: the turn keeps its slot until it is cancelled

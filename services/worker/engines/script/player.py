@@ -64,20 +64,14 @@ class PlayDirective(Struct, frozen=True, rename={"delay_ms": "delay"}):
     id: str = "-"
 
 
-class Compiled(Struct, frozen=True):
-    """A script in tokens, without its end token."""
+class Playback(Struct, frozen=True):
+    """A script in tokens, whole or what one request gets of it."""
 
     ids: list[int]
+    """Without the end token."""
     actions: list[tuple[int, Action]]
     """In order of place."""
-
-
-class Playback(Struct, frozen=True):
-    """What one request gets: tokens, the actions between them, and how it ends."""
-
-    ids: list[int]
-    actions: list[tuple[int, Action]]
-    finish: FinishReason
+    finish: FinishReason = FinishReason.STOP
     stop_id: int | None = None
 
 
@@ -131,7 +125,7 @@ def parse_inline(text: str) -> Script:
     return [part for part in (*parts, text[end:]) if part != ""]
 
 
-def compile_script(script: Script, encode: Encode, prose: Sequence[int], n: int = 16) -> Compiled:
+def compile_script(script: Script, encode: Encode, prose: Sequence[int], n: int = 16) -> Playback:
     """A script in tokens; `prose` is what `fill` repeats, `n` the length of `{"fill": "n"}`."""
     ids: list[int] = []
     actions: list[tuple[int, Action]] = []
@@ -143,11 +137,11 @@ def compile_script(script: Script, encode: Encode, prose: Sequence[int], n: int 
         else:
             count = n if part.tokens is None else part.tokens
             ids += [prose[i % len(prose)] for i in range(count)]
-    return Compiled(ids, actions)
+    return Playback(ids, actions)
 
 
 def perform(
-    script: Compiled,
+    script: Playback,
     sampling: Sampling,
     stop_ids: Sequence[int],
     eos_ids: Sequence[int],
@@ -179,7 +173,7 @@ def perform(
     return Playback(ids, _remaining_actions(script, resumed, len(ids)), FinishReason.LENGTH)
 
 
-def _remaining_actions(script: Compiled, resumed: int, length: int) -> list[tuple[int, Action]]:
+def _remaining_actions(script: Playback, resumed: int, length: int) -> list[tuple[int, Action]]:
     """The actions that are still to come. Of former ones only those that set the pace still hold."""
     kept = []
     for at, action in script.actions:

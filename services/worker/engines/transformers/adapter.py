@@ -15,6 +15,11 @@ from schemas.errors import Invalid
 from schemas.events import FinishReason
 from services.worker.engine import LOWEST_LOGPROB, Delta, EngineRequest
 
+HOST_FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
+"""Those that are computed between two steps (`rows.py`)."""
+ALL_FEATURES = HOST_FEATURES | {"sampling", "seed", "min_p", "guided", "prefix_cache"}
+"""Those of the engine, less what it lacks in a configuration."""
+_RECURRENT = ("conv", "linear", "mamba", "recurrent")
 PAGE_TOKENS = 32
 """The library's own 256 would share no prompt of less than 257 tokens."""
 CPU_BATCH_TOKENS = 512
@@ -80,10 +85,15 @@ def batching_options(
     if args.seed is not None:
         options["seed"] = args.seed
     if unknown := sorted(set(args.batching) - set(known)):
-        raise Invalid(f"engine_args.batching: transformers knows no {', '.join(unknown)}", param="engine_args")
+        raise Invalid(f"engine_args.batching: transformers has no {', '.join(unknown)}", param="engine_args")
     if args.batching.get("max_queue_size"):
         raise Invalid("engine_args.batching.max_queue_size would block the event loop", param="engine_args")
     return options | args.batching
+
+
+def has_graphs(batching: Mapping[str, Any]) -> bool:
+    """Whether steps on a GPU run as CUDA graphs, or may, with these options."""
+    return not (batching.get("use_cuda_graph") is False and batching.get("use_async_batching") is False)
 
 
 def cpu_kv_tokens(bytes_per_token: int, free_bytes: int, window: int) -> int:
@@ -112,6 +122,30 @@ def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]
     return arguments
 
 
+def lacking(args: EngineArgs, *, graphs: bool, guided: bool) -> dict[str, str]:
+    """What the engine lacks: feature and reason. `graphs`: steps run as CUDA graphs, or may; `guided`: llguidance
+    is there, and can read the tokenizer."""
+    found = dict.fromkeys(("kv_events", "priority", "salt"), "continuous batching of transformers has none")
+    if args.mode == "greedy":
+        found |= dict.fromkeys(("sampling", "seed", "min_p"), "engine_args.mode is greedy")
+        found |= dict.fromkeys((*HOST_FEATURES - {"logprobs"}, "guided"), "engine_args.mode is greedy")
+    elif graphs:
+        why = 'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}} has them'
+        found |= dict.fromkeys((*HOST_FEATURES, "guided"), why)
+    elif not guided:
+        found["guided"] = "needs llguidance (pip install 'turnwire[guided]') and a tokenizer that it can read"
+    return found
+
+
+def recurrent_layers(config: Mapping[str, Any]) -> str | None:
+    """The kind of layers that continuous batching refuses, by a model's config.json: those without a KV cache."""
+    text = config.get("text_config") or config
+    kinds = [*(text.get("layer_types") or ()), *(text.get("layers_block_type") or ())]
+    if "M" in str(text.get("hybrid_override_pattern") or ""):
+        kinds.append("mamba")
+    return next((kind for kind in kinds if str(kind).startswith(_RECURRENT)), None)
+
+
 class Progress:
     """Turns one request's outputs, each with all tokens so far, into deltas."""
 
@@ -125,16 +159,6 @@ class Progress:
         """The library has ended this request."""
         self.host_logprobs: Mapping[int, list[tuple[int, float]]] | None = None
         """By output index, with alternatives, in place of the library's own."""
-
-    @property
-    def max_new_tokens(self) -> int:
-        """For the library, which with 0 would decode a token and log a warning."""
-        return max(1, self._limit)
-
-    @property
-    def eos_token_id(self) -> list[int]:
-        """For the library: -1 is no token; an empty list would mean the model's own end tokens."""
-        return sorted(self._stops) or [-1]
 
     def take(self, generated: Sequence[int], logprobs: Sequence[float], cached: int | None) -> Delta:
         """What is new. The library reports no reason for an end: it is the stop token at the end, else the limit."""

@@ -18,34 +18,21 @@ from typing import Any
 
 from schemas.control import Load
 from schemas.conversation import Sampling
-from schemas.errors import EngineFailed, TurnwireError
+from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import Delta, EngineInfo, EngineRequest, Sink
-from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread
+from services.worker.engine import EngineInfo, EngineRequest, Sink
+from services.worker.engines.support import FirstTurn, OpenTurn, OpenTurns, in_daemon_thread
 from services.worker.engines.transformers.adapter import MAX_SEED, Progress, parse_args, row_arguments
-from services.worker.engines.transformers.loader import Loaded, load_model
+from services.worker.engines.transformers.loader import Loaded, explain, load_model
 
 WATCH_INTERVAL_S = 0.25
 
 
-class _ProbeSink:
-    """The sink of the first token, which tests the engine."""
-
-    def __init__(self, ended: "asyncio.Future[None]") -> None:
-        self.ended = ended
-
-    def put(self, delta: Delta) -> None:
-        if delta.finish is not None and not self.ended.done():
-            self.ended.set_result(None)
-
-    def fail(self, error: TurnwireError) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(error)
-
-
 class TransformersEngine:
     """`Engine` over `ContinuousBatchingManager`."""
+
+    explain = staticmethod(explain)
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -72,6 +59,8 @@ class TransformersEngine:
         # Threads inherit that from the thread that starts them.
         try:
             loaded = await in_daemon_thread(self._load, "transformers-load")
+        except Invalid:
+            raise
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
@@ -85,7 +74,7 @@ class TransformersEngine:
         return self._info
 
     async def _decode_one(self) -> None:
-        first = _ProbeSink(asyncio.get_running_loop().create_future())
+        first = FirstTurn()
         handle = self.open(EngineRequest("start", [0], Sampling(max_tokens=1), []), first)
         try:
             await first.ended
@@ -113,15 +102,9 @@ class TransformersEngine:
 
     def load(self) -> Load:
         """See `Engine.load`."""
-        running = min(len(self._turns), self._config.slots)
         capacity = self._info.kv_tokens or 0
-        return Load(
-            running=running,
-            waiting=len(self._turns) - running,
-            slots=self._config.slots,
-            queue_limit=self._config.queue_limit,
-            kv_used=min(1.0, self._held / capacity) if capacity else None,
-        )
+        used = min(1.0, self._held / capacity) if capacity else None
+        return self._turns.load(self._config.slots, self._config.queue_limit, used)
 
     def healthy(self) -> bool:
         """See `Engine.healthy`."""
@@ -158,9 +141,10 @@ class TransformersEngine:
         added = self._manager.add_request(
             list(request.token_ids),
             request_id=key,
-            max_new_tokens=progress.max_new_tokens,
+            max_new_tokens=max(1, request.sampling.max_tokens or 0),  # with 0 it would decode a token and log a warning
             streaming=True,
-            eos_token_id=progress.eos_token_id,
+            # -1 is no token; an empty list would mean the model's own end tokens.
+            eos_token_id=sorted(set(request.stop_ids)) or [-1],
             **arguments,
         )
         return added is not None

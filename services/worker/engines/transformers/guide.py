@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy
 import torch
 
 from schemas.conversation import OutputFormat
@@ -13,7 +14,6 @@ from schemas.errors import Invalid
 
 _SPACING = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 """Room for a deep indent. With unlimited white space, small models write it to the end of the window."""
-_BITS = torch.arange(8, dtype=torch.uint8)
 
 
 class Guide:
@@ -37,7 +37,9 @@ class Guide:
         if matcher.is_stopped():
             allowed = torch.zeros(scores.size(-1), dtype=torch.bool)
         else:
-            allowed = _unpacked(matcher.compute_bitmask(), scores.size(-1))
+            mask = numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8)
+            bits = numpy.unpackbits(mask, count=scores.size(-1), bitorder="little")
+            allowed = torch.from_numpy(bits).bool()
         ends = matcher.is_stopped() or matcher.is_accepting()
         if stop_ids:
             allowed[list(stop_ids)] = ends
@@ -76,12 +78,3 @@ def load_guides(model: str, vocabulary: int, *, trust_remote_code: bool) -> Guid
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
         return Guides(tokenizer, max(vocabulary, len(tokenizer)))
     return None
-
-
-def _unpacked(mask: bytes, vocabulary: int) -> torch.Tensor:
-    """A mask of one bit for each token as booleans."""
-    bits = (torch.frombuffer(bytearray(mask), dtype=torch.uint8).unsqueeze(-1) >> _BITS) & 1
-    allowed = bits.flatten().bool()
-    if allowed.size(0) < vocabulary:
-        return torch.nn.functional.pad(allowed, (0, vocabulary - allowed.size(0)))
-    return allowed[:vocabulary]

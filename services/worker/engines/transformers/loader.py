@@ -3,15 +3,17 @@
 import dataclasses
 import os
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
-from services.tokenization.model_files import ModelFacts, read_facts
-from services.worker.engine import EngineInfo
-from services.worker.engines.transformers.adapter import EngineArgs, batching_options, cpu_kv_tokens
+from services.tokenization.model_files import ModelFacts, read_facts, read_json
+from services.worker.engine import EngineInfo, EngineSupport
+from services.worker.engines import installed_engines
+from services.worker.engines.transformers import adapter
 
 MAX_THREADS = 8
 DEFAULT_WINDOW = 4096
@@ -28,7 +30,7 @@ class Loaded(Struct, frozen=True):
     """`rows.Rows`, where tokens are sampled and steps run without CUDA graphs."""
 
 
-def load_model(config: WorkerConfig, args: EngineArgs) -> Loaded:
+def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
     """Blocks until the model is loaded. Propagates errors of torch and transformers."""
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when OpenMP is loaded
@@ -38,7 +40,8 @@ def load_model(config: WorkerConfig, args: EngineArgs) -> Loaded:
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     facts = read_facts(config.model)
-    device = _device(torch, config.device)
+    _refuse_recurrent(config.model)
+    device = _find_device(torch, config.device)
     if device.type == "cpu":
         torch.set_num_threads(args.threads or _cpu_threads())
     model = _model(torch, transformers, config, args, device)
@@ -46,20 +49,34 @@ def load_model(config: WorkerConfig, args: EngineArgs) -> Loaded:
     kv_tokens = config.kv_tokens
     if kv_tokens is None and device.type == "cpu":
         free_memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        kv_tokens = cpu_kv_tokens(_kv_bytes_per_token(model), free_memory, window)
+        kv_tokens = adapter.cpu_kv_tokens(_kv_bytes_per_token(model), free_memory, window)
     manager, rows = _manager(model, config, args, kv_tokens)
     # Makes the cache and captures CUDA graphs here, where an exception reaches the caller.
     manager.warmup()
-    info = _describe(manager, facts, config, args, window)
     if rows is not None:
         from services.worker.engines.transformers.guide import load_guides
 
-        rows.guides = load_guides(config.model, info.vocab_size or 0, trust_remote_code=config.trust_remote_code)
-        info = replace(info, features=info.features | rows.features)
-    return Loaded(manager, facts, info, rows)
+        rows.guides = load_guides(config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code)
+    lacks = adapter.lacking(args, graphs=rows is None, guided=rows is not None and rows.guides is not None)
+    return Loaded(manager, facts, _describe(manager, facts, config, window, lacks), rows)
 
 
-def _model(torch: Any, transformers: Any, config: WorkerConfig, args: EngineArgs, device: Any) -> Any:
+def explain(config: WorkerConfig) -> EngineSupport:
+    """See `Explainable.explain`. Does not load the model."""
+    args = adapter.parse_args(config.engine_args)
+    if find_spec("torch") is None:
+        raise Invalid("torch is not installed: pip install 'turnwire[torch]'", param="engine")
+    import torch
+    from transformers import __version__
+
+    if config.model:
+        _refuse_recurrent(config.model)
+    graphs = _find_device(torch, config.device).type != "cpu" and adapter.has_graphs(args.batching)
+    lacks = adapter.lacking(args, graphs=graphs, guided=find_spec("llguidance") is not None)
+    return EngineSupport(__version__, adapter.ALL_FEATURES - set(lacks), lacks)
+
+
+def _model(torch: Any, transformers: Any, config: WorkerConfig, args: adapter.EngineArgs, device: Any) -> Any:
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     options: dict[str, Any] = {
         "attn_implementation": args.attn_implementation,
@@ -79,14 +96,14 @@ def _model(torch: Any, transformers: Any, config: WorkerConfig, args: EngineArgs
     return (model if "device_map" in options else model.to(device)).eval()
 
 
-def _manager(model: Any, config: WorkerConfig, args: EngineArgs, kv_tokens: int | None) -> tuple[Any, Any]:
+def _manager(model: Any, config: WorkerConfig, args: adapter.EngineArgs, kv_tokens: int | None) -> tuple[Any, Any]:
     """The library's manager, and the rows of its requests where steps run without CUDA graphs."""
     from transformers import GenerationConfig
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
     on_cpu = model.device.type == "cpu"
     known = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
-    options = batching_options(args, slots=config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, known=known)
+    options = adapter.batching_options(args, slots=config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, known=known)
     sampling = args.mode == "sampling"
     # Neutral, so that the library makes no processors of its own; end tokens come with each request.
     neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampling else {}
@@ -98,7 +115,7 @@ def _manager(model: Any, config: WorkerConfig, args: EngineArgs, kv_tokens: int 
         return manager, None
     from services.worker.engines.transformers.sampler import install
 
-    if not on_cpu and not (options.get("use_cuda_graph") is False and options.get("use_async_batching") is False):
+    if not on_cpu and adapter.has_graphs(options):
         install(manager.logit_processor, eager=False)
         return manager, None
     from services.worker.engines.transformers.rows import LogprobCollector, Rows, Shaper
@@ -108,7 +125,7 @@ def _manager(model: Any, config: WorkerConfig, args: EngineArgs, kv_tokens: int 
     return manager, rows
 
 
-def _describe(manager: Any, facts: ModelFacts, config: WorkerConfig, args: EngineArgs, window: int) -> EngineInfo:
+def _describe(manager: Any, facts: ModelFacts, config: WorkerConfig, window: int, lacks: dict[str, str]) -> EngineInfo:
     from transformers import __version__
 
     cache = manager.batch_processor.cache
@@ -116,7 +133,8 @@ def _describe(manager: Any, facts: ModelFacts, config: WorkerConfig, args: Engin
     page = getattr(resolved, "page_size", None) or resolved.block_size
     capacity = (cache.num_blocks - 1) * page
     shares = bool(cache.use_prefix_sharing)
-    features = {"sampling", "seed", "min_p"} if args.mode == "sampling" else {"logprobs"}
+    if not shares:
+        lacks = lacks | {"prefix_cache": "not every layer has full attention"}
     return EngineInfo(
         name="transformers",
         version=__version__,
@@ -125,12 +143,25 @@ def _describe(manager: Any, facts: ModelFacts, config: WorkerConfig, args: Engin
         block_tokens=page if shares else None,
         kv_tokens=capacity,
         eos_ids=facts.eos_ids,
-        features=frozenset(features | ({"prefix_cache"} if shares else set())),
-        vocab_size=manager.model.get_input_embeddings().num_embeddings,
+        features=adapter.ALL_FEATURES - set(lacks),
+        vocab_size=_vocabulary(manager),
+        lacking=lacks,
     )
 
 
-def _device(torch: Any, name: str) -> Any:
+def _vocabulary(manager: Any) -> int:
+    return int(manager.model.get_input_embeddings().num_embeddings)
+
+
+def _refuse_recurrent(model: str) -> None:
+    """Raises Invalid for a model with layers that the library cannot batch, with the engines that can."""
+    if kind := adapter.recurrent_layers(read_json(model, "config.json") or {}):
+        able = " or ".join(f"--engine {name}" for name in ("trtllm", "vllm") if name in installed_engines())
+        raise Invalid(f"transformers cannot batch the {kind} layers of {model}: use {able}", param="engine")
+
+
+def _find_device(torch: Any, name: str) -> Any:
+    """The device of this name; `auto`: the best that there is."""
     if name != "auto":
         return torch.device(name)
     if torch.cuda.is_available():

@@ -12,10 +12,9 @@ import torch
 
 from schemas.conversation import Sampling
 from services.worker.engine import EngineRequest, required_features
+from services.worker.engines.transformers.adapter import HOST_FEATURES
 from services.worker.engines.transformers.guide import Guide, Guides
 from services.worker.engines.transformers.sampler import Column
-
-FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
 
 
 class Row:
@@ -88,15 +87,10 @@ class Rows:
         self.raw: dict[int, torch.Tensor] = {}
         """Log probabilities before anything was changed, for rows that report them."""
 
-    @property
-    def features(self) -> frozenset[str]:
-        """What they add to the engine."""
-        return FEATURES if self.guides is None else FEATURES | {"guided"}
-
     def open(self, key: str, request: EngineRequest, sampling: Sampling) -> dict[int, list[tuple[int, float]]] | None:
         """Adds a row for a request that needs one; returns where its log probabilities will be. Raises Invalid."""
         guide = self.guides.open(request.guided) if request.guided is not None and self.guides is not None else None
-        if guide is None and not any(feature in FEATURES for _, feature in required_features(sampling)):
+        if guide is None and not any(feature in HOST_FEATURES for _, feature in required_features(sampling)):
             return None
         row = self._open[key] = Row(request, sampling, guide)
         return row.logprobs
@@ -115,13 +109,17 @@ class Rows:
                 self.step.append((place, row))
 
 
-class Shaper(Column):
-    """The first processor: changes the scores of the rows that need it."""
+class HostProcessor(Column):
+    """A processor without arguments of its own in requests."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__("pick")
         self.supported_kwargs = {}
         self._rows = rows
+
+
+class Shaper(HostProcessor):
+    """The first processor: changes the scores of the rows that need it."""
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
         """Nothing is kept in the library's own tensors."""
@@ -142,14 +140,9 @@ class Shaper(Column):
         return scores
 
 
-class LogprobCollector(Column):
+class LogprobCollector(HostProcessor):
     """The last processor: records which token each row has chosen. Rows that report log probabilities have chosen by
     now (`pick`), so that one score is left."""
-
-    def __init__(self, rows: Rows) -> None:
-        super().__init__("pick")
-        self.supported_kwargs = {}
-        self._rows = rows
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """`scores`, untouched."""

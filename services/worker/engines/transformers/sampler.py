@@ -6,7 +6,7 @@ processor does it all, from a row of arguments per parameter. Arguments are read
 keeps them, so that a captured CUDA graph uses the values of each step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -98,18 +98,16 @@ class Sampler(Column):
         """The scores from which the library draws."""
         super().__call__(scores, tensor_arg)
         values = {name: column.values for name, column in self._columns.items()}
-        if self._wanted(lambda name, value: name == "temperature" and value != 1.0):
+        if self._required("temperature"):
             scores = scores / values["temperature"].unsqueeze(-1)
-        if self._wanted(lambda name, value: name != "temperature" and value != _NEUTRAL[name]):
+        if self._required("top_k", "top_p", "min_p"):
             scores = scores.masked_fill(scores < self._threshold(scores, values), -torch.inf)
         if not self._eager or any(pick != FREE for pick in self.given):
             scores = self._picked(scores)
         return scores
 
-    def _wanted(self, test: Callable[[str, float], bool]) -> bool:
-        return not self._eager or any(
-            test(name, value) for name, column in self._columns.items() for value in column.given
-        )
+    def _required(self, *names: str) -> bool:
+        return not self._eager or any(value != _NEUTRAL[name] for name in names for value in self._columns[name].given)
 
     def _threshold(self, scores: torch.Tensor, values: dict[str, torch.Tensor]) -> torch.Tensor:
         """The lowest score of each row that stays."""

@@ -1,48 +1,56 @@
-"""The TensorRT-LLM engine, over its LLM API (`tensorrt_llm.LLM`, PyTorch backend), 1.2 to 2026's main.
+"""The TensorRT-LLM engine, over its LLM API (`tensorrt_llm.LLM`, PyTorch backend), 1.2 and newer.
 
 The process must guard its entry point with `if __name__ == "__main__"`: the constructor starts MPI workers, which
 import the main module again. One engine per process, one event loop: `generate_async` binds each result to the running
 loop.
 
-An error of the call or a `RequestError` ends that request alone; anything else that an iterator raises means that the
-engine is gone. Up to 1.2.1 an engine whose worker was killed reports nothing; the watchdog detects it.
+An error of one request ends that request: a `RequestError`, and what the library raises in this process while it reads
+the response. The engine is dead when the library reports it (`EngineDeadError`, an executor that is shut down) or
+raises anything else. Older releases report nothing when their worker is killed; the watchdog detects it.
 """
 
 import asyncio
 import contextlib
 import importlib
+import re
 import time
 from collections.abc import AsyncGenerator
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import msgspec
+
 from schemas.control import Load
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
+from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
-from services.worker.engine import EngineInfo, EngineRequest, KvEvent, Sink
+from services.worker.admission import check_room
+from services.worker.engine import FEATURES, EngineInfo, EngineRequest, EngineSupport, KvEvent, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread
+from services.worker.engines.trtllm import requests
 from services.worker.engines.trtllm.events import KvTranslator, kv_used
-from services.worker.engines.trtllm.pollers import KvEventQueue, Poller
-from services.worker.engines.trtllm.requests import (
-    BLOCK_TOKENS,
-    Progress,
-    bias_row,
-    features,
-    generate_arguments,
-    guided_arguments,
-    llm_arguments,
-    sampling_arguments,
-)
-from services.worker.engines.trtllm.signature import Capabilities, probe
+from services.worker.engines.trtllm.pollers import Follower, KvEventQueue, LoopGuard, Poller
+from services.worker.engines.trtllm.releases import Release, installed_release, known_release
 
 WATCH_INTERVAL_S = 0.5
 HEALTH_INTERVAL_S = 2.0
 HEALTH_TIMEOUT_S = 30.0
 STATS_INTERVAL_S = 0.5
 KV_INTERVAL_S = 0.02
-POLL_TIMEOUT_S = 2.0
+POLL_TIMEOUT_S = 0.5
+FOLLOW_TIMEOUT_S = 600.0
+"""Longer than any prefill: after a timeout nothing comes until the next request."""
+FOLLOW_INTERVAL_S = 0.1
 ABORT_SHARE = 0.25
 """Of the time to stop: for aborted requests to come back before the engine is shut down under them."""
+REFUSAL_TIMEOUT_S = 30.0
+GUARD_S = 60.0
+REQUEST_ERRORS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
+"""Raised in this process for one request: a finish reason that is unknown, log probabilities of another number."""
+_WORKER_WINDOW = re.compile(r"max_seq_len`? \((\d+)\)")
+"""In the worker's refusal of a prompt that does not fit."""
 
 
 class TrtllmEngine:
@@ -53,8 +61,9 @@ class TrtllmEngine:
         self._turns = OpenTurns("trtllm")
         self._handles: dict[str, Any] = {}
         self._pumps: dict[str, asyncio.Task[None]] = {}
-        self._pollers: list[Poller] = []
-        self._kv_queue: KvEventQueue | None = None
+        self._readers: list[Follower | Poller] = []
+        self._guard: LoopGuard | None = None
+        self._kv_queue = KvEventQueue()
         self._kv_used: float | None = None
         self._iteration: Any = None
         self._progress_at = 0.0
@@ -64,27 +73,49 @@ class TrtllmEngine:
         self._trtllm: Any = None
         self._llmapi: Any = None
         self._request_error: type[Exception]
-        self._can: Capabilities
+        self._dead_error: type[Exception] | None = None
+        self._window = 0
+        """The worker's, as far as it has shown."""
+        self._library: Release
         self._facts: ModelFacts
         self._info: EngineInfo
 
+    @staticmethod
+    def explain(config: WorkerConfig) -> EngineSupport:
+        """See `Explainable.explain`. By the package's version: importing it takes seconds and starts MPI."""
+        try:
+            release = known_release(version("tensorrt-llm"))
+        except PackageNotFoundError:
+            hint = "pip install 'turnwire[trtllm]', or use deploy/trtllm.Dockerfile"
+            raise Invalid(f"TensorRT-LLM is not installed: {hint}", param="engine") from None
+        vocabulary = read_facts(config.model).vocab_size if config.model else 1
+        lacks = requests.lacking(requests.llm_arguments(config, release), release, vocabulary)
+        return EngineSupport(release.version, FEATURES - set(lacks), lacks)
+
     async def start(self) -> EngineInfo:
-        """Builds the engine, which takes minutes (it loads, tunes and captures), on a thread: heartbeats continue.
+        """Builds the engine, which takes minutes (it loads, tunes and captures), on a thread: Ctrl-C works.
 
         Raises EngineFailed, with TensorRT-LLM's message, if it cannot be built; ImportError if it is not installed.
         """
+        # Here, on the main thread: the import initialises MPI, which is bound to the thread that did it. Nowhere else:
+        # the import alone takes seconds.
+        self._trtllm = importlib.import_module("tensorrt_llm")
+        self._llmapi = importlib.import_module("tensorrt_llm.llmapi")
+        self._request_error = self._llmapi.RequestError
+        self._dead_error = getattr(importlib.import_module("tensorrt_llm.executor"), "EngineDeadError", None)
         try:
+            self._library = installed_release(self._trtllm, self._llmapi)
             self._info = await in_daemon_thread(self._build, "trtllm-build")
-        except ImportError:
-            raise
+            await self._learn_window()
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
-        self._kv_queue = KvEventQueue()
+        self._guard = LoopGuard(max(GUARD_S, self._config.watchdog_s))
         self._watcher = asyncio.create_task(self._watch())
         return self._info
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """See `Engine.open`."""
+        check_room(len(request.token_ids), request.sampling.max_tokens or 0, self._window)
         turn = self._turns.open(request.id, sink, lambda: self._release(request.id))
         try:
             if len(self._turns) == 1:
@@ -94,7 +125,7 @@ class TrtllmEngine:
             turn.close()
             raise
         # TensorRT-LLM returns an iterator and nothing else, so that each turn needs a task.
-        pump = asyncio.create_task(self._pump(turn, handle, Progress(request, self._facts.eos_ids)))
+        pump = asyncio.create_task(self._pump(turn, handle, request))
         self._pumps[request.id] = pump
         return turn
 
@@ -107,24 +138,15 @@ class TrtllmEngine:
 
     def load(self) -> Load:
         """See `Engine.load`."""
-        running = min(len(self._turns), self._config.slots)
-        return Load(
-            running=running,
-            waiting=len(self._turns) - running,
-            slots=self._config.slots,
-            queue_limit=self._config.queue_limit,
-            kv_used=self._kv_used,
-        )
+        return self._turns.load(self._config.slots, self._config.queue_limit, self._kv_used)
 
     def healthy(self) -> bool:
         """See `Engine.healthy`."""
         return self._turns.death is None
 
-    async def kv_events(self) -> AsyncGenerator[KvEvent, None]:
-        """What the KV cache holds, as it changes, until the engine stops. For one reader."""
-        if self._kv_queue is not None:
-            async for event in self._kv_queue.read():
-                yield event
+    def kv_events(self) -> AsyncGenerator[KvEvent, None]:
+        """See `KvEventSource.kv_events`."""
+        return self._kv_queue.read()
 
     async def stop(self, grace_s: float) -> None:
         """See `Engine.stop`. A shutdown that takes longer continues on a daemon thread; the process should then leave
@@ -132,16 +154,17 @@ class TrtllmEngine:
         deadline = time.monotonic() + grace_s
         if self._watcher is not None:
             self._watcher.cancel()
-        for poller in self._pollers:
-            poller.stop()
+        for reader in self._readers:
+            reader.stop()
+        if self._guard is not None:
+            self._guard.stop()
         for handle in self._handles.values():
             _abort(handle)
         # Engines answer an abort with a last response, and only then drop the request.
         if self._pumps and self.healthy():
             await asyncio.wait(self._pumps.values(), timeout=grace_s * ABORT_SHARE)
         self._turns.stop()
-        if self._kv_queue is not None:
-            self._kv_queue.close()
+        self._kv_queue.close()
         if self._llm is not None:
             with contextlib.suppress(TimeoutError):
                 stopping = in_daemon_thread(lambda: self._shutdown(deadline), "trtllm-shutdown")
@@ -149,66 +172,95 @@ class TrtllmEngine:
 
     def _submit(self, turn: OpenTurn, request: EngineRequest) -> Any:
         """Submits the request; TensorRT-LLM checks it at once, and may raise half a dozen kinds of errors."""
-        arguments = sampling_arguments(request, self._facts.sampling, self._facts.eos_ids, self._can)
+        arguments = requests.sampling_arguments(request, self._facts.sampling, self._facts.eos_ids, self._library)
         try:
             if request.guided is not None:
-                form = guided_arguments(request.guided)
+                form = requests.guided_arguments(request.guided)
                 arguments["guided_decoding"] = self._llmapi.GuidedDecodingParams(**form)
             if request.sampling.logit_bias:
-                row = bias_row(request.sampling.logit_bias, self._facts.vocab_size or 0)
+                row = requests.bias_row(request.sampling.logit_bias, self._facts.vocab_size or 0)
                 arguments["embedding_bias"] = importlib.import_module("torch").tensor(row)
             sampling = self._trtllm.SamplingParams(**arguments)
             ids = list(request.token_ids)
-            return self._llm.generate_async(ids, sampling, **generate_arguments(request, self._can))
-        except (self._request_error, ValueError, TypeError, NotImplementedError) as error:
-            raise Invalid(f"TensorRT-LLM refused the request: {error}") from error
-        except RuntimeError as error:
-            if "shutting down" in str(error):
-                turn.close()  # the exception reports the death to this one
+            return self._llm.generate_async(ids, sampling, **requests.generate_arguments(request, self._library))
+        except Exception as error:
+            if self._is_death(error):
+                turn.close()  # the exception reports the death of this one
                 self._die(str(error))
                 raise self._turns.died() from error
+            if isinstance(error, (self._request_error, *REQUEST_ERRORS)):
+                raise Invalid(f"TensorRT-LLM refused the request: {error}") from error
             raise EngineFailed(f"TensorRT-LLM: {error}") from error
 
-    async def _pump(self, turn: OpenTurn, handle: Any, progress: Progress) -> None:
+    async def _pump(self, turn: OpenTurn, handle: Any, request: EngineRequest) -> None:
         """Passes the iterator's outputs to the turn. A task of its own, so that a silent engine can be given up."""
+        progress = requests.Progress(request, self._facts.eos_ids)
         try:
             async for output in handle:
                 # The same object each time, changed in place: it must be read before the next await.
                 self._alive()
-                turn.put(progress.take(output))
+                delta = progress.take(output)
+                if delta.finish is FinishReason.LENGTH and progress.cut_at is not None:
+                    self._window = min(self._window, progress.cut_at)
+                turn.put(delta)
                 if turn.ended:
                     return
-            turn.fail(EngineFailed("TensorRT-LLM ended the request without saying why"))
-        except self._request_error as error:
-            turn.fail(EngineFailed(f"TensorRT-LLM: {error}"))
+            turn.fail(EngineFailed("TensorRT-LLM ended the request without a reason"))
         except EngineFailed as error:
             turn.fail(error)
         except Exception as error:
-            self._die(f"{type(error).__name__}: {error}")
+            if self._is_death(error) or not isinstance(error, (self._request_error, *REQUEST_ERRORS)):
+                self._die(f"{type(error).__name__}: {error}")
+            else:
+                turn.fail(self._request_failure(request, error))
+
+    def _is_death(self, error: Exception) -> bool:
+        """Whether the library has given the engine up. It shuts its executor down when a worker or thread failed."""
+        if self._dead_error is not None and isinstance(error, self._dead_error):
+            return True
+        is_shutdown = getattr(getattr(self._llm, "_executor", None), "is_shutdown", None)
+        return "LLM is shutting down" in str(error) or (is_shutdown is not None and bool(is_shutdown()))
+
+    def _request_failure(self, request: EngineRequest, error: Exception) -> TurnwireError:
+        if found := _WORKER_WINDOW.search(str(error)):
+            self._window = min(self._window, int(found[1]))
+            try:
+                # The one token of a prefill without output needs a place, too.
+                check_room(len(request.token_ids), request.sampling.max_tokens or 1, self._window)
+            except ContextOverflow as overflow:
+                return overflow
+        return EngineFailed(f"TensorRT-LLM: {type(error).__name__}: {error}")
 
     def _alive(self) -> None:
         self._progress_at = time.monotonic()
-        if not self._pollers:  # statistics and events can only be read after the first response
-            self._poll()
+        if not self._readers:  # statistics and events can only be read after the first response
+            self._read()
 
-    def _poll(self) -> None:
+    def _read(self) -> None:
         llm = self._llm
-        stats = Poller("trtllm-stats", lambda: llm.get_stats(timeout=POLL_TIMEOUT_S), self._stats, STATS_INTERVAL_S)
-        self._pollers.append(stats)
-        if "kv_events" in self._info.features:
-            translator = KvTranslator(self._info.block_tokens or BLOCK_TOKENS)
-            self._pollers.append(
-                Poller(
-                    "trtllm-kv",
-                    lambda: translator.translate(llm.get_kv_cache_events(timeout=POLL_TIMEOUT_S) or []),
-                    self._kv_queue.put if self._kv_queue else lambda events: None,
-                    KV_INTERVAL_S,
+        translator = KvTranslator(self._info.block_tokens or requests.BLOCK_TOKENS)
+        put = self._kv_queue.put
+        events = "kv_events" in self._info.features
+        if self._library.statistics == "iterator":
+            stats = Follower(lambda: llm.get_stats_async(FOLLOW_TIMEOUT_S), self._stats, FOLLOW_INTERVAL_S)
+            self._readers = [stats]
+            if events:
+                source = partial(llm.get_kv_cache_events_async, FOLLOW_TIMEOUT_S)
+                self._readers.append(
+                    Follower(source, lambda found: put(translator.translate(found)), FOLLOW_INTERVAL_S)
                 )
-            )
+        else:
+            polled = partial(llm.get_stats, timeout=POLL_TIMEOUT_S)
+            self._readers = [Poller("trtllm-stats", polled, self._stats, STATS_INTERVAL_S)]
+            if events:
+                polled = partial(llm.get_kv_cache_events, timeout=POLL_TIMEOUT_S)
+                self._readers.append(
+                    Poller("trtllm-kv", lambda: translator.translate(polled() or []), put, KV_INTERVAL_S)
+                )
         # Not public, and not in early 1.2.
         if hasattr(llm, "_check_health"):
             self._healthy_at = time.monotonic()
-            self._pollers.append(
+            self._readers.append(
                 Poller("trtllm-health", lambda: (bool(llm._check_health()),), self._checked, HEALTH_INTERVAL_S)
             )
 
@@ -236,45 +288,62 @@ class TrtllmEngine:
     def _judge(self) -> None:
         now = time.monotonic()
         if self._turns and now - self._progress_at > self._config.watchdog_s:
-            self._die(f"it said nothing for {self._config.watchdog_s:.0f} s")
+            self._die(f"it reported nothing for {self._config.watchdog_s:.0f} s")
         elif self._healthy_at and now - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S:
             self._die(f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s")
 
     def _die(self, reason: str) -> None:
         self._turns.die(reason)
-        for poller in self._pollers:
-            poller.stop()
-        if self._kv_queue is not None:
-            self._kv_queue.close()
+        for reader in self._readers:
+            reader.stop()
+        self._kv_queue.close()
+
+    async def _learn_window(self) -> None:
+        """Submits a prompt that cannot fit. The worker refuses it at once, and its error has the worker's window, which
+        may be smaller than the one in this process's configuration: the cache may not hold more."""
+        self._window = self._info.max_model_len
+        if not self._library.refuses_long_prompts:
+            return
+        end_id = next(iter(self._facts.eos_ids), 0)
+        sampling = self._trtllm.SamplingParams(max_tokens=1, end_id=end_id, pad_id=end_id, detokenize=False)
+        handle = self._llm.generate_async([0] * self._window, sampling, streaming=True)
+        try:
+            async with asyncio.timeout(REFUSAL_TIMEOUT_S):
+                await anext(handle)
+        except (TimeoutError, StopAsyncIteration):
+            pass
+        except self._request_error as refusal:
+            if found := _WORKER_WINDOW.search(str(refusal)):
+                self._window = min(self._window, int(found[1]))
+                self._info = msgspec.structs.replace(self._info, max_model_len=self._window)
+        finally:
+            _abort(handle)
 
     # On threads of their own.
 
     def _build(self) -> EngineInfo:
         config = self._config
-        # Imported only here: the import alone starts MPI.
-        self._trtllm = importlib.import_module("tensorrt_llm")
-        self._llmapi = importlib.import_module("tensorrt_llm.llmapi")
-        self._request_error = self._llmapi.RequestError
-        self._can = probe(self._trtllm, self._llmapi)
         self._facts = read_facts(config.model)
-        arguments = llm_arguments(config, self._can)
+        arguments = requests.llm_arguments(config, self._library)
         self._llm = self._trtllm.LLM(**arguments)
         own = getattr(self._llm, "args", None)
         window = config.max_model_len or getattr(own, "max_seq_len", None) or self._facts.window
         if not window:
             raise ValueError("the context window is not known: set max_model_len")
-        offered = features(arguments, self._can, self._facts.vocab_size)
-        cache = arguments.get("kv_cache_config") or {}
+        lacks = requests.lacking(arguments, self._library, self._facts.vocab_size)
+        offered = FEATURES - set(lacks)
+        block = int((arguments.get("kv_cache_config") or {}).get("tokens_per_block", requests.BLOCK_TOKENS))
         return EngineInfo(
             name="trtllm",
-            version=str(getattr(self._trtllm, "__version__", "")),
+            version=self._library.version,
             max_model_len=int(window),
             slots=config.slots,
-            block_tokens=int(cache.get("tokens_per_block", BLOCK_TOKENS)) if "prefix_cache" in offered else None,
+            block_tokens=block if "prefix_cache" in offered else None,
             kv_tokens=self._capacity(),
             eos_ids=self._facts.eos_ids,
             features=offered,
             vocab_size=self._facts.vocab_size,
+            lacking=lacks,
         )
 
     def _capacity(self) -> int | None:
@@ -285,8 +354,8 @@ class TrtllmEngine:
         return self._config.kv_tokens
 
     def _shutdown(self, deadline: float) -> None:
-        for poller in self._pollers:
-            poller.join(max(0.0, min(POLL_TIMEOUT_S, deadline - time.monotonic())))
+        for reader in self._readers:
+            reader.join(max(0.0, min(POLL_TIMEOUT_S, deadline - time.monotonic())))
         self._llm.shutdown()
 
 

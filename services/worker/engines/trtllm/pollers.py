@@ -1,19 +1,89 @@
-"""Polls TensorRT-LLM for statistics, KV events and health, on threads.
+"""Reads statistics, KV events and health from TensorRT-LLM, and notices an event loop that it blocks.
 
-Its calls block, for seconds or, with a dead engine, for ever; its asynchronous iterators end at the first time-out.
+Its calls block, for seconds or, with a dead engine, for ever. Releases whose statistics come through queues have
+asynchronous iterators, which end at the first timeout; see `releases.toml`.
 """
 
 import asyncio
+import os
+import sys
 import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from typing import Any
 
 from services.worker.engine import CacheCleared, KvEvent
 
 MAX_EVENTS = 65_536
+GUARD_INTERVAL_S = 1.0
 MAX_ERRORS = 10
 """In a row, after which polling ends: there is nothing to read from this engine."""
+
+
+class Follower:
+    """Reads an asynchronous iterator on the event loop, and opens it again `interval_s` after its end."""
+
+    def __init__(
+        self, follow: Callable[[], AsyncIterable[Any]], deliver: Callable[[list[Any]], None], interval_s: float
+    ) -> None:
+        self._follow = follow
+        self._deliver = deliver
+        self._interval_s = interval_s
+        self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """Ends reading."""
+        self._task.cancel()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for nothing: no call is under way."""
+
+    async def _run(self) -> None:
+        errors = 0
+        while errors < MAX_ERRORS:
+            try:
+                async for item in self._follow():
+                    errors = 0
+                    self._deliver(item if isinstance(item, list) else [item])
+            except Exception:
+                errors += 1  # raised before the first request, and in some states between two
+            await asyncio.sleep(self._interval_s)
+
+
+class LoopGuard:
+    """Leaves the process when the event loop has not run for `limit_s`.
+
+    Up to 1.3.0rc23 an iterator that finds the worker dead shuts the library down within the call, which may never
+    return (#16312): nothing on the loop could report that.
+    """
+
+    def __init__(self, limit_s: float, leave: Callable[[int], Any] = os._exit) -> None:
+        self._limit_s = limit_s
+        self._leave = leave
+        self._loop = asyncio.get_running_loop()
+        self._ran = threading.Event()
+        self._stop = threading.Event()
+        threading.Thread(target=self._run, name="trtllm-guard", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends watching."""
+        self._stop.set()
+        self._ran.set()
+
+    def _run(self) -> None:
+        silent_s = 0.0
+        while not self._stop.is_set():
+            self._ran.clear()
+            try:
+                self._loop.call_soon_threadsafe(self._ran.set)
+            except RuntimeError:
+                return  # the loop is closed
+            # Short waits, so that time in which the whole process was stopped counts once.
+            silent_s = 0.0 if self._ran.wait(GUARD_INTERVAL_S) else silent_s + GUARD_INTERVAL_S
+            if silent_s >= self._limit_s:
+                print(f"TensorRT-LLM has blocked the worker for {silent_s:.0f} s: it is dead", file=sys.stderr)
+                self._leave(1)
+                return
+            self._stop.wait(GUARD_INTERVAL_S if silent_s == 0.0 else 0.0)
 
 
 class Poller:
@@ -29,11 +99,11 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends polling; a poll that is under way may still return."""
+        """Ends reading; a call that is under way may still return."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the poll that is under way."""
+        """Waits for the call that is under way."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -57,28 +127,22 @@ class KvEventQueue:
     """KV events on their way to one reader. One that is too slow gets a `CacheCleared` in place of lost events."""
 
     def __init__(self) -> None:
-        self._events: deque[KvEvent] = deque()
-        self._arrived = asyncio.Event()
-        self._closed = False
+        self._events: asyncio.Queue[KvEvent | None] = asyncio.Queue()
 
     def put(self, events: list[KvEvent]) -> None:
         """Adds events."""
-        self._events.extend(events)
-        if len(self._events) > MAX_EVENTS:
-            self._events.clear()
-            self._events.append(CacheCleared())
-        self._arrived.set()
+        if self._events.qsize() + len(events) > MAX_EVENTS:
+            while not self._events.empty():
+                self._events.get_nowait()
+            events = [CacheCleared()]
+        for event in events:
+            self._events.put_nowait(event)
 
     def close(self) -> None:
         """No more events will come."""
-        self._closed = True
-        self._arrived.set()
+        self._events.put_nowait(None)
 
     async def read(self) -> AsyncGenerator[KvEvent, None]:
         """The events, until `close`."""
-        while not (self._closed and not self._events):
-            if not self._events:
-                self._arrived.clear()
-                await self._arrived.wait()
-                continue
-            yield self._events.popleft()
+        while (event := await self._events.get()) is not None:
+            yield event

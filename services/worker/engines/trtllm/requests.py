@@ -1,18 +1,15 @@
-"""Makes arguments for TensorRT-LLM, and deltas of its outputs. Pure: nothing here imports it.
-
-Written to the LLM API's reference of 1.2 and of 2026's main, and to what other wrappers of it found out.
-"""
+"""Makes arguments for TensorRT-LLM, and deltas of its outputs. Pure: nothing here imports it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import EngineFailed
+from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
-from services.worker.engines.trtllm.signature import Capabilities
+from services.worker.engines.trtllm.releases import Release
 
 BLOCK_TOKENS = 32
 """TensorRT-LLM's own default for `tokens_per_block`."""
@@ -21,7 +18,7 @@ _NAMES = {"logit_bias": "embedding_bias"}
 """Arguments of `SamplingParams` that have another name than the field of `Sampling`."""
 
 
-def llm_arguments(config: WorkerConfig, can: Capabilities) -> dict[str, Any]:
+def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
     """Keyword arguments for `LLM`; the worker's `engine_args` override ours, also inside nested configs.
 
     The tokenizer stays (no `skip_tokenizer_init`): guided decoding needs its vocabulary; requests set
@@ -38,7 +35,7 @@ def llm_arguments(config: WorkerConfig, can: Capabilities) -> dict[str, Any]:
         "kv_cache_config": {"enable_block_reuse": True, "event_buffer_max_size": EVENT_BUFFER},
         # By default LLM() reports its use to NVIDIA.
         "telemetry_config": {"disabled": True},
-        "scheduler_config": {"waiting_queue_policy": "priority"} if "waiting_queue_policy" in can.scheduler else {},
+        "scheduler_config": {"waiting_queue_policy": "priority"} if "priority" in release.waiting_queue_policy else {},
     }
     if config.max_model_len is not None:
         own["max_seq_len"] = config.max_model_len
@@ -46,38 +43,52 @@ def llm_arguments(config: WorkerConfig, can: Capabilities) -> dict[str, Any]:
         own["dtype"] = config.dtype
     if config.kv_tokens is not None:
         own["kv_cache_config"]["max_tokens"] = config.kv_tokens
-    known = {name: value for name, value in own.items() if name in can.llm and value != {}}
+    known = {name: value for name, value in own.items() if name in release.llm and value != {}}
     return _merged({"model": config.model} | known, config.engine_args or {})
 
 
-def features(arguments: Mapping[str, Any], can: Capabilities, vocab_size: int | None = None) -> frozenset[str]:
-    """The features of an engine that was built with `arguments`, for a model with so many tokens."""
+def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | None = None) -> dict[str, str]:
+    """What an engine lacks that was built with `arguments`, for a model with so many tokens: feature and reason."""
+    name = f"TensorRT-LLM {release.version}"
     cache = arguments.get("kv_cache_config") or {}
-    found = {field.feature for field in SAMPLING_FIELDS.values()} | {"top_logprobs"}
-    found -= {field.feature for name, field in SAMPLING_FIELDS.items() if _NAMES.get(name, name) not in can.sampling}
-    if not vocab_size:
-        found.discard("logit_bias")
-    if arguments.get("guided_decoding_backend") and not arguments.get("skip_tokenizer_init"):
-        found.add("guided")
-    if cache.get("enable_block_reuse", True):
-        found.add("prefix_cache")
-        if cache.get("event_buffer_max_size"):
-            found.add("kv_events")
-    if "cache_salt" in can.generate:
-        found.add("salt")
     scheduler = arguments.get("scheduler_config") or {}
-    if "priority" in can.generate and scheduler.get("waiting_queue_policy") == "priority":
-        found.add("priority")
-    return frozenset(found)
+    found: dict[str, str] = {}
+    for field, required in SAMPLING_FIELDS.items():
+        own = _NAMES.get(field, field)
+        if own not in release.sampling:
+            found[required.feature] = f"{name} has no {own}"
+        elif own in release.ignored:
+            found[required.feature] = f"{name} accepts and ignores {own}"
+    if not vocab_size:
+        found["logit_bias"] = "the size of the vocabulary is not known"
+    if not arguments.get("guided_decoding_backend"):
+        found["guided"] = "guided_decoding_backend is not set"
+    elif arguments.get("skip_tokenizer_init"):
+        found["guided"] = "skip_tokenizer_init leaves it without a vocabulary"
+    if not cache.get("enable_block_reuse", True):
+        found["prefix_cache"] = found["kv_events"] = "enable_block_reuse is off"
+    elif not cache.get("event_buffer_max_size"):
+        found["kv_events"] = "event_buffer_max_size is 0"
+    elif cache.get("kv_events_config"):
+        found["kv_events"] = "with kv_events_config they are published elsewhere"
+    if "cache_salt" not in release.generate:
+        found["salt"] = f"{name} has no cache_salt"
+    if "priority" not in release.generate or "priority" not in release.waiting_queue_policy:
+        found["priority"] = f"{name} has no scheduling by priority"
+    elif scheduler.get("waiting_queue_policy") != "priority":
+        found["priority"] = "waiting_queue_policy is not priority"
+    return found
 
 
 def sampling_arguments(
-    request: EngineRequest, own: Sampling, eos_ids: Sequence[int], can: Capabilities
+    request: EngineRequest, own: Sampling, eos_ids: Sequence[int], release: Release
 ) -> dict[str, Any]:
     """Keyword arguments for a `SamplingParams` of this request alone: `generate_async` changes the one that it gets.
 
     `own`: the model's defaults. Fields of `Sampling` go by their own names. The caller adds `logit_bias` and guided
     decoding, for which classes are needed.
+
+    Raises Invalid for `min_tokens` with several stop ids.
     """
     sampling = with_defaults(request.sampling, own)
     end = end_token(request, eos_ids)
@@ -85,6 +96,10 @@ def sampling_arguments(
     # takes the tokenizer's.
     end_id = end if end is not None else next(iter(eos_ids), -1)
     others = [token for token in request.stop_ids if token != end]
+    if others and sampling.min_tokens:
+        raise Invalid(
+            "min_tokens: TensorRT-LLM holds back one end token, and this request has several", param="min_tokens"
+        )
     arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS if name not in _NAMES} | {
         "end_id": end_id,
         "pad_id": end_id,
@@ -100,7 +115,8 @@ def sampling_arguments(
         # 0 would switch them off.
         "logprobs": max(1, sampling.logprobs) if sampling.logprobs is not None else None,
     }
-    return {name: value for name, value in arguments.items() if value is not None and name in can.sampling}
+    taken = release.sampling - set(release.ignored)  # of the ignored ones, only the model's own defaults come so far
+    return {name: value for name, value in arguments.items() if value is not None and name in taken}
 
 
 def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
@@ -124,19 +140,15 @@ def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
     return row
 
 
-def generate_arguments(request: EngineRequest, can: Capabilities) -> dict[str, Any]:
+def generate_arguments(request: EngineRequest, release: Release) -> dict[str, Any]:
     """Keyword arguments for `generate_async`, beside the prompt and its sampling."""
     arguments: dict[str, Any] = {"streaming": True}
-    if request.cache_salt is not None and "cache_salt" in can.generate:
+    if request.cache_salt is not None and "cache_salt" in release.generate:
         arguments["cache_salt"] = request.cache_salt
-    if request.priority and "priority" in can.generate:
-        arguments["priority"] = squashed(request.priority)
+    if request.priority and "priority" in release.generate:
+        # Any whole number in the range of 0 to 1, in order, with 0 at the default of 0.5.
+        arguments["priority"] = 0.5 + request.priority / (2.0 * (1.0 + abs(request.priority)))
     return arguments
-
-
-def squashed(priority: int) -> float:
-    """Any whole number in TensorRT-LLM's range of 0 to 1, in order, with 0 at its default of 0.5."""
-    return 0.5 + priority / (2.0 * (1.0 + abs(priority)))
 
 
 class Progress:
@@ -147,7 +159,8 @@ class Progress:
         self._stops = frozenset(request.stop_ids)
         self._end_id = end_token(request, eos_ids)
         self._logprobs = request.sampling.logprobs
-        self._prefill_only = request.sampling.max_tokens == 0
+        self._max_tokens = request.sampling.max_tokens or 0
+        self._prefill_only = self._max_tokens == 0
         self._seen = 0
         self._started = False
 
@@ -180,6 +193,11 @@ class Progress:
                 delta.stop_logprobs = found[len(ids)]
         self._seen += len(ids)
         return delta
+
+    @property
+    def cut_at(self) -> int | None:
+        """The window, where a turn with finish LENGTH has less than its `max_tokens`: the worker cuts them silently."""
+        return self._prompt + self._seen if self._seen < self._max_tokens else None
 
     def _finish(self, reason: str) -> FinishReason:
         if self._prefill_only and reason in {"stop", "length"}:

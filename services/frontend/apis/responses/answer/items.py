@@ -15,7 +15,7 @@ from services.frontend.apis.common.freeform import FreeformInput
 from services.frontend.apis.common.openai_chunks import logprob
 from services.frontend.apis.responses.request.tools import CallKind, ToolName, tool_name
 
-BUFFERED: frozenset[CallKind] = frozenset({"tool_search", "local_shell", "shell", "apply_patch"})
+BUFFERED: frozenset[CallKind] = frozenset({"tool_search", "local_shell", "shell", "apply_patch", "web_search"})
 """Calls whose item is an object made of the arguments, and is sent when they are complete."""
 
 _PREFIXES = {
@@ -27,6 +27,7 @@ _PREFIXES = {
     "local_shell": "lsh",
     "shell": "sh",
     "apply_patch": "apc",
+    "web_search": "ws",
 }
 _encode = msgspec.json.Encoder().encode
 
@@ -42,6 +43,8 @@ class Shape(Struct, frozen=True):
     """Reasoning carries `encrypted_content`."""
     summary: bool = False
     """Reasoning is also sent as its summary, which is what clients show."""
+    sources: bool = False
+    """Web searches carry the URLs that they found."""
     logprobs: bool = False
     prefill: bool = False
     """Nothing is generated: an answer without output is complete."""
@@ -73,7 +76,8 @@ class OutputItem:
         self.name: ToolName | None = None
         """Set for a call of any kind."""
         self.kind: str = start.kind
-        if start.kind == "tool_use":
+        self.started = start
+        if start.kind in ("tool_use", "hosted"):
             self.name = tool_name(shape.names, start.name or "")
             self.kind = self.name.kind
         self.call_id = start.call_id or f"call_{reply.turn}{start.block}"

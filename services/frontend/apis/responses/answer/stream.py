@@ -24,11 +24,22 @@ import msgspec
 from msgspec import Raw
 
 from schemas.errors import ErrorInfo, raised
-from schemas.events import BlockStart, BlockStop, Delta, Finish, OutputTokens, Prepared, TokenLogprob, TurnEvent
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Finish,
+    HostedResults,
+    OutputTokens,
+    Prepared,
+    TokenLogprob,
+    TurnEvent,
+)
 from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.responses.answer.document import ResponseState
 from services.frontend.apis.responses.answer.items import BUFFERED, ClosedItem, OutputItem, Shape
 from services.frontend.apis.responses.answer.recording import EventPacker
+from services.frontend.apis.responses.request.hosted import call_item, results_item
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
@@ -64,6 +75,10 @@ class ResponsesStream:
         self._append: Callable[[str], None] | None = None
         """Stores the text of the next delta, where that needs no more than splicing between `_head` and `_tail`."""
         self._sequence = 0
+        self._item_reply = reply
+        """Has the id of the turn at work, after which items are named."""
+        self._searches: dict[str, OutputItem] = {}
+        """Searches without results, by call id."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`response.created` and `response.in_progress`, and the items that were made before the turn."""
@@ -105,6 +120,8 @@ class ResponsesStream:
                 self._stop(event, out)
             elif isinstance(event, OutputTokens):
                 self.state.tokens.add(event)
+            elif isinstance(event, HostedResults):
+                self._found(event, out)
             else:
                 self._end(event, out)
         if texts:
@@ -138,7 +155,7 @@ class ResponsesStream:
         self._settle(out)
         self._block = event
         self._item = self._append = None
-        if event.kind == "tool_use":
+        if event.kind in ("tool_use", "hosted"):
             item = self._item = self._new(event)
             if item.kind not in BUFFERED:
                 self._announce(item, out)
@@ -194,8 +211,35 @@ class ResponsesStream:
         self.state.fail(info)
         self._last(out)
 
+    def _search(self, item: OutputItem, out: list[bytes]) -> None:
+        """A call of a hosted tool is complete: it is running."""
+        call = call_item(item.id, item.started.name or "", item.text, "in_progress")
+        self._searches[item.call_id] = item
+        self._event("response.output_item.added", {"output_index": item.index, "item": call}, out)
+        for step in ("in_progress", "searching"):
+            self._event(f"response.web_search_call.{step}", _place(item), out)
+        self.state.items.append(call)
+
+    def _found(self, event: HostedResults, out: list[bytes]) -> None:
+        """The results of searches, and the item that carries them."""
+        carried = [result for result in event.results if result.call_id in self._searches]
+        for result in carried:
+            item = self._searches.pop(result.call_id)
+            sources = [source.url for source in result.sources] if self.state.shape.sources else None
+            call = call_item(item.id, result.kind, item.text, "failed" if result.error else "completed", sources)
+            self.state.items[item.index] = call
+            self._event("response.web_search_call.completed", _place(item), out)
+            self._event("response.output_item.done", {"output_index": item.index, "item": call}, out)
+        if carried:
+            id = f"rs_{self._item_reply.turn}{len(self.state.items):03d}"
+            self._whole_item(results_item(id, carried), out)
+        self._item_reply = msgspec.structs.replace(self._item_reply, turn=event.turn)
+
     def _break_off(self, out: list[bytes]) -> None:
         self._settle(out)
+        for item in self._searches.values():
+            self.state.items[item.index] = call_item(item.id, item.started.name or "", item.text, "failed")
+        self._searches.clear()
         if self._item is not None:
             # A half item gets no end: agents that try again keep items that have one.
             closed = self._item.close(BlockStop(0, complete=False), cut=True)
@@ -208,7 +252,7 @@ class ResponsesStream:
         out.append(DONE)
 
     def _new(self, block: BlockStart) -> OutputItem:
-        return OutputItem(block, self.state.reply, self.state.shape, len(self.state.items))
+        return OutputItem(block, self._item_reply, self.state.shape, len(self.state.items))
 
     def _whole_item(self, item: Raw, out: list[bytes]) -> None:
         place = {"output_index": len(self.state.items), "item": item}
@@ -238,6 +282,10 @@ class ResponsesStream:
 
     def _close(self, item: OutputItem, stop: BlockStop, out: list[bytes], *, cut: bool = False) -> None:
         self._item = self._append = None
+        if item.started.kind == "hosted":
+            if stop.complete and not cut:
+                self._search(item, out)
+            return
         buffered = item.kind in BUFFERED
         rest = item.rest(stop.complete and not cut)
         if rest and not buffered:

@@ -53,6 +53,10 @@ class Emitter:
         finally:
             self.done.set()
 
+    def abort(self) -> None:
+        """See `StreamWriter.abort`: the part that ends the stream is missing."""
+        self.close()
+
 
 class Runner:
     """Runs turns."""

@@ -21,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
 from schemas.events import Finish, FinishReason, Usage
+from services.frontend.apis.common.openai_wording import unsupported
 from services.frontend.apis.responses.answer.document import response_id
 from services.frontend.apis.responses.answer.stream import payloads
 from services.frontend.apis.responses.dialect import Responses
@@ -92,7 +93,7 @@ class Socket:
         try:
             async for message in self._ws:
                 if message.type is WSMsgType.TEXT:
-                    self._receive(message.data)
+                    self._receive(message.data.encode())
                 elif message.type is WSMsgType.BINARY:
                     self._refuse(Invalid("Frames must be text.", code="invalid_type").info, None)
         finally:
@@ -145,6 +146,8 @@ class Socket:
         request = self._services.dialect.decode(data)
         if request.body.background:
             raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
+        if request.conversation is not None:
+            raise unsupported("conversation", "is not for WebSockets; use 'previous_response_id', or HTTP")
         waiting = self._lanes.get(lane)
         if waiting is not None:
             if len(waiting) > MAX_WAITING:
@@ -240,7 +243,6 @@ class Connections:
             heartbeat=HEARTBEAT_S,
             max_msg_size=self._config.max_body_bytes,
             writer_limit=WRITE_BYTES,
-            decode_text=False,
         )
         enabled = self._config.enable_responses_websocket and self._draining is None
         if not enabled or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):

@@ -15,7 +15,7 @@ from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.known_parts import KnownParts
 from services.frontend.apis.common.openai_wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import check_range, convert, explain
+from services.frontend.apis.responses.errors import convert, explain
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -27,14 +27,9 @@ _kind = msgspec.json.Decoder(wire.ItemKind)
 _tool = msgspec.json.Decoder(dict[str, Raw])
 _reasoning = msgspec.json.Decoder(wire.Reasoning | None)
 _text = msgspec.json.Decoder(wire.TextConfig | None)
+_conversation = msgspec.json.Decoder(str | wire.ConversationRef | None)
 _cache = msgspec.json.Decoder(wire.CacheOptions | None)
 _TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), wire.NULL)
-_RANGES: tuple[tuple[str, int, int | None], ...] = (
-    ("temperature", 0, 2),
-    ("top_p", 0, 1),
-    ("top_logprobs", 0, 20),
-    ("max_output_tokens", 1, None),
-)
 
 
 class ResponsesRequest(Struct, frozen=True):
@@ -51,6 +46,8 @@ class ResponsesRequest(Struct, frozen=True):
     """The members of a Response object that repeat the request."""
     prefill: bool
     """Compute the prompt and generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+    conversation: str | None = None
+    """The id of the conversation that the response belongs to."""
 
     @property
     def model(self) -> str:
@@ -85,9 +82,6 @@ def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None
     body = decode_body(_body.decode, data, explain)
     if not counting:
         _refuse_unsupported(body)
-    for name, low, high in _RANGES:
-        if (value := getattr(body, name)) is not None:
-            check_range(name, value, low, high)
     items = body.input or []
     if isinstance(items, str):
         content = [{"type": "input_text", "text": body.input}]
@@ -103,7 +97,13 @@ def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None
         text=text,
         echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
         prefill=body.generate is False or bool(cache.prewarm),
+        conversation=_conversation_id(body),
     )
+
+
+def _conversation_id(body: wire.Body) -> str | None:
+    found = convert(_conversation, body.conversation, "conversation")
+    return found.id if isinstance(found, wire.ConversationRef) else found
 
 
 def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
@@ -140,7 +140,8 @@ def _refuse_unsupported(body: wire.Body) -> None:
                 param="conversation",
                 code="mutually_exclusive_parameters",
             )
-        raise unsupported("conversation")
+        if body.background:
+            raise unsupported("conversation", "cannot be used by a background response on this server")
     if given(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:
@@ -159,6 +160,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, kno
     echo: dict[str, Any] = {
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
+        **({} if (conversation := _conversation_id(body)) is None else {"conversation": {"id": conversation}}),
         "tools": _echoed_tools(body.tools or [], known),
         "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,

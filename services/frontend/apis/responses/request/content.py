@@ -6,7 +6,6 @@ can use (ids, opaque data, base64 images) are left out.
 """
 
 import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,10 @@ from msgspec import Raw
 
 from schemas.conversation import Media, Text
 from schemas.errors import Invalid
+from services.frontend.apis.common.inline_data import data_url, file_size, image_size
 from services.frontend.apis.common.openai_wording import unsupported
 from services.frontend.apis.responses import wire
+from services.frontend.media.pdf_document import document
 
 AS_TEXT = frozenset(
     {"web_search_call", "file_search_call", "computer_call", "image_generation_call"}
@@ -32,6 +33,8 @@ _OPAQUE = frozenset({"type", "id", "url_citation", "file_id", "attributes", "sco
 
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml", "application/toml")
 _SUFFIXES = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "json": "application/json"}
+_OMITTED_IMAGE = "image content omitted because you do not support image input"
+"""Codex sends this text instead of an image to a model without `image` among its modalities."""
 
 
 def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
@@ -42,7 +45,10 @@ def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
     for index, part in enumerate(content):
         if isinstance(part, wire.PlainText | wire.Refusal):
             text = part.text if isinstance(part, wire.PlainText) else part.refusal
-            out += [Text(text)] if text else []
+            if text == _OMITTED_IMAGE:
+                out.append(Media("image"))
+            elif text:
+                out.append(Text(text))
         elif isinstance(part, wire.InputFile):
             out.append(_file(part, f"{place}[{index}]"))
         elif isinstance(part, wire.InputAudio):
@@ -56,10 +62,11 @@ def image(part: wire.InputImage, place: str) -> Media:
     """An image; of a data URL only type and size are kept. Raises Invalid for a reference to a stored file."""
     if part.image_url is None:
         raise _without_data(part.file_id, place, "image_url")
-    media_type, data = _data_url(part.image_url)
-    if data is None:
+    inline = data_url(part.image_url)
+    if inline is None:
         return Media("image", url=part.image_url)
-    return Media("image", media_type=media_type, size_bytes=_decoded_size(data))
+    media_type, data = inline
+    return Media("image", media_type=media_type, size_bytes=image_size(media_type, data, f"{place}.image_url"))
 
 
 def _file(part: wire.InputFile, place: str) -> Text | Media:
@@ -67,36 +74,22 @@ def _file(part: wire.InputFile, place: str) -> Text | Media:
         if part.file_url is None:
             raise _without_data(part.file_id, place, "file_data")
         return Media("document", url=part.file_url, title=part.filename)
-    media_type, data = _data_url(part.file_data)
-    if data is None:
-        data = part.file_data
+    media_type, data = data_url(part.file_data) or ("", part.file_data)
+    size = file_size(data, f"{place}.file_data")
     media_type = media_type or _SUFFIXES.get((part.filename or "").rpartition(".")[2].lower(), "")
+    head = f"Title: {part.filename}\n\n" if part.filename else ""
     if media_type.startswith(_TEXT_TYPES):
         try:
-            body = base64.b64decode(data, validate=True).decode()
-        except (binascii.Error, ValueError):
+            return Text(head + base64.b64decode(data).decode())
+        except UnicodeDecodeError:
             pass
-        else:
-            return Text(f"Title: {part.filename}\n\n{body}" if part.filename else body)
-    return Media("document", media_type=media_type, size_bytes=_decoded_size(data), title=part.filename)
+    return document(media_type, data, size, part.filename, head)
 
 
 def _without_data(file_id: str | None, place: str, member: str) -> Invalid:
     if file_id:
         return unsupported(f"{place}.file_id", "names a file, and this server keeps none; send its content")
     return unsupported(place, f"has no {member}")
-
-
-def _data_url(url: str) -> tuple[str, str | None]:
-    """Type and base64 of a data URL; None for any other URL."""
-    if not url.startswith("data:"):
-        return "", None
-    head, _, data = url.partition(",")
-    return head.removeprefix("data:").partition(";")[0], data
-
-
-def _decoded_size(data: str) -> int:
-    return len(data) * 3 // 4 - data[-2:].count("=")
 
 
 def hosted_text(kind: str, item: Raw) -> str:

@@ -6,9 +6,20 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolChoice, Turn
+from schemas.conversation import (
+    Client,
+    Conversation,
+    OutputFormat,
+    Sampling,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
 from schemas.errors import Invalid, NotFound
 from services.frontend.apis.common.hints import first_header, hints
+from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.common.openai_wording import missing_parameter
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.responses import wire
@@ -47,8 +58,8 @@ def build(
     return Conversation(
         request.model,
         items.turns or [Turn("user", [])],
-        system=[Text(body.instructions)] if body.instructions else [],
-        tools=offered.settled(),
+        system=[*([Text(body.instructions)] if body.instructions else []), *missing_tools(offered.dropped)],
+        tools=_limited(offered.settled(), body.max_tool_calls),
         tool_choice=tools.choice(request, offered),
         thinking=_thinking(reasoning),
         sampling=_sampling(request),
@@ -59,6 +70,18 @@ def build(
         hints=hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt),
         prefill=False,
     )
+
+
+def _limited(specs: list[ToolSpec], calls: int | None) -> list[ToolSpec]:
+    """The tools, with the request's limit of calls of hosted ones."""
+    if calls is None:
+        return specs
+    return [
+        spec
+        if spec.hosted is None
+        else msgspec.structs.replace(spec, hosted=msgspec.structs.replace(spec.hosted, max_uses=calls))
+        for spec in specs
+    ]
 
 
 def request_summary(conversation: Conversation) -> Conversation:

@@ -13,11 +13,14 @@ from msgspec import Raw
 
 from schemas.conversation import Call, Media, Part, Reasoning, Result, ResultPart, Text, ToolReference, Turn
 from schemas.errors import Invalid
+from schemas.events import HostedResult
+from services.frontend.apis.common.hosted import result_part
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE, given
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
+from services.frontend.apis.responses.request.hosted import carried_results
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
 from services.frontend.apis.responses.sealing import TextSealer, open_summary
 
@@ -47,6 +50,8 @@ class ItemReader:
         """Position and rendered tool name of each call, by call id."""
         self._search: str | None = None
         """The call id of the last search for tools."""
+        self._searches: list[int] = []
+        """Positions among `_parts` of searches whose results have not come."""
         self._shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
@@ -59,6 +64,8 @@ class ItemReader:
                 read(self, convert(decoder, item, at), at)
             elif name in AS_TEXT:
                 self._add(Text(hosted_text(name, item)))
+                if name == "web_search_call":
+                    self._searches.append(len(self._parts) - 1)
             elif name not in IGNORED:
                 self.notes.append(name)
 
@@ -68,6 +75,7 @@ class ItemReader:
             self.turns.append(Turn("assistant", self._parts, ids=self._ids))
             self._parts = []
         self._ids = []
+        self._searches = []
         if self._results:
             last = len(self._calls)
             self._results.sort(key=lambda result: self._calls.get(result.call_id, (last, ""))[0])
@@ -94,6 +102,9 @@ class ItemReader:
         as ours do, is left out."""
         text = "".join(part.text for part in item.content or ()) or None
         summary = [part.text for part in item.summary or () if part.text]
+        if (found := carried_results(item.encrypted_content)) is not None:
+            self._hosted_results(found, at)
+            return
         seal = item.encrypted_content or None
         if text is None and summary:
             opened = self._sealer.open(seal) if seal is not None and self._sealer is not None else None
@@ -106,6 +117,25 @@ class ItemReader:
         if text is not None and text == "\n\n".join(summary):
             summary = []
         self._add(Reasoning(text, seal, summary, item.id))
+
+    def _hosted_results(self, results: Sequence[HostedResult], at: str) -> None:
+        """The results of the searches before, which become calls. Without the tool they stay text."""
+        results = [result for result in results if self._tools.runs(result.name)]
+        if not results:
+            return
+        calls = [Call(result.call_id, result.name, result.arguments) for result in results]
+        self._add()
+        if len(self._searches) == len(calls):
+            for position, call in zip(self._searches, calls, strict=True):
+                self._parts[position] = call
+        else:
+            self._parts += calls
+        number = len(self._calls) + len(self._parts)  # calls between them are counted again, for the order of results
+        for index, part in enumerate(self._parts):
+            if isinstance(part, Call):
+                self._calls[part.call_id] = (number + index, ToolName("function", part.name, part.namespace).rendered)
+        for result in map(result_part, results):
+            self._result(result.call_id, result.parts, at, is_error=result.is_error)
 
     def _call(self, call: Call) -> None:
         self._add(call)

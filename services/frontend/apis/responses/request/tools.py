@@ -1,9 +1,10 @@
 """Converts the tools and the `tool_choice` of a Responses request.
 
 Functions and freeform tools pass through, also those in a namespace. Tools which the client runs and which OpenAI's
-models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. Tools which
-OpenAI's servers run cannot be served: they are left out and named in the notes, because Codex sends `web_search` with
-every request and a 400 would end its session.
+models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. Of the tools
+which OpenAI's servers run, `web_search` is served where an operator has a provider (`hosted.py`). The others are left
+out and named in the notes and to the model: Codex sends `web_search` with every request, and a 400 would end its
+session.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,9 @@ from services.frontend.apis.common.openai_wording import invalid_value, missing_
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest, given
+from services.frontend.apis.responses.request.hosted import WEB_SEARCH, WEB_SEARCH_TYPES, search_specs
 
-CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch"]
+CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"]
 
 TOOL_SEARCH = "tool_search"
 _STRING = {"type": "string"}
@@ -97,16 +99,20 @@ class RequestTools(Struct):
     """The types of those that were left out."""
     found: set[str]
     """Those that a search found; they are shown where they were found."""
+    served: frozenset[str] = frozenset()
+    """The kinds of hosted tools that this server runs."""
     client_searches: bool = False
     shown: list[ToolSpec] | None = None
     """What `settled` returns as long as nothing is added."""
 
     @classmethod
-    def of(cls, raws: Sequence[Raw], known: "KnownParts[RequestTools]") -> "RequestTools":
+    def of(
+        cls, raws: Sequence[Raw], known: "KnownParts[RequestTools]", served: frozenset[str] = frozenset()
+    ) -> "RequestTools":
         """The request's own tools, to which others may be added. Raises Invalid."""
 
         def read(_: bytes) -> RequestTools:
-            tools = cls({}, {}, [], set())
+            tools = cls({}, {}, [], set(), served)
             tools.add(raws, "tools", unique=True)
             tools.shown = tools.settled()
             return tools
@@ -134,6 +140,13 @@ class RequestTools(Struct):
         for index, raw in enumerate(raws):
             at = f"{place}[{index}]"
             kind = convert(_type, raw, at).type
+            if kind in WEB_SEARCH_TYPES and WEB_SEARCH in self.served:
+                searches = search_specs(convert(_tool, raw, at), self.served)
+                for search in searches:
+                    self.specs.setdefault(search.name, search)
+                    self.names.setdefault(search.name, ToolName("web_search", search.name))
+                self.dropped += [] if searches else [kind]
+                continue
             if kind not in _SERVED:  # nothing but the type is decoded
                 self.dropped.append(kind)
                 continue
@@ -155,7 +168,7 @@ class RequestTools(Struct):
                 spec = msgspec.structs.replace(spec, namespace=namespace.name)
             name = ToolName(tool.type, spec.name, spec.namespace)  # type: ignore[arg-type]
             rendered.append(name.rendered)
-            if name.rendered in self.specs:
+            if name.rendered in self.specs and self.specs[name.rendered].hosted is None:
                 if unique:
                     message = f"Tool names must be unique: '{name.rendered}'."
                     raise Invalid(message, param=f"{at}.name", code="invalid_value")
@@ -166,6 +179,10 @@ class RequestTools(Struct):
             self.specs[name.rendered] = spec
             self.names[name.rendered] = name
         return rendered
+
+    def runs(self, name: str) -> bool:
+        """Whether this server runs the tool."""
+        return (spec := self.specs.get(name)) is not None and spec.hosted is not None
 
     def settled(self) -> list[ToolSpec]:
         """The tools to show. Where the client cannot search, a deferred tool could never be loaded: all are shown."""
@@ -252,7 +269,8 @@ def _find(chosen: wire.ToolChoice | wire.AllowedTool, tools: RequestTools) -> To
     where no tool outside has it."""
     kinds = ("function", "custom")
     if chosen.type not in kinds:
-        return next((name for name in tools.names.values() if name.kind == chosen.type), None)
+        kind = WEB_SEARCH if chosen.type in WEB_SEARCH_TYPES else chosen.type
+        return next((name for name in tools.names.values() if name.kind == kind), None)
     if not chosen.name:
         raise missing_parameter("tool_choice.name")
     if chosen.namespace is None and chosen.name in tools.names:

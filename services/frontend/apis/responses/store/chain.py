@@ -7,7 +7,7 @@ from msgspec import Raw
 from schemas.errors import Invalid, NotFound
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.store.memory import MemoryStore
-from services.frontend.apis.responses.store.record import StoredResponse
+from services.frontend.apis.responses.store.record import StoredResponse, is_response
 
 MAX_CHAIN = 10_000
 """Responses in one chain. Agents make one for each tool call."""
@@ -49,7 +49,7 @@ class Histories:
         return found
 
     async def _get(self, id: str, tenant: str | None, *, patient: bool) -> StoredResponse | None:
-        for store in self._stores:
+        for store in self._stores if is_response(id) else ():
             record = await store.get(id, tenant, patient=patient)
             if record is not None:
                 return record

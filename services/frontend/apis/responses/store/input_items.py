@@ -1,7 +1,7 @@
 """The input items of a response: as they are stored, each with an id, a type and a status, and as pages of a list."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -85,16 +85,18 @@ def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], 
     return stored
 
 
-def page_of(query: Mapping[str, str]) -> Page:
-    """The page that a query string selects. Raises Invalid. A limit of 0, which the SDKs' own tests send, is the
-    default."""
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
+def page_of(query: Mapping[str, str], order: Literal["asc", "desc"] = "desc") -> Page:
+    """The page that a query string selects; `order`: if it names none. Raises Invalid.
+
+    A limit of 0, which the SDKs' own tests send, is the default.
+    """
+    given = query.get("order", order)
+    if given not in ("asc", "desc"):
         raise Invalid(
-            f"Invalid value: '{order}'. Supported values are: 'asc' and 'desc'.", param="order", code="invalid_value"
+            f"Invalid value: '{given}'. Supported values are: 'asc' and 'desc'.", param="order", code="invalid_value"
         )
     limit = integer(query, "limit", 0, MAX_LIMIT)
-    return Page(query.get("after") or None, limit or DEFAULT_LIMIT, order == "desc")
+    return Page(query.get("after") or None, limit or DEFAULT_LIMIT, given == "desc")
 
 
 def integer(query: Mapping[str, str], name: str, low: int, high: int | None) -> int | None:

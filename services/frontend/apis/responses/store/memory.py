@@ -73,6 +73,16 @@ class MemoryStore:
             self.forget(id)
         return found
 
+    def records(self, prefix: str, tenant: str | None) -> list[StoredResponse]:
+        """The tenant's records in this process whose ids begin so, oldest first."""
+        every = [self._records.peek(id) for id in self._records if id.startswith(prefix)]
+        mine = [record for record in every if record.tenant == tenant and not self._expired(record)]
+        return sorted(mine, key=lambda record: (record.created, record.id))
+
+    def change(self, record: StoredResponse) -> None:
+        """Replaces a record that has ended, everywhere."""
+        self.put(record)
+
     def forget(self, id: str) -> None:
         """Drops a record of any tenant from this process."""
         self._records.pop(id, None)

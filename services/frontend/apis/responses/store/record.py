@@ -8,6 +8,8 @@ from msgspec import Raw, Struct
 
 ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """The final states of a response."""
+CHAT_PREFIX = "chatcmpl-"
+CONVERSATION_PREFIX = "conv_"
 _OVERHEAD_BYTES = 512
 _ITEM_OVERHEAD_BYTES = 120
 """What Python takes for each item beside its JSON."""
@@ -37,6 +39,8 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     """Set where it was compacted: all items that a chain starts with here, instead of the earlier ones."""
     owner: str = ""
     """The process in which it runs; empty when it has ended."""
+    messages: list[Raw] = []
+    """Of a stored chat completion: those of its request, each with an id."""
 
     @property
     def ended(self) -> bool:
@@ -46,7 +50,7 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     @property
     def size(self) -> int:
         """The approximate number of bytes that it takes in memory."""
-        items = (*self.input, *self.output, *(self.context or ()))
+        items = (*self.input, *self.output, *(self.context or ()), *self.messages)
         kept = sum(json_size(raw) + _ITEM_OVERHEAD_BYTES for raw in items)
         return _OVERHEAD_BYTES + kept + json_size(self.response) + len(self.events)
 
@@ -74,6 +78,11 @@ def response_of_item(id: str) -> str | None:
     """The id of the response to which an item belongs, by an item id that this server made."""
     match = _OWN_ITEM_ID.fullmatch(id)
     return f"resp_{match[1]}" if match else None
+
+
+def is_response(id: str) -> bool:
+    """Whether the id is that of a response; the store also has other objects."""
+    return not id.startswith((CHAT_PREFIX, CONVERSATION_PREFIX))
 
 
 def decode(data: bytes) -> StoredResponse | None:

@@ -15,7 +15,7 @@ from schemas.control import ResponseNotice
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.apis.responses.store.record import StoredResponse, decode, failed_view, response_of_item
-from services.runtime.config import FrontendConfig
+from services.runtime.config import ResponseStoreConfig
 from services.runtime.kv import Bucket, BucketConfig, digest_key
 
 BUCKET = "tw_responses"
@@ -39,7 +39,7 @@ class Sharing(Struct, frozen=True):
     """`Process.spawn`."""
 
 
-def bucket_config(config: FrontendConfig) -> BucketConfig:
+def bucket_config(config: ResponseStoreConfig) -> BucketConfig:
     """The bucket of stored responses."""
     return BucketConfig(
         name=BUCKET,
@@ -72,6 +72,13 @@ class SharedStore(MemoryStore):
         task = self._sharing.spawn(self._write(record, before), f"keep {record.id}")
         self._writes[record.id] = task
         task.add_done_callback(lambda done: self._written(record.id, done))
+
+    def change(self, record: StoredResponse) -> None:
+        """See `MemoryStore.change`."""
+        self.put(record)
+        self._writes[record.id].add_done_callback(
+            lambda _: self._sharing.publish_notice(ResponseNotice("forget", record.id))
+        )
 
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
         """See `MemoryStore.get`."""

@@ -7,20 +7,21 @@ from typing import Generic, TypeVar
 from cachetools import LRUCache
 
 BRANCHES = 8
-"""Values that are kept under one key."""
+"""Values under one key at most, unless the owner sets another number."""
 
 V = TypeVar("V")
 
 
 class BranchCache(Generic[V]):
-    """Keeps up to `BRANCHES` values under each key, within a bound in bytes. Thread-safe.
+    """Keeps a few values under each key, within a bound in bytes. Thread-safe.
 
     The least recently used key is evicted first, and the least recently used value of a key.
     """
 
-    def __init__(self, max_bytes: int, size_of: Callable[[V], int]) -> None:
-        """`size_of` gives the bytes of a value."""
+    def __init__(self, max_bytes: int, size_of: Callable[[V], int], branches: int = BRANCHES) -> None:
+        """`size_of` gives the bytes of a value; `branches`: values under one key at most."""
         self._max_bytes = max_bytes
+        self._branches = branches
         self._size_of = size_of
         self._values: LRUCache[Hashable, list[V]] = LRUCache(max_bytes, lambda values: sum(map(size_of, values)))
         self._lock = threading.Lock()
@@ -42,7 +43,7 @@ class BranchCache(Generic[V]):
             if known and known[0] is value:
                 return
             values = [value, *(one for one in known if one is not value and one is not instead_of)]
-            del values[BRANCHES:]
+            del values[self._branches :]
             while sum(map(self._size_of, values)) > self._max_bytes:
                 values.pop()
             self._values.pop(key, None)

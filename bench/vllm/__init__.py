@@ -1,0 +1,1 @@
+"""vLLM behind Turnwire, beside vLLM behind its own server."""

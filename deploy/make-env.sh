@@ -1,0 +1,30 @@
+#!/bin/sh
+# Writes .env for docker compose from what this machine has: make-env.sh [MODEL]
+#
+# With an NVIDIA GPU: the worker with TensorRT-LLM, and MODEL, or a model that fits into the smallest GPU. Without one:
+# the worker on the CPU, and MODEL or the demo. Other lines of .env stay.
+set -eu
+
+memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | sort -n | head -n 1) || true
+model=${1:-}
+if [ -n "$memory" ]; then
+    profile=gpu
+    if [ -z "$model" ]; then
+        if [ "$memory" -ge 24000 ]; then model=Qwen/Qwen3-8B; else model=Qwen/Qwen3-0.6B; fi
+    fi
+    case $(docker info --format '{{json .Runtimes}}' 2>/dev/null || true) in
+        *nvidia*) ;;
+        *) echo "make-env: Docker has no nvidia runtime: install NVIDIA's container toolkit" >&2 ;;
+    esac
+else
+    profile=cpu
+fi
+
+kept=$(grep -Ev '^(COMPOSE_PROFILES|TURNWIRE_MODEL)=' .env 2>/dev/null || true)
+{
+    if [ -n "$kept" ]; then printf '%s\n' "$kept"; fi
+    echo "COMPOSE_PROFILES=$profile"
+    if [ -n "$model" ]; then echo "TURNWIRE_MODEL=$model"; fi
+} > .env.new
+mv .env.new .env
+echo "wrote .env: profile $profile, model ${model:-of the demo}"

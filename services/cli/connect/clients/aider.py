@@ -1,0 +1,37 @@
+"""aider: a configuration file of its own beside the user's, and the model's limits, over Chat Completions."""
+
+from typing import Any
+
+from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+
+
+def make_settings(target: Target) -> Plan:
+    """`~/.aider.turnwire.conf.yml`, which `aider --config` reads in place of the user's; JSON is YAML."""
+    folder = target.settings_folder("~")
+    name, limits = f"openai/{target.model.id}", f"{folder}/.aider.{PROVIDER}.metadata.json"
+    values = {
+        "model": name,
+        "weak-model": name,
+        "openai-api-base": f"{target.url}/v1",
+        "openai-api-key": target.token,
+        "model-metadata-file": limits,
+        "show-model-warnings": False,
+    }
+    files = [Settings(f"{folder}/.aider.{PROVIDER}.conf.yml", "json", values)]
+    files.append(Settings(limits, "json", {name: _limits(target)}))
+    return Plan(files=files, start=f"aider --config {folder}/.aider.{PROVIDER}.conf.yml")
+
+
+def _limits(target: Target) -> dict[str, Any]:
+    window, longest = target.model.window, target.model.longest
+    tokens = {"max_input_tokens": window, "max_output_tokens": longest} if window else {}
+    return {
+        **tokens,
+        "litellm_provider": "openai",
+        "mode": "chat",
+        "input_cost_per_token": 0,
+        "output_cost_per_token": 0,
+    }
+
+
+CLIENT = Client("aider", make_settings, apis=("chat",))

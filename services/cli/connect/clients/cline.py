@@ -1,0 +1,39 @@
+"""Cline (its CLI): the provider `openai-compatible` in providers.json, over Chat Completions."""
+
+from typing import Any
+
+from services.cli.connect.client import Client, Plan, Settings, Target
+
+PROVIDER_ID = "openai-compatible"
+"""Cline has no name of one's own for a provider with an address."""
+
+_NEVER = "1970-01-01T00:00:00.000Z"
+"""Cline requires the time of the last change, and shows it."""
+
+
+def make_settings(target: Target) -> Plan:
+    """The provider, and with `default`, or where none was used, the provider to start with."""
+    folder = target.settings_folder("~/.cline/data/settings")
+    path = f"{folder}/providers.json"
+    if target.folder is None:
+        path = target.env.get("CLINE_PROVIDER_SETTINGS_PATH") or path
+    settings: dict[str, Any] = {
+        "provider": PROVIDER_ID,
+        "apiKey": target.token,
+        "model": target.model.id,
+        "baseUrl": f"{target.url}/v1",
+    }
+    if target.model.window:
+        settings["contextWindow"] = target.model.window
+    entry = {"settings": settings, "tokenSource": "manual"}
+    values: dict[str, Any] = {"version": 1, "providers": {PROVIDER_ID: entry}}
+    if_absent: dict[str, Any] = {"modes": {}, "providers": {PROVIDER_ID: {"updatedAt": _NEVER}}}
+    chosen = {"lastUsedProvider": PROVIDER_ID}
+    if target.default:
+        values |= chosen
+    else:
+        if_absent |= chosen
+    return Plan(files=[Settings(path, "json", values, if_absent)], start=f"cline -P {PROVIDER_ID} -m {target.model.id}")
+
+
+CLIENT = Client("Cline", make_settings, apis=("chat",))

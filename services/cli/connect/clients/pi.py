@@ -1,0 +1,45 @@
+"""pi: a provider in models.json, over Messages by default (it sends sealed reasoning back in order)."""
+
+from typing import Any
+
+from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
+from services.cli.connect.served import ServedModel
+
+_APIS: dict[Api, str] = {
+    "messages": "anthropic-messages",
+    "responses": "openai-responses",
+    "chat": "openai-completions",
+}
+LONGEST = 32_000
+DEFAULT_WINDOW = 131_072
+
+
+def make_settings(target: Target) -> Plan:
+    """A provider with every served model; with `default`, the one to start with, in settings.json."""
+    folder = target.settings_folder("~/.pi/agent", "PI_CODING_AGENT_DIR")
+    api = target.api or "messages"
+    provider: dict[str, Any] = {
+        "baseUrl": target.url if api == "messages" else f"{target.url}/v1",
+        "api": _APIS[api],
+        "apiKey": target.token,
+        "models": [_model(model) for model in target.models],
+    }
+    files = [Settings(f"{folder}/models.json", "json", {"providers": {PROVIDER: provider}})]
+    if target.default:
+        chosen = {"defaultProvider": PROVIDER, "defaultModel": target.model.id}
+        files.append(Settings(f"{folder}/settings.json", "json", chosen))
+    return Plan(files=files, start="pi" if target.default else f"pi --provider {PROVIDER} --model {target.model.id}")
+
+
+def _model(model: ServedModel) -> dict[str, Any]:
+    window = model.window or DEFAULT_WINDOW
+    return {
+        "id": model.id,
+        "reasoning": model.supports("thinking"),
+        "input": ["text", "image"] if model.supports("image_input") else ["text"],
+        "contextWindow": window,
+        "maxTokens": min(LONGEST, model.longest or window, max(1, window // 4)),
+    }
+
+
+CLIENT = Client("pi", make_settings)

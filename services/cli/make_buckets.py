@@ -1,0 +1,57 @@
+"""`turnwire buckets`: creates the buckets that services share. No service has the right to."""
+
+import asyncio
+import sys
+
+from schemas.errors import TimedOut, TurnwireError, Unavailable
+from services.cli.observer import observing
+from services.frontend.apis.responses.store.shared import bucket_config
+from services.runtime.bus import Bus
+from services.runtime.config import BucketsConfig
+from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.kv import BucketConfig, create_bucket
+from services.runtime.ledger_bucket import ledger_bucket
+
+RETRY_S = 0.5
+
+
+def make(sources: Sources, /) -> int:
+    """Creates the buckets in JetStream, or updates them to these settings.
+
+    To be run before the services start, as the bus's user `setup`; it may run again at any time. It waits
+    `connect_timeout_s` for the server.
+    """
+    config = sources.load(BucketsConfig).config
+    try:
+        for line in asyncio.run(make_buckets(config)):
+            print(line)
+    except (TurnwireError, OSError) as error:
+        print(f"turnwire buckets: {mask_passwords(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def make_buckets(config: BucketsConfig) -> list[str]:
+    """Makes every bucket; returns a description of each. Raises TurnwireError for the first that cannot be made."""
+    buckets = [bucket_config(config)]
+    if config.ledger_store_mb:
+        buckets.insert(0, ledger_bucket(config))
+    async with observing(config.bus, "buckets", user="setup", log_level="error") as bus:
+        for bucket in buckets:
+            await _make(bus, bucket, config.bus.connect_timeout_s)
+    return [f"{b.name}: {b.max_bytes:,} bytes, entries expire after {b.ttl_s:g} s" for b in buckets]
+
+
+async def _make(bus: Bus, bucket: BucketConfig, patience_s: float) -> None:
+    """Waits for a server whose JetStream is not up yet."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while True:
+        try:
+            return await create_bucket(bus, bucket)
+        except Unavailable as error:
+            if loop.time() > deadline:
+                raise Unavailable(f"bucket {bucket.name}: {error}") from error
+        except TimedOut as error:
+            raise TimedOut(f"bucket {bucket.name}: {error}; may this user create streams?") from error
+        await asyncio.sleep(RETRY_S)

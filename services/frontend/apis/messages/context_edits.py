@@ -1,0 +1,164 @@
+"""`context_management`: clears thinking or tool results of earlier turns before the model sees them. Pure.
+
+`clear_thinking_20251015` is applied when the request is parsed. `clear_tool_uses_20250919` starts at a size of the
+prompt, and the answer has the tokens that each edit cleared: `apply_edits` counts them, and only where an edit has
+something to clear. `compact_20260112` is accepted and ignored.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Call, Conversation, Reasoning, Result, Text, Turn
+from schemas.errors import Invalid
+from services.frontend.apis.messages import wire
+
+CLEAR_THINKING = "clear_thinking_20251015"
+CLEAR_TOOLS = "clear_tool_uses_20250919"
+CLEARED = "[Old tool result content cleared]"
+"""In place of a result."""
+_DEFAULT_TURNS = 1
+_DEFAULT_USES = 3
+_DEFAULT_TRIGGER = wire.Threshold("input_tokens", 100_000)
+
+Count: TypeAlias = Callable[[Conversation], Awaitable[int]]
+"""Counts the tokens of a conversation's prompt. Raises TurnwireError."""
+
+
+class Edits(Struct, frozen=True):
+    """The edits of a request that may clear something."""
+
+    before: list[Turn] | None = None
+    """The turns before thinking was cleared; None where none was."""
+    thinking_turns: int = 0
+    """How many turns lost their thinking."""
+    tools: wire.ContextEdit | None = None
+
+
+def thinking_turns(given: wire.ContextManagement | None) -> int | str | None:
+    """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises Invalid."""
+    edits = (given.edits if given else None) or []
+    kept = [edit.keep for edit in edits if edit.type == CLEAR_THINKING]
+    return _kept(kept[-1]) if kept else None
+
+
+def tool_edit(given: wire.ContextManagement | None) -> wire.ContextEdit | None:
+    """The edit that clears tool uses, if the request has one. Raises Invalid."""
+    edits = (given.edits if given else None) or []
+    found = next((edit for edit in edits if edit.type == CLEAR_TOOLS), None)
+    if found is not None:
+        _kept_uses(found)
+        if found.clear_at_least is not None and found.clear_at_least.type != "input_tokens":
+            raise _wrong("clear_at_least", "Input should be a number of `input_tokens`", CLEAR_TOOLS)
+    return found
+
+
+def forget_thinking(turns: list[Turn], kept: int) -> tuple[list[Turn], int]:
+    """The turns with thinking only in the last `kept` turns of the assistant that have any, and how many lost theirs.
+
+    A tool loop, from one message of the user to the next, counts as one turn.
+    """
+    out: list[Turn] = []
+    seen, thought = 0, False
+    for turn in reversed(turns):
+        if turn.role == "user":
+            thought = False
+        if turn.role != "assistant" or not any(isinstance(part, Reasoning) for part in turn.parts):
+            out.append(turn)
+            continue
+        if not thought:
+            seen, thought = seen + 1, True
+        if seen <= kept:
+            out.append(turn)
+            continue
+        parts = [part for part in turn.parts if not isinstance(part, Reasoning)]
+        if parts:
+            out.append(replace(turn, parts=parts))
+    return out[::-1], max(seen - kept, 0)
+
+
+async def apply_edits(
+    conversation: Conversation, edits: Edits, count: Count
+) -> tuple[Conversation, list[dict[str, Any]], int | None]:
+    """Returns the conversation as the model sees it, the edits as the answer reports them, and the tokens of the prompt
+    without any; None where nothing was to clear. Raises as `count`."""
+    applied: list[dict[str, Any]] = []
+    original = tokens = None
+    if edits.before is not None:
+        original = await count(replace(conversation, turns=edits.before))
+        tokens = await count(conversation)
+        cleared = {"cleared_thinking_turns": edits.thinking_turns, "cleared_input_tokens": max(original - tokens, 0)}
+        applied.append({"type": CLEAR_THINKING, **cleared})
+    edit = edits.tools
+    if edit is None:
+        return conversation, applied, original
+    trigger = edit.trigger or _DEFAULT_TRIGGER
+    turns, uses = _without_tools(conversation.turns, edit)
+    if not uses or (trigger.type == "tool_uses" and _tool_uses(conversation.turns) <= trigger.value):
+        return conversation, applied, original
+    tokens = await count(conversation) if tokens is None else tokens
+    original = tokens if original is None else original
+    if trigger.type == "input_tokens" and tokens <= trigger.value:
+        return conversation, applied, original
+    edited = replace(conversation, turns=turns)
+    saved = tokens - await count(edited)
+    if saved < (edit.clear_at_least.value if edit.clear_at_least is not None else 0):
+        return conversation, applied, original
+    applied.append({"type": CLEAR_TOOLS, "cleared_tool_uses": uses, "cleared_input_tokens": max(saved, 0)})
+    return edited, applied, original
+
+
+def _tool_uses(turns: list[Turn]) -> int:
+    return sum(isinstance(part, Call) for turn in turns for part in turn.parts)
+
+
+def _without_tools(turns: list[Turn], edit: wire.ContextEdit) -> tuple[list[Turn], int]:
+    """The turns with the older results replaced, and how many uses that clears."""
+    calls = [part for turn in turns for part in turn.parts if isinstance(part, Call)]
+    answered = {part.call_id for turn in turns for part in turn.parts if isinstance(part, Result)}
+    end = max(len(calls) - _kept_uses(edit), 0)
+    excluded = set(edit.exclude_tools or ())
+    old = {call.call_id for call in calls[:end]} - {call.call_id for call in calls[end:]}
+    cleared = {call.call_id for call in calls if call.call_id in old & answered and call.name not in excluded}
+    inputs = edit.clear_tool_inputs
+
+    def edited(part: Any) -> Any:
+        if isinstance(part, Result) and part.call_id in cleared:
+            return replace(part, parts=[Text(CLEARED)])
+        if isinstance(part, Call) and part.call_id in cleared and inputs:
+            return replace(part, arguments="{}") if inputs is True or part.name in inputs else part
+        return part
+
+    changed = [
+        replace(turn, parts=[edited(part) for part in turn.parts]) if turn.role in ("tool", "assistant") else turn
+        for turn in turns
+    ]
+    return changed, len(cleared)
+
+
+def _kept_uses(edit: wire.ContextEdit) -> int:
+    keep = edit.keep
+    if keep is None:
+        return _DEFAULT_USES
+    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == "tool_uses" else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _wrong("keep", "Input should be a number of `tool_uses`", CLEAR_TOOLS)
+    return value
+
+
+def _kept(keep: Any) -> int | str:
+    if keep is None:
+        return _DEFAULT_TURNS
+    if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
+        return "all"
+    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == "thinking_turns" else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _wrong("keep", "Input should be 'all' or a number of `thinking_turns` from 1", CLEAR_THINKING)
+    return value
+
+
+def _wrong(field: str, reason: str, edit: str) -> Invalid:
+    place = f"context_management.edits.{edit}.{field}"
+    return Invalid(f"{place}: {reason}", param=place)

@@ -1,0 +1,124 @@
+"""Web search and web fetch in this API's form: the tools, and blocks of calls and results in both directions."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from schemas.conversation import HostedTool, ToolSpec
+from schemas.errors import Invalid
+from schemas.events import HostedResult, WebSource
+from services.frontend.apis.common.hosted import hosted_spec, pack, unpack
+from services.frontend.apis.messages import wire
+
+_CHARS_PER_TOKEN = 4
+_PREFIX = "srv"
+"""Natively the ids of such calls begin with `srvtoolu_`, those of other calls with `toolu_`."""
+
+
+class _Page(Struct):
+    url: str = ""
+    title: str | None = None
+    encrypted_content: str | None = None
+    page_age: str | None = None
+
+
+class _Source(Struct):
+    data: str = ""
+
+
+class _Document(Struct):
+    source: _Source = msgspec.field(default_factory=_Source)
+    title: str | None = None
+
+
+class _Fetched(Struct):
+    url: str = ""
+    content: _Document = msgspec.field(default_factory=_Document)
+    error_code: str | None = None
+
+
+_content = msgspec.json.Decoder(list[_Page] | _Fetched)
+
+
+def tool_spec(tool: wire.Tool, served: frozenset[str], path: str) -> ToolSpec | None:
+    """The tool as the model sees it; None for one that is not served. Raises Invalid."""
+    for kind in ("web_search", "web_fetch"):
+        if kind not in served or not (tool.type or "").startswith(f"{kind}_"):
+            continue
+        if tool.allowed_domains and tool.blocked_domains:
+            raise Invalid(f"{path}: Only one of `allowed_domains` and `blocked_domains` may be given.", param=path)
+        hosted = HostedTool(
+            kind,
+            max_uses=tool.max_uses,
+            allowed_domains=tool.allowed_domains or [],
+            blocked_domains=tool.blocked_domains or [],
+            location=tool.user_location or {},
+            max_chars=None if tool.max_content_tokens is None else tool.max_content_tokens * _CHARS_PER_TOKEN,
+            deferred=True,
+        )
+        return hosted_spec(hosted, tool.name)
+    return None
+
+
+def shown_id(call_id: str) -> str:
+    """The id of a call as the client gets it."""
+    return _PREFIX + call_id
+
+
+def own_id(id: str) -> str:
+    """Reverses `shown_id`."""
+    return id.removeprefix(_PREFIX)
+
+
+def result_block(result: HostedResult) -> dict[str, Any]:
+    """The content block of a result."""
+    content: Any
+    if result.error is not None:
+        content = {"type": f"{result.kind}_tool_result_error", "error_code": result.error}
+    elif result.kind == "web_search":
+        content = [
+            {
+                "type": "web_search_result",
+                "url": source.url,
+                "title": source.title,
+                "encrypted_content": pack(source.text.encode()),
+                "page_age": source.age,
+            }
+            for source in result.sources
+        ]
+    else:
+        (page,) = result.sources
+        text = {"type": "text", "media_type": "text/plain", "data": page.text}
+        document = {"type": "document", "source": text, "title": page.title or None}
+        content = {"type": "web_fetch_result", "url": page.url, "content": document, "retrieved_at": None}
+    return {
+        "type": f"{result.kind}_tool_result",
+        "tool_use_id": shown_id(result.call_id),
+        "caller": {"type": "direct"},
+        "content": content,
+    }
+
+
+def result_of(block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, name: str, path: str) -> HostedResult:
+    """The result in a block that a client sends back. Text that another server encrypted is missing. Raises Invalid."""
+    try:
+        content = _content.decode(block.content)
+    except (msgspec.ValidationError, RecursionError):
+        raise Invalid(f"{path}.content: Input should be a valid result or error", param=f"{path}.content") from None
+    search = isinstance(block, wire.WebSearchResultBlock)
+    result = HostedResult(own_id(block.tool_use_id), name, "web_search" if search else "web_fetch", "")
+    if isinstance(content, _Fetched):
+        page = WebSource(content.url, content.content.title or "", content.content.source.data)
+        error = content.error_code
+        return msgspec.structs.replace(result, sources=[] if error else [page], error=error)
+    pages = [
+        WebSource(
+            page.url,
+            page.title or "",
+            (unpack(page.encrypted_content) or b"").decode("utf-8", "replace"),
+            page.page_age,
+        )
+        for page in content
+    ]
+    return msgspec.structs.replace(result, sources=pages)

@@ -1,0 +1,1 @@
+"""Stored chat completions: `store: true`, and the paths that list, show, change and delete them."""

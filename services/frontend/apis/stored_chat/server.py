@@ -1,0 +1,138 @@
+"""Creates chat completions, keeps those with `store: true`, and serves what is kept.
+
+They are in the store of the Responses API: with its limits, shared by several frontends where that is configured, and
+visible only to the key that made them.
+"""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from schemas.errors import NotFound
+from services.frontend.apis.base import Collector, Dialect, Renderer
+from services.frontend.apis.chat.request import ChatAsk
+from services.frontend.apis.chat.stream import KeptCollector, KeptStream
+from services.frontend.apis.common.bounds import Metadata
+from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.openai_wording import explainer
+from services.frontend.apis.responses.server import RESPONSES
+from services.frontend.apis.responses.store.input_items import listed, page_of
+from services.frontend.apis.responses.store.memory import MemoryStore
+from services.frontend.apis.responses.store.record import CHAT_PREFIX, StoredResponse
+from services.frontend.apis.stored_chat.messages import stored_messages
+from services.frontend.http.bodies import apart, read_body
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.mount import Mount
+
+
+class Change(Struct):
+    """What can be changed of a stored completion."""
+
+    metadata: Metadata
+
+
+_change = msgspec.json.Decoder(Change).decode
+_explain = explainer({})
+
+
+class StoredChats:
+    """The paths of chat completions."""
+
+    def __init__(self, mount: Mount, dialect: Dialect) -> None:
+        self._mount = mount
+        self._dialect = dialect
+
+    def add_to(self, router: web.UrlDispatcher, path: str) -> None:
+        """Registers every path."""
+        router.add_post(path, self.create)
+        router.add_get(path, self.list, allow_head=False)
+        router.add_get(f"{path}/{{id}}", self.retrieve, allow_head=False)
+        router.add_post(f"{path}/{{id}}", self.update)
+        router.add_delete(f"{path}/{{id}}", self.delete)
+        router.add_get(f"{path}/{{id}}/messages", self.messages, allow_head=False)
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Creates a completion, whole or as a stream, and keeps it on request."""
+        body, metadata = b"", {}
+
+        async def read() -> Any:
+            nonlocal body, metadata
+            data = await read_body(request, self._mount.config.max_body_bytes)
+            ask: Any = await apart(len(data), lambda: self._dialect.parse(data, request.headers))
+            if isinstance(ask, ChatAsk) and ask.metadata is not None:
+                body, metadata = data, ask.metadata
+            return ask
+
+        def keep(answer: Renderer | Collector) -> None:
+            document = answer.document if isinstance(answer, KeptStream | KeptCollector) else None
+            if document is None:
+                return
+            members = msgspec.json.decode(document)
+            record = StoredResponse(
+                id=members["id"],
+                created=members["created"],
+                response=Raw(msgspec.json.encode(members | {"metadata": metadata})),
+                status="completed",
+                tenant=request[REQUEST_CONTEXT].tenant,
+                messages=stored_messages(body, members["id"]),
+            )
+            self._store(request).put(record)
+
+        return await self._mount.server.serve(request, self._dialect, read, on_end=keep)
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Lists what is stored, oldest first: in all or with some model and metadata."""
+        query = request.query
+        wanted = {name[9:-1]: value for name, value in query.items() if name.startswith("metadata[")}
+        found = []
+        for record in self._store(request).records(CHAT_PREFIX, request[REQUEST_CONTEXT].tenant):
+            document = msgspec.json.decode(record.response)
+            if (
+                query.get("model", document["model"]) == document["model"]
+                and wanted.items() <= document["metadata"].items()
+            ):
+                found.append(record.response)
+        return _json(listed(found, page_of(query, order="asc")))
+
+    async def retrieve(self, request: web.Request) -> web.Response:
+        """Returns a stored completion."""
+        return _json((await self._record(request)).response)
+
+    async def update(self, request: web.Request) -> web.Response:
+        """Replaces the metadata of a stored completion."""
+        data = await read_body(request, self._mount.config.max_body_bytes)
+        change = decode_body(_change, data, _explain)
+        record = await self._record(request)
+        document = msgspec.json.decode(record.response) | {"metadata": change.metadata}
+        response = Raw(msgspec.json.encode(document))
+        self._store(request).change(replace(record, response=response))
+        return _json(response)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Deletes a stored completion."""
+        id = (await self._record(request)).id
+        await self._store(request).delete(id, request[REQUEST_CONTEXT].tenant)
+        return _json(msgspec.json.encode({"id": id, "object": "chat.completion.deleted", "deleted": True}))
+
+    async def messages(self, request: web.Request) -> web.Response:
+        """Lists the messages of a stored completion's request, oldest first."""
+        return _json(listed((await self._record(request)).messages, page_of(request.query, order="asc")))
+
+    def _store(self, request: web.Request) -> MemoryStore:
+        return request.app[RESPONSES].store
+
+    async def _record(self, request: web.Request) -> StoredResponse:
+        id = request.match_info["id"]
+        record = (
+            await self._store(request).get(id, request[REQUEST_CONTEXT].tenant) if id.startswith(CHAT_PREFIX) else None
+        )
+        if record is None:
+            raise NotFound(f"Chat completion with id '{id}' not found.", param="completion_id")
+        return record
+
+
+def _json(body: bytes | Raw) -> web.Response:
+    return web.Response(body=bytes(body), content_type="application/json")

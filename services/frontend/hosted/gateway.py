@@ -1,0 +1,334 @@
+"""Runs hosted tools between two turns of the model, as a `TurnGateway` in front of another one.
+
+    client ← sink ← HostedAnswer ← turn 1: text, call of web_search, Finish
+                         │         provider: results
+                         └──────── turn 2, with the call and its results in its prompt: text, Finish
+
+The sink gets one answer: blocks are numbered on, the calls are blocks of kind `hosted`, `HostedResults` comes between
+the turns, and one Finish has the usage of all. A conversation without hosted tools passes through unchanged.
+"""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+from structlog.typing import FilteringBoundLogger
+
+from schemas.control import ModelCard
+from schemas.conversation import Call, Conversation, HostedTool, Part, Reasoning, Result, Text, ToolChoice, Turn
+from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, Invalid, TurnwireError
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    FinishReason,
+    HostedResult,
+    HostedResults,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
+from services.frontend.apis.common.hosted import answered, hosted_argument, result_part
+from services.frontend.hosted.policy import refusal, shown
+from services.frontend.hosted.provider import Provider, ProviderError
+from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, OpenTurn, TurnGateway, TurnSink
+
+
+class HostedLimits(Struct, frozen=True):
+    """The limits of one answer, and of one call."""
+
+    rounds: int
+    """Turns of the model after the first one."""
+    calls: int
+    timeout_s: float
+    """Of one call."""
+    max_chars: int
+    """Of one result."""
+    allow_private: bool = False
+
+
+class HostedGateway:
+    """A `TurnGateway` with hosted tools."""
+
+    def __init__(
+        self, gateway: TurnGateway, provider: Provider, limits: HostedLimits, log: FilteringBoundLogger
+    ) -> None:
+        self.gateway = gateway
+        self.provider = provider
+        self.limits = limits
+        self.log = log
+        self.count, self.tokenize, self.detokenize = gateway.count, gateway.tokenize, gateway.detokenize
+        self.models, self.resolve = gateway.models, gateway.resolve
+        self.readiness, self.live = gateway.readiness, gateway.live
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> OpenTurn:
+        """See `TurnGateway.open`."""
+        hosted = {tool.name: tool.hosted for tool in conversation.tools if tool.hosted is not None}
+        if not hosted:
+            return await self.gateway.open(conversation, sink, turn_id=turn_id)
+        if conversation.sampling.return_token_ids:
+            message = "return_token_ids: the answer of a tool that this server runs is several turns, with ids of none"
+            raise Invalid(message, param="return_token_ids")
+        answer = HostedAnswer(self, conversation, hosted, sink, turn_id)
+        await answer.open()
+        return answer
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts what happens between two turns."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def drain(self, drain_turns: Callable[[], Awaitable[None]]) -> None:
+        """Returns when no answer is open. `drain_turns`: the same for turns of the model. Cancelled, it ends those
+        between two turns, each with an error."""
+        await drain_turns()
+        try:
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+                await drain_turns()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def context(self, _app: object) -> AsyncIterator[None]:
+        """Closes the provider when the application ends (`Application.cleanup_ctx`)."""
+        yield
+        await self.provider.close()
+
+
+class HostedAnswer(ContinuedAnswer):
+    """One answer of several turns: an `OpenTurn` for its client, and the `TurnSink` of each turn."""
+
+    card: ModelCard
+    prepared: Prepared
+
+    def __init__(
+        self, gateway: HostedGateway, conversation: Conversation, hosted: dict[str, HostedTool], sink: TurnSink, id: str
+    ) -> None:
+        self.id = id
+        self._gateway = gateway
+        self._conversation = conversation
+        self._hosted = hosted
+        self._sink = sink
+        self._turn: OpenTurn | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+        self._waiting: list[HostedResult] = []
+        """Results of an earlier answer's calls, until the first event."""
+        self._round = 0
+        self._usage = Usage()
+        """Of the turns that have ended."""
+        self._blocks = 0
+        """Their blocks."""
+        self._uses: Counter[str] = Counter()
+        self._parts: list[Part] = []
+        """Of the turn at work."""
+        self._calls: list[Call] = []
+        """Its complete calls of hosted tools."""
+        self._client_calls = False
+        self._block: BlockStart | None = None
+        self._texts: list[str] = []
+
+    async def open(self) -> None:
+        """Opens the first turn; calls that an earlier answer left to this one run before. Raises TurnwireError."""
+        turns = self._conversation.turns
+        calls = unanswered(turns, self._hosted)
+        if calls:
+            self._waiting = await self._run(calls)
+            self._conversation = replace(self._conversation, turns=answered(turns, map(result_part, self._waiting)))
+        self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=self.id)
+        self.card, self.prepared = self._turn.card, self._turn.prepared
+
+    def cancel(self, reason: CancelReason) -> None:
+        """See `OpenTurn.cancel`."""
+        self._over = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._turn is not None:
+            self._turn.cancel(reason)
+
+    def opened(self, prepared: Prepared) -> None:
+        """See `TurnSink.opened`: the client's answer is opened once."""
+        if not self._round:
+            self._sink.opened(prepared)
+
+    def push(self, events: list[TurnEvent]) -> None:
+        """See `TurnSink.push`."""
+        if self._over or not events:
+            return
+        if len(events) == 1 and type(event := events[0]) is Delta and not self._blocks and not self._waiting:
+            self._texts.append(event.text)
+            self._sink.push(events)
+            return
+        out: list[TurnEvent] = []
+        if self._waiting and not isinstance(events[0], Failed):
+            out.append(HostedResults(self._waiting, self.id))
+            self._waiting = []
+        for event in events:
+            self._take(event, out)
+        if out:
+            self._sink.push(out)
+
+    def _take(self, event: TurnEvent, out: list[TurnEvent]) -> None:
+        if isinstance(event, Finish):
+            self._finish(event, out)
+            return
+        if isinstance(event, BlockStart):
+            self._block, self._texts = event, []
+            if self._is_hosted(event):
+                event = replace(event, kind="hosted")
+        elif isinstance(event, Delta):
+            self._texts.append(event.text)
+        elif isinstance(event, BlockStop):
+            self._close(event)
+        elif isinstance(event, Dispatch) and event.name in self._hosted:
+            return
+        if self._blocks and isinstance(event, BlockStart | Delta | Dispatch | BlockStop):
+            event = replace(event, block=event.block + self._blocks)
+        out.append(event)
+
+    def _is_hosted(self, block: BlockStart) -> bool:
+        return block.kind == "tool_use" and block.name in self._hosted
+
+    def _close(self, stop: BlockStop) -> None:
+        """Keeps the block for the next turn's prompt."""
+        block, text = self._block, "".join(self._texts)
+        self._block = None
+        if block is None:
+            return
+        if block.kind == "reasoning":
+            self._parts.append(Reasoning(text or None, stop.seal))
+        elif block.kind == "text":
+            self._parts += [Text(text)] if text else []
+        elif not self._is_hosted(block):
+            self._client_calls = self._client_calls or stop.complete
+        elif stop.complete:
+            call = Call(block.call_id or f"{self.id}.{block.block}", block.name or "", text or "{}")
+            self._parts.append(call)
+            self._calls.append(call)
+
+    def _finish(self, finish: Finish, out: list[TurnEvent]) -> None:
+        """Ends the answer, or starts what follows the turn."""
+        self._usage += finish.usage
+        self._blocks += finish.blocks
+        calls = self._calls
+        later = self._client_calls and any(self._hosted[call.name].deferred for call in calls)
+        if finish.reason is not FinishReason.STOP or not calls or later:
+            out.append(self._end(finish))
+            return
+        self._task = self._gateway.spawn(self._continue(finish))
+
+    def _end(self, finish: Finish, reason: FinishReason | None = None) -> Finish:
+        return replace(finish, reason=reason or finish.reason, blocks=self._blocks, usage=self._usage)
+
+    async def _continue(self, finish: Finish) -> None:
+        """Runs the turn's calls, then opens the next turn. Every way out but cancellation by the client ends in a
+        terminal event or in a turn that will send one."""
+        try:
+            last = await self._next(finish)
+        except ContextOverflow:
+            last = self._end(finish, FinishReason.CONTEXT)
+        except TurnwireError as error:
+            last = Failed(error.info)
+        except asyncio.CancelledError:
+            if not self._over:  # the process ends
+                self._push_last(Failed(_interrupted()))
+            raise
+        except Exception:
+            self._gateway.log.exception("hosted.answer_failed", turn=self.id)
+            last = Failed(EngineFailed("internal error").info)
+        if last is not None:
+            self._push_last(last)
+
+    def _push_last(self, event: TurnEvent) -> None:
+        if not self._over:
+            self._over = True
+            self._sink.push([event])
+
+    async def _next(self, finish: Finish) -> TurnEvent | None:
+        """Returns the event that ends the answer; None where another turn follows."""
+        limits, calls = self._gateway.limits, self._calls
+        results = await self._run(calls)
+        self._round += 1
+        self.continues = True
+        pauses = any(self._hosted[call.name].deferred for call in calls)
+        turn_id = next_turn_id(self.id, self._round)
+        self._sink.push([HostedResults(results, turn_id)])
+        if self._client_calls:
+            return self._end(finish)
+        last = self._round >= limits.rounds
+        if last and pauses:
+            return self._end(finish, FinishReason.PAUSE)
+        conversation, sampling = self._conversation, self._conversation.sampling
+        if sampling.max_tokens is not None:
+            left = sampling.max_tokens - finish.usage.output
+            if left <= 0:
+                return self._end(finish, FinishReason.LENGTH)
+            sampling = replace(sampling, max_tokens=left)
+        choice = conversation.tool_choice
+        if last:
+            choice = ToolChoice("none")
+        elif choice.mode in ("any", "tool"):  # it is met
+            choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
+        turns = answered([*conversation.turns, Turn("assistant", self._parts)], map(result_part, results))
+        self._conversation = replace(conversation, turns=turns, sampling=sampling, tool_choice=choice)
+        self._parts, self._calls = [], []
+        self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=turn_id)
+        return None
+
+    async def _run(self, calls: Sequence[Call]) -> list[HostedResult]:
+        return await asyncio.gather(*(self._call(call) for call in calls))
+
+    async def _call(self, call: Call) -> HostedResult:
+        tool, limits, log = self._hosted[call.name], self._gateway.limits, self._gateway.log
+        argument = hosted_argument(tool.kind, call.arguments)
+        result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
+        self._uses[call.name] += 1
+        allowed = limits.calls if tool.max_uses is None else tool.max_uses
+        if self._uses[call.name] > allowed or self._uses.total() > limits.calls:
+            return replace(result, error="max_uses_exceeded")
+        code = refusal(tool, argument, self._conversation, allow_private=limits.allow_private)
+        if code is not None:
+            return replace(result, error=code)
+        try:
+            async with asyncio.timeout(limits.timeout_s):
+                sources = await self._gateway.provider.run(tool, argument)
+        except (ProviderError, TimeoutError, OSError, ValueError) as error:
+            log.warning("hosted.call_failed", turn=self.id, tool=tool.kind, error=str(error) or type(error).__name__)
+            return replace(result, error=error.code if isinstance(error, ProviderError) else "unavailable")
+        sources = shown(tool, sources, limits.max_chars)
+        if tool.kind == "web_fetch":
+            sources = [replace(source, url=argument, age=None) for source in sources[:1]]
+            if not sources:
+                return replace(result, error="url_not_accessible")
+        return replace(result, sources=sources)
+
+
+def unanswered(turns: Sequence[Turn], hosted: dict[str, HostedTool]) -> list[Call]:
+    """The calls of hosted tools in the model's last turn that have no result, where results or nothing follow it."""
+    at = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
+    behind = turns[at + 1].parts if at + 1 < len(turns) and turns[at + 1].role == "tool" else []
+    if at == len(turns) or (not behind and at + 1 < len(turns)):
+        return []
+    done = {part.call_id for part in behind if isinstance(part, Result)}
+    calls = [part for part in turns[at].parts if isinstance(part, Call)]
+    return [call for call in calls if call.name in hosted and call.call_id not in done]
+
+
+def next_turn_id(id: str, number: int) -> str:
+    """The id of a further turn of an answer: 24 hexadecimal digits, as of a first one."""
+    return hashlib.blake2b(f"{id}/{number}".encode(), digest_size=12).hexdigest()
+
+
+def _interrupted() -> ErrorInfo:
+    return EngineFailed("this server was shut down").info

@@ -1,0 +1,103 @@
+"""Decides which calls of hosted tools may run, and which of their results may be shown. Pure."""
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, HostedTool, Result, Text
+from schemas.events import WebSource
+
+MAX_QUERY_CHARS = 1000
+MAX_URL_CHARS = 2048
+_LOCAL_NAMES = ("localhost", "local", "internal", "home.arpa")
+
+
+def refusal(tool: HostedTool, argument: str, conversation: Conversation, *, allow_private: bool) -> str | None:
+    """The error code of a call that may not run; None for one that may.
+
+    A page can be fetched only if its URL was in the conversation, so that a page cannot make the model send data to
+    another one. Literal private addresses and local names are refused; the provider has to check what names resolve to.
+    """
+    if not argument:
+        return "invalid_tool_input"
+    if tool.kind == "web_search":
+        return "query_too_long" if len(argument) > MAX_QUERY_CHARS else None
+    if len(argument) > MAX_URL_CHARS:
+        return "url_too_long"
+    host = _host(argument)
+    if host is None:
+        return "invalid_tool_input"
+    if not permitted(tool, argument) or not (allow_private or _public(host)):
+        return "url_not_allowed"
+    if not any(argument in text for text in _texts(conversation)):
+        return "url_not_in_prior_context"
+    return None
+
+
+def permitted(tool: HostedTool, url: str) -> bool:
+    """Whether the client's lists of domains allow a URL. An entry covers its subdomains, and may end in a path."""
+    if tool.allowed_domains and not _in(url, tool.allowed_domains):
+        return False
+    return not _in(url, tool.blocked_domains)
+
+
+def shown(tool: HostedTool, sources: Iterable[WebSource], max_chars: int) -> list[WebSource]:
+    """The sources that the client's lists of domains allow, with at most `max_chars` characters in all."""
+    kept: list[WebSource] = []
+    left = max_chars if tool.max_chars is None else min(max_chars, tool.max_chars)
+    for given in sources:
+        if not permitted(tool, given.url):
+            continue
+        source = replace(given, url=given.url[:MAX_URL_CHARS], title=given.title[:MAX_QUERY_CHARS])
+        left -= len(source.url) + len(source.title)
+        if left < 0:
+            break
+        kept.append(replace(source, text=source.text[:left]))
+        left -= len(kept[-1].text)
+    return kept
+
+
+def _in(url: str, domains: Sequence[str]) -> bool:
+    host, path = _host(url) or "", urlsplit(url).path or "/"
+    for entry in domains:
+        domain, slash, rest = entry.lower().removeprefix("https://").removeprefix("http://").partition("/")
+        inside = host == domain or host.endswith("." + domain)
+        if inside and (not slash or path.lower().startswith("/" + rest)):
+            return True
+    return False
+
+
+def _host(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        return parts.hostname.rstrip(".") if parts.scheme in ("http", "https") and parts.hostname else None
+    except ValueError:
+        return None
+
+
+def _public(host: str) -> bool:
+    if any(host == name or host.endswith("." + name) for name in _LOCAL_NAMES):
+        return False
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        try:  # 127.1, 2130706433 and 0x7f000001 are addresses to resolvers
+            address = ipaddress.ip_address(socket.inet_aton(host))
+        except OSError:
+            return True
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_global)
+
+
+def _texts(conversation: Conversation) -> Iterator[str]:
+    """What was not written by the model."""
+    yield from (part.text for part in conversation.system)
+    for turn in conversation.turns:
+        for part in turn.parts:
+            if isinstance(part, Result):
+                yield from (inner.text for inner in part.parts if isinstance(inner, Text))
+            elif isinstance(part, Text) and turn.role != "assistant":
+                yield part.text

@@ -1,0 +1,89 @@
+"""The program that reads the text of one PDF: base64 on standard input, a JSON object on standard output.
+
+It runs as a process of its own, because PDFs come from anyone and PDFium is a large C++ library: a document that takes
+too much time or memory, or crashes the library, ends this process only. `pdf_reader` starts it; it imports nothing of
+this project, so that it starts quickly.
+
+Arguments: most pages, most characters, CPU seconds, bytes of memory. Output: `{"text": …}` or `{"problem": …}`.
+"""
+
+import binascii
+import json
+import os
+import sys
+
+import pypdfium2
+from pypdfium2 import PdfiumError, raw
+
+_NICENESS = 10
+"""Streams of tokens go before documents."""
+_MARKS = str.maketrans("", "", "\x00\x02\ufffe\uffff")
+"""PDFium's marks for a hyphen at a line's end, and what is no character."""
+
+
+def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int) -> dict[str, str]:
+    """Returns the output."""
+    try:
+        data = binascii.a2b_base64(sys.stdin.buffer.read(), strict_mode=True)
+    except ValueError:
+        return {"problem": "not valid base64"}
+    _limit(cpu_s, memory_bytes + 4 * len(data))
+    try:
+        return _read(data, max_pages, max_chars)
+    except PdfiumError as error:
+        if error.err_code == raw.FPDF_ERR_PASSWORD:
+            return {"problem": "protected by a password"}
+        return {"problem": "not a readable PDF"}
+    except MemoryError:
+        return {"problem": "too large to read"}
+
+
+def _read(data: bytes, max_pages: int, max_chars: int) -> dict[str, str]:
+    pages: list[str] = []
+    size = 0
+    with pypdfium2.PdfDocument(data) as document:
+        count = len(document)
+        for number in range(1, min(count, max_pages) + 1):
+            text = _page_text(document, number - 1)[: max_chars - size]
+            size += len(text)
+            pages.append(f"[page {number}]\n{text}" if text else f"[page {number}: no text]")
+            if size == max_chars:
+                break
+    if not size:
+        return {"problem": "no text in it"}
+    if size == max_chars:
+        pages.append(f"[cut here, on page {len(pages)} of {count}]")
+    elif len(pages) < count:
+        pages.append(f"[pages {len(pages) + 1} to {count} are left out]")
+    return {"text": "\n\n".join(pages)}
+
+
+def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
+    try:
+        page = document[index]
+    except PdfiumError:  # one damaged page of many
+        return ""
+    text_page = page.get_textpage()
+    text: str = text_page.get_text_bounded()
+    text_page.close()
+    page.close()
+    lines = text.translate(_MARKS).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def _limit(cpu_s: int, memory_bytes: int) -> None:
+    if sys.platform == "win32":
+        return
+    import resource
+
+    os.nice(_NICENESS)
+    for kind, limit in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
+        try:
+            resource.setrlimit(kind, (limit, limit))
+        except (ValueError, OSError):  # a lower limit holds, or the system has none of this kind
+            pass
+
+
+if __name__ == "__main__":
+    result = main(*map(int, sys.argv[1:5]))
+    sys.stdout.buffer.write(json.dumps(result).encode())

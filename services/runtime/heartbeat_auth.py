@@ -1,0 +1,116 @@
+"""Authenticates heartbeats, so that a client of the bus cannot make processes look dead, busy or alive.
+
+A heartbeat counts only if the stage and the id in it are those of its subject: the permissions of the bus let a service
+publish on the subjects of its own stage only. With a key, which all processes share, it must also be signed (HMAC) and
+newer than the last one of the same process, so that a recorded one has no effect. A process that is new to the receiver
+has no last one: its heartbeat must have been sent within `FRESH_S`. Clocks matter only there.
+"""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+
+import msgspec
+from cachetools import LRUCache
+from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
+
+from schemas import subjects
+from schemas.control import Heartbeat
+from schemas.errors import Invalid
+from services.runtime.config import read_secret
+from services.runtime.metrics import CountCollector, register
+
+FRESH_S = 300.0
+"""Between the sender's clock and the receiver's, at the first heartbeat of a process."""
+MAX_PROCESSES = 65_536
+"""Processes whose last number is remembered, those that have left included; a forger cannot add any."""
+LOG_EVERY_S = 10.0
+"""One line for all heartbeats that were refused in this time."""
+_MAC = b',"mac":"'
+_END = b'"}'
+_MAC_DIGITS = 64
+_TAIL = len(_MAC) + _MAC_DIGITS + len(_END)
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Heartbeat).decode
+
+
+class HeartbeatAuth:
+    """Encodes a process's own heartbeats, and decodes those of others."""
+
+    def __init__(
+        self,
+        key_file: str | None,
+        metrics: CollectorRegistry,
+        log: FilteringBoundLogger,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`key_file` None: heartbeats are not signed. `clock`: Unix time in seconds.
+
+        Raises:
+            Invalid: the key cannot be read.
+        """
+        try:
+            secret = read_secret(key_file).encode() if key_file else b""
+        except ValueError as error:
+            raise Invalid(str(error)) from error
+        self._key = hashlib.blake2b(secret, digest_size=32, person=b"turnwire-beat").digest() if secret else b""
+        self._log = log
+        self._clock = clock
+        self._numbers: LRUCache[str, int] = LRUCache(MAX_PROCESSES)
+        """By subject, which names the process: the number of the last heartbeat."""
+        self.refused = 0
+        self._logged = 0
+        self._log_again = 0.0
+        help_text = "Heartbeats that were forged, recorded or malformed."
+        register(metrics, CountCollector({"turnwire_heartbeats_refused_total": (help_text, lambda: self.refused)}))
+
+    def encode(self, heartbeat: Heartbeat) -> bytes:
+        """The message of a heartbeat of this process."""
+        if not self._key:
+            return _encode(heartbeat)
+        body = _encode(msgspec.structs.replace(heartbeat, time=self._clock()))
+        return body[:-1] + _MAC + self._sign(body) + _END
+
+    def decode(self, subject: str, data: bytes) -> Heartbeat | None:
+        """The heartbeat in a message; None where it must change nothing."""
+        try:
+            return self._check(subject, data)
+        except msgspec.MsgspecError as error:
+            self._refuse(subject, f"it cannot be read: {error}")
+        except Invalid as refusal:
+            self._refuse(subject, str(refusal))
+        return None
+
+    def _check(self, subject: str, data: bytes) -> Heartbeat:
+        heartbeat = _decode(self._signed(data) if self._key else data)
+        if subjects.heartbeat(heartbeat.stage, heartbeat.id) != subject:
+            raise Invalid("the process in it is not the one of its subject")
+        if self._key:
+            last = self._numbers.get(subject)
+            if last is None and abs(difference := self._clock() - heartbeat.time) > FRESH_S:
+                raise Invalid(f"it was sent {difference:.0f} s ago by this machine's clock")
+            if last is not None and heartbeat.number <= last:
+                raise Invalid("it is not newer than the last one")
+            self._numbers[subject] = heartbeat.number
+        return heartbeat
+
+    def _signed(self, data: bytes) -> bytes:
+        """What was signed: the message without its last member. Raises Invalid."""
+        body, tail = data[:-_TAIL] + b"}", data[-_TAIL:]
+        if not hmac.compare_digest(tail, _MAC + self._sign(body) + _END):
+            raise Invalid("it is not signed with this process's key")
+        return body
+
+    def _sign(self, body: bytes) -> bytes:
+        return hmac.digest(self._key, body, "sha256").hex().encode()
+
+    def _refuse(self, subject: str, reason: str) -> None:
+        self.refused += 1
+        if (now := time.monotonic()) >= self._log_again:
+            self._log.warning(
+                "process.heartbeat_refused", subject=subject, reason=reason, refused=self.refused - self._logged
+            )
+            self._logged, self._log_again = self.refused, now + LOG_EVERY_S

@@ -1,0 +1,50 @@
+"""Receives vLLM's KV events over ZMQ."""
+
+import asyncio
+import importlib
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from services.worker.engine import KvEvent
+from services.worker.engines.vllm.events import KvTranslator
+
+BUFFERED_BATCHES = 100_000
+"""As many as vLLM itself holds for a slow reader (`KVEventsConfig.hwm`)."""
+
+
+class KvEventReader:
+    """One subscription. Made on the event loop, before the engine: what no socket has subscribed to is lost."""
+
+    def __init__(self) -> None:
+        zmq = importlib.import_module("zmq")
+        # A directory of this user alone: the events contain the prompts' tokens.
+        self._directory = tempfile.mkdtemp(prefix="turnwire-kv-")
+        self.endpoint = f"ipc://{self._directory}/events"
+        self._context = importlib.import_module("zmq.asyncio").Context()
+        self._socket: Any = self._context.socket(zmq.SUB)
+        self._socket.set(zmq.RCVHWM, BUFFERED_BATCHES)
+        self._socket.set(zmq.RECONNECT_IVL, 20)  # ms; until the engine has bound its end
+        self._socket.subscribe(b"")
+        self._socket.connect(self.endpoint)
+        self._closed = False
+
+    async def read(self, block_tokens: int) -> AsyncGenerator[KvEvent, None]:
+        """The events, until `close`."""
+        translator = KvTranslator(block_tokens)
+        while not self._closed:
+            try:
+                _, number, payload = await self._socket.recv_multipart()
+            except asyncio.CancelledError:
+                if self._closed:
+                    return  # closing the socket cancels what waits for it
+                raise
+            for event in translator.translate(int.from_bytes(number, "big"), payload):
+                yield event
+
+    def close(self) -> None:
+        """Ends `read`."""
+        self._closed = True
+        self._context.destroy(linger=0)
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,144 @@
+"""Makes arguments for vLLM, and deltas of its outputs. Pure: nothing here imports it.
+
+Written to the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `RequestOutput`), and run with 0.32 on a CPU.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import EngineFailed
+from schemas.events import FinishReason
+from services.runtime.config import WorkerConfig
+from services.tokenization.model_files import with_defaults
+from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
+
+_BLOCK_TOKENS = 16
+"""vLLM's own default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""
+_MAX_SEED = 2**63 - 1
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.CANCELLED}
+
+
+def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
+    """Keyword arguments for `AsyncEngineArgs`; the worker's `engine_args` override ours.
+
+    Prefix caching is vLLM's default, where a model can have it. The tokenizer stays (no `skip_tokenizer_init`): guided
+    decoding needs its vocabulary; requests set `detokenize=False`, so that it costs nothing.
+    """
+    given = config.engine_args or {}
+    own: dict[str, Any] = {
+        "model": config.model,
+        "trust_remote_code": config.trust_remote_code,
+        "dtype": config.dtype,
+        "max_num_seqs": config.slots,
+        "scheduling_policy": "priority",
+        "disable_log_stats": True,
+    }
+    if config.max_model_len is not None:
+        own["max_model_len"] = config.max_model_len
+    if config.kv_tokens is not None:
+        own["block_size"] = size = int(given.get("block_size") or _BLOCK_TOKENS)
+        own["num_gpu_blocks_override"] = config.kv_tokens // size + 1  # vLLM keeps one block for itself
+    return own | given
+
+
+def publishes_events(arguments: Mapping[str, Any]) -> bool:
+    """Whether an engine with these arguments can publish KV events on one local socket."""
+    return (
+        arguments.get("enable_prefix_caching") is not False
+        and arguments.get("data_parallel_size", 1) == 1
+        and arguments.get("kv_events_config") is None
+    )
+
+
+def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, caches: bool = True) -> dict[str, str]:
+    """What an engine with these arguments lacks: feature and reason.
+
+    `sampling_fields`: what the installed `SamplingParams` has; `caches`: the engine has a prefix cache, which some
+    models cannot have.
+    """
+    found = {
+        field.feature: "this release of vLLM has no such sampling parameter"
+        for name, field in SAMPLING_FIELDS.items()
+        if name not in sampling_fields
+    }
+    if arguments.get("speculative_config") is not None:
+        found |= dict.fromkeys(("min_p", "logit_bias"), "vLLM refuses it with speculative decoding")
+    if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":
+        found |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
+    if arguments.get("skip_tokenizer_init"):
+        found["guided"] = "engine_args.skip_tokenizer_init is set"
+    if (policy := arguments["scheduling_policy"]) != "priority":
+        found["priority"] = f"engine_args.scheduling_policy is {policy}"
+    if not publishes_events(arguments):
+        found["kv_events"] = "engine_args set kv_events_config or data_parallel_size"
+    if not caches or arguments.get("enable_prefix_caching") is False:
+        found |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off, or impossible for this model")
+    return found
+
+
+def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
+    """Keyword arguments for `SamplingParams`, without what needs a class of vLLM. `own`: the model's defaults."""
+    sampling = with_defaults(request.sampling, own)
+    most = max(1, sampling.max_tokens or 0)  # 0 is refused; the one token is dropped
+    arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS} | {
+        # In range for every sampler, and never -1, which means none.
+        "seed": None if sampling.seed is None else sampling.seed & _MAX_SEED,
+        "logit_bias": sampling.logit_bias or None,
+        "max_tokens": most,
+        "min_tokens": None if sampling.min_tokens is None else min(sampling.min_tokens, most),
+        "stop_token_ids": list(request.stop_ids),
+        # The stop ids are all that ends a turn; but a grammar ends with the tokenizer's own end token.
+        "ignore_eos": request.guided is None,
+        "detokenize": False,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def guided_arguments(form: OutputFormat) -> dict[str, Any]:
+    """The one keyword argument for `StructuredOutputsParams`."""
+    if form.kind == "json_schema" and form.schema is not None:
+        return {"json": form.schema}
+    return {"json_object": True}
+
+
+def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
+    """The prompt as vLLM takes it. It refuses one that fills the window, which leaves no room for a token; a prefill of
+    such a prompt leaves its last token out, which could not be found in the cache anyway."""
+    ids = list(request.token_ids)
+    return ids[:-1] if len(ids) == max_model_len else ids
+
+
+class Progress:
+    """Turns the outputs of one request, each of which has what is new (`RequestOutputKind.DELTA`), into deltas."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        self._logprobs = request.sampling.logprobs
+        self._prefill_only = request.sampling.max_tokens == 0
+        self._started = False
+
+    def take(self, output: Any) -> Delta:
+        """What is new in `output`. Raises EngineFailed for an end that the contract does not have."""
+        (out,) = output.outputs
+        ids = list(out.token_ids)
+        finish = None if out.finish_reason is None else _FINISH.get(out.finish_reason)
+        if finish is None and out.finish_reason is not None:
+            raise EngineFailed(f"vLLM ended the request: {out.finish_reason}")
+        delta = Delta(ids, cached=None if self._started else int(output.num_cached_tokens or 0), finish=finish)
+        self._started = True
+        if self._prefill_only:
+            delta.ids = []
+            delta.finish = FinishReason.LENGTH if finish is FinishReason.STOP else finish
+            return delta
+        if self._logprobs is not None and ids:
+            delta.logprobs = [self._chosen_first(token, row) for token, row in zip(ids, out.logprobs, strict=True)]
+        if finish is FinishReason.STOP:
+            delta.stop_id = ids.pop()
+            delta.stop_logprobs = delta.logprobs.pop() if delta.logprobs else None
+        return delta
+
+    def _chosen_first(self, token: int, row: Mapping[int, Any]) -> list[tuple[int, float]]:
+        values = {other: float(entry.logprob) for other, entry in row.items()}
+        chosen = values.pop(token)
+        others = sorted(values.items(), key=lambda pair: -pair[1])
+        return [(token, chosen), *others[: self._logprobs]]

@@ -1,0 +1,154 @@
+"""The comparison with vLLM's own server, as far as it needs no vLLM: what is forced, what clients read, the tables."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from bench.report import this_machine
+from bench.vllm.measuring import DispatchRow, StreamRow, TurnRow
+from bench.vllm.results import OURS, THEIRS, Result, tables
+from bench.vllm.scripts import Writer
+from bench.vllm.session import DIALECTS, TURNS, Session, scripts
+from schemas.conversation import OutputFormat
+
+END = "<|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo_dir: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(demo_dir / "tokenizer.json"))
+
+
+def end_of(tokenizer: Tokenizer) -> int:
+    found = tokenizer.token_to_id(END)
+    assert found is not None
+    return found
+
+
+def written(demo_dir: Path, tokenizer: Tokenizer, prompt: str, form: OutputFormat | None = None) -> str | None:
+    writer = Writer(demo_dir, scripts(), end_of(tokenizer))
+    writing = writer.write(tokenizer.encode(prompt).ids, form)
+    return None if writing is None else tokenizer.decode(writing.ids, skip_special_tokens=False)
+
+
+def asked(request: str, *answers: str) -> str:
+    turns = "".join(f"<|im_start|>assistant\n{answer}{END}\n" for answer in answers)
+    return f"<|im_start|>user\n{request}{END}\n{turns}<|im_start|>assistant\n<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        (asked("[[say]]a[[/say]][[say]]b</think>c[[/say]]"), "a"),
+        (asked("[[say]]a[[/say]][[say]]b</think>c[[/say]] [[split]]", "a"), "b</think>c"),
+        (asked("[[say]]a[[/say]]", "a"), None),
+        (asked("[[free]]"), None),
+        ("no chat", None),
+    ],
+)
+def test_what_is_forced(demo_dir: Path, tokenizer: Tokenizer, prompt: str, text: str | None) -> None:
+    assert written(demo_dir, tokenizer, prompt) == (text if text is None else text + END)
+
+
+def test_a_session_writes_its_turns_and_the_closer_is_known(demo_dir: Path, tokenizer: Tokenizer) -> None:
+    writer = Writer(demo_dir, scripts(), end_of(tokenizer))
+    writing = writer.write(tokenizer.encode(asked("[[script dispatch]] [[mark m-1]]")).ids)
+    assert writing is not None
+    assert writing.mark == "m-1"
+    assert writing.closer is not None
+    assert tokenizer.decode(writing.ids[: writing.closer + 1]).endswith("</function>\n</tool_call>")
+    first, second = scripts()["crooked"][:2]
+    assert written(demo_dir, tokenizer, asked("[[script crooked]]", first)) == second + END
+    assert len(scripts()["crooked"]) == len(scripts()["tidy"]) == TURNS
+
+
+def test_split_tokens_are_others_for_the_same_text(demo_dir: Path, tokenizer: Tokenizer) -> None:
+    writer = Writer(demo_dir, {}, end_of(tokenizer))
+    whole, split = (
+        writer.write(tokenizer.encode(asked(f"[[say]]a harbour[[/say]]{s}")).ids) for s in ("", "[[split]]")
+    )
+    assert whole is not None
+    assert split is not None
+    assert whole.ids != split.ids
+    assert tokenizer.decode(whole.ids) == tokenizer.decode(split.ids)
+
+
+def test_a_form_is_kept_without_white_space(demo_dir: Path, tokenizer: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+    form = OutputFormat(kind="json_schema", schema={**schema, "required": ["a", "b"]})
+    prompt = asked("Fill it in.").removesuffix("<think>\n") + "<think>\n\n</think>\n\n"
+    text = written(demo_dir, tokenizer, prompt, form)
+    assert text is not None
+    assert set(json.loads(text.removesuffix(END))) == {"a", "b"}
+    assert " " not in text
+
+
+MESSAGES = [
+    {"type": "message_start", "message": {}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hm."}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}},
+    {"type": "content_block_stop", "index": 0},
+    {
+        "type": "content_block_start",
+        "index": 1,
+        "content_block": {"type": "tool_use", "id": "c", "name": "f", "input": {}},
+    },
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"a" :1}'}},
+    {"type": "content_block_stop", "index": 1},
+]
+
+
+def chunk(**delta: object) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": delta}]}
+
+
+CHAT = [
+    chunk(role="assistant", content=""),
+    chunk(reasoning="Hm."),
+    chunk(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a" '}}]),
+    chunk(tool_calls=[{"index": 0, "function": {"arguments": ":1}"}}]),
+    {"choices": [], "usage": {}},
+]
+
+
+@pytest.mark.parametrize(("api", "documents", "whole_at"), [("messages", MESSAGES, 7), ("chat", CHAT, 3)])
+def test_a_client_sends_back_what_it_read(api: str, documents: list[object], whole_at: int) -> None:
+    dialect = DIALECTS[api]
+    events = [(at, b"data: " + json.dumps(document).encode()) for at, document in enumerate(documents)]
+    answer = dialect.read([*events, (99, b"data: [DONE]")])
+    (call,) = answer.calls
+    assert (answer.thinking, call.id, call.name, call.arguments, call.whole_at) == (
+        "Hm.",
+        "c",
+        "f",
+        '{"a" :1}',
+        whole_at,
+    )
+    session = Session(dialect, "m", script="crooked", tokens=4000, seed=1)
+    before = json.loads(session.body(0))
+    session.take(answer)
+    after = json.loads(session.body(1))
+    assert after["messages"][-3:-2] == before["messages"][-1:]
+    assert "Hm." in json.dumps(after["messages"][-2])
+    assert before != {**after, "messages": before["messages"]} or api == "chat", "the billing header varies"
+    assert json.dumps(after).count("billing-header") == 1
+
+
+def test_the_tables_have_every_figure() -> None:
+    result = Result("2026-11-23T00:00:00Z", this_machine(), {"vllm": "0"})
+    for side, cached in ((THEIRS, 100), (OURS, 150)):
+        result.turns += [
+            TurnRow(side, "messages", "crooked", turn, 100 * turn, cached if turn > 1 else 0, 60, 10.0, 50.0)
+            for turn in (1, 2)
+        ]
+        result.streams.append(StreamRow(side, "chat", "2 layers", 16, 100.0 if side == OURS else 200.0, 3.0, 4.0))
+        result.dispatch.append(DispatchRow(side, "messages", 2.5))
+    text = tables(result)
+    assert "| Messages, crooked arguments | turnwire | 200 | 50 | 10 | 50 |" in text
+    assert "|  | ratio |  | **0.50** | **1.00** | **1.00** |" in text
+    assert "40 at the median) and what was in the cache's last block, at most 10 tokens" in text
+    assert "|  | ratio | **0.50** (0.50 to 0.50) |" in text
+    assert "| Messages | 2.5 | 2.5 |" in text

@@ -1,0 +1,78 @@
+"""Clients: each sends one request and keeps every byte of the answer with its time; broken and refused ones try again."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from tests.chaos.apis import PATHS, request
+from tests.chaos.judge import Attempt, Judgement, Wanted
+from tests.pipeline.stack import MODEL
+
+AGAIN_S = 0.5
+"""Between a broken or refused connection and the next attempt."""
+
+
+@dataclass
+class Stream:
+    """One request of a trial."""
+
+    tag: str
+    wanted: Wanted
+    frontend: int
+    """The number of the frontend that it is sent to first."""
+    new: bool = False
+    """Sent during a fault, or behind it."""
+    attempts: list[Attempt] = field(default_factory=list)
+    judgement: Judgement | None = None
+    """Once it is certain; the attempts are dropped then."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first bytes of an answer have come."""
+        return self.judgement is not None or any(attempt.chunks for attempt in self.attempts)
+
+
+async def run_stream(
+    http: aiohttp.ClientSession, urls: Callable[[], Sequence[str]], stream: Stream, deadline: Callable[[], float]
+) -> None:
+    """Sends a request until it is answered with 200, or with an error that is final, or `deadline()` is over.
+
+    As behind a load balancer, an attempt after a broken one goes to the next frontend.
+    """
+    wanted = stream.wanted
+    body = request(wanted.api, MODEL, wanted.script, stream=wanted.stream)
+    while True:
+        known = urls()
+        url = known[(stream.frontend + len(stream.attempts)) % len(known)] + PATHS[wanted.api]
+        attempt = Attempt(time.monotonic())
+        stream.attempts.append(attempt)
+        sending = asyncio.create_task(_send(http, url, body, attempt))
+        while not sending.done() and time.monotonic() < deadline():
+            await asyncio.wait({sending}, timeout=min(5.0, max(0.01, deadline() - time.monotonic())))
+        if not sending.done():
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            attempt.late, attempt.broken = True, "no end"
+            return
+        if time.monotonic() > deadline():
+            return
+        if attempt.broken:
+            await asyncio.sleep(AGAIN_S)
+        elif attempt.status == 503 and attempt.retry_after.isdigit():
+            await asyncio.sleep(int(attempt.retry_after))
+        else:
+            return
+
+
+async def _send(http: aiohttp.ClientSession, url: str, body: object, attempt: Attempt) -> None:
+    try:
+        async with http.post(url, json=body) as response:
+            attempt.status = response.status
+            attempt.retry_after = response.headers.get("retry-after", "")
+            async for chunk in response.content.iter_any():
+                attempt.chunks.append((time.monotonic(), chunk))
+    except (aiohttp.ClientError, OSError) as error:
+        attempt.broken = type(error).__name__

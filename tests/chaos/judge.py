@@ -1,0 +1,209 @@
+"""Judges what one client received. Pure.
+
+A verdict is never kind in silence: whatever is not the expected answer, byte by byte, has a name and is counted.
+"""
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal, get_args
+
+from tests.chaos.apis import (
+    Api,
+    IllFormed,
+    Reading,
+    expected_blocks,
+    expected_reason,
+    read_document,
+    read_stream,
+    split_frames,
+)
+from tests.chaos.scripts import Block, Kind, Script
+
+Verdict = Literal[
+    "whole", "reconnected", "refused", "told", "lost", "wrong", "doubled", "ends", "ill-formed"
+]  # fmt: skip
+"""whole: as expected. reconnected: its frontend's death broke the connection, what had come was a correct prefix, and
+the same request sent again was answered as expected. refused: 503 with Retry-After, and as expected when sent again.
+told: a correct prefix and one error event, or an error as the document. lost: not answered to its end. wrong: any other byte. doubled: a piece came
+twice. ends: not exactly one terminal event. ill-formed: against the rules of SSE or of the API."""
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Frontend = Literal["serving", "closed", "broken"]
+"""closed: it was terminated, drained its connections, and accepted no others. broken: it was killed, or its drain period
+was over."""
+
+
+@dataclass
+class Attempt:
+    """One request, and all that came back."""
+
+    at: float
+    status: int = 0
+    """0: there was no answer."""
+    retry_after: str = ""
+    chunks: list[tuple[float, bytes]] = field(default_factory=list)
+    """With their times."""
+    broken: str = ""
+    """Why there was no end; "": the response ended properly."""
+    late: bool = False
+    """The limit was over."""
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(data for _, data in self.chunks)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Of one stream."""
+
+    verdict: Verdict
+    why: str = ""
+    pause_s: float = 0.0
+    """Longest time without output in mid-stream."""
+    silence_s: float = 0.0
+    """Longest time without any byte in mid-stream."""
+    wait_s: float = 0.0
+    """From the first request to the first output."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a client is to receive."""
+
+    api: Api
+    stream: bool
+    script: Script
+    tokens: int
+
+
+def judge(wanted: Wanted, attempts: Sequence[Attempt], frontends: Sequence[Frontend]) -> Judgement:
+    """`frontends`: what had become of the frontend of each attempt."""
+    verdict: Verdict = "whole"
+    why = refusal = ""
+    for number, attempt in enumerate(attempts):
+        found, why = judge_attempt(wanted, attempt)
+        if found == "whole":
+            pause, silence = _pauses(wanted, attempts[0])
+            return Judgement(verdict, refusal, pause, silence, _wait(wanted, attempts))
+        last = number == len(attempts) - 1
+        nature = frontends[number] == "broken" or (frontends[number] == "closed" and not attempt.status)
+        broken = found == "lost" and attempt.broken and not attempt.late
+        if broken and nature and not last:
+            verdict = "reconnected"
+        elif found == "refused" and not last:
+            verdict = "refused" if verdict == "whole" else verdict
+            refusal = refusal or why
+        else:
+            return Judgement("lost" if found == "refused" else found, f"attempt {number + 1}: {why}")
+    return Judgement("lost", why or "no attempt was made")
+
+
+def judge_attempt(wanted: Wanted, attempt: Attempt) -> tuple[Verdict, str]:
+    """The verdict on one answer, and its reason."""
+    if attempt.status != 200:
+        if attempt.status == 503 and attempt.retry_after and not attempt.broken:
+            return "refused", attempt.data[:200].decode(errors="replace")
+        text = attempt.data[:200].decode(errors="replace")
+        late = " (the limit was over)" if attempt.late else ""
+        if not wanted.stream and attempt.status in (500, 502, 504) and not attempt.broken:
+            return "told", text
+        return "lost", f"status {attempt.status or 'none'} {attempt.broken}{late} {text}".strip()
+    whole = not attempt.broken
+    try:
+        if not wanted.stream:
+            if not whole:
+                return "lost", f"{attempt.broken}, a document"
+            return _compare(wanted, read_document(wanted.api, attempt.data), whole=True)
+        frames, _ = split_frames(attempt.data, whole=whole)
+        return _compare(wanted, read_stream(wanted.api, frames, whole=whole), whole=whole, attempt=attempt)
+    except IllFormed as error:
+        return "ill-formed", str(error)
+
+
+def _compare(wanted: Wanted, reading: Reading, *, whole: bool, attempt: Attempt | None = None) -> tuple[Verdict, str]:
+    expected = expected_blocks(wanted.api, wanted.script.blocks)
+    ended = whole and reading.ends == 1 and not reading.error
+    found = compare_blocks(expected, reading.blocks, ordered=wanted.api != "chat", complete=ended)
+    if found[0] != "whole":
+        return found
+    if len(set(reading.ids)) != len(reading.ids):
+        return "wrong", "two calls have one id"
+    if reading.ends > 1:
+        return "ends", f"{reading.ends} terminal events"
+    if reading.error:
+        return "told", reading.error
+    if not whole:
+        assert attempt is not None
+        late = "the limit was over, " if attempt.late else ""
+        return "lost", f"{late}{attempt.broken}, {len(attempt.data)} bytes"
+    if not reading.ends:
+        return "ends", "the stream ended without a terminal event"
+    reason = expected_reason(wanted.api, wanted.script)
+    if reading.reason != reason:
+        return "wrong", f"ended with {reading.reason!r}, not {reason!r}"
+    if reading.tokens != wanted.tokens:
+        return "wrong", f"{reading.tokens} tokens were counted, not {wanted.tokens}"
+    return "whole", ""
+
+
+def compare_blocks(
+    expected: Sequence[Block], got: Sequence[Block], *, ordered: bool, complete: bool
+) -> tuple[Verdict, str]:
+    """Equal, or, unless `complete`, a prefix; where blocks are not `ordered`, of each kind."""
+    kinds: tuple[Kind, ...] = ("reasoning", "text", "call")
+    channels = [set(kinds)] if ordered else [{kind} for kind in kinds]
+    for channel in channels:
+        wanted = _flat([block for block in expected if block.kind in channel])
+        found = _flat([block for block in got if block.kind in channel])
+        if found == wanted or (not complete and wanted.startswith(found)):
+            continue
+        same = next((at for at, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), None)
+        same = min(len(wanted), len(found)) if same is None else same
+        if len(found) < len(wanted) and wanted.startswith(found):
+            return "wrong", f"the end is missing: {len(found)} of {len(wanted)} characters"
+        near = f"at {same}: {found[max(0, same - 20) : same + 30]!r}, not {wanted[max(0, same - 20) : same + 30]!r}"
+        # Doubled: what comes is an earlier piece again.
+        piece = found[same : same + 12]
+        if len(piece) == 12 and wanted.find(piece, 0, same) >= 0:
+            return "doubled", near
+        return "wrong", near
+    return "whole", ""
+
+
+def _flat(blocks: Sequence[Block]) -> str:
+    """As one text of which a prefix of blocks has a prefix."""
+    return "".join(f"\x1e{block.kind} {block.name}\x1f{block.text}" for block in blocks)
+
+
+def _pauses(wanted: Wanted, attempt: Attempt) -> tuple[float, float]:
+    """Longest time without output, and without any byte."""
+    if not wanted.stream or attempt.status != 200:
+        return 0.0, 0.0
+    outputs = _output_times(wanted, attempt)
+    times = [at for at, _ in attempt.chunks]
+    return _longest(outputs), _longest(times)
+
+
+def _output_times(wanted: Wanted, attempt: Attempt) -> list[float]:
+    try:
+        frames, ends = split_frames(attempt.data, whole=False)
+        reading = read_stream(wanted.api, frames, whole=False)
+    except IllFormed:
+        return []
+    sums, total = [], 0
+    for _, data in attempt.chunks:
+        total += len(data)
+        sums.append(total)
+    return [attempt.chunks[bisect.bisect_left(sums, ends[index])][0] for index in reading.outputs]
+
+
+def _wait(wanted: Wanted, attempts: Sequence[Attempt]) -> float:
+    last = attempts[-1]
+    times = _output_times(wanted, last) if wanted.stream else [at for at, _ in last.chunks]
+    return times[0] - attempts[0].at if times else 0.0
+
+
+def _longest(times: Sequence[float]) -> float:
+    return max((after - before for before, after in pairwise(times)), default=0.0)

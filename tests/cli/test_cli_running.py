@@ -1,0 +1,81 @@
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from services.cli.running import Instance, announced, bus_defaults, default_state_dir, newest, program, server_url
+from services.runtime.config import BusConfig, FrontendConfig
+from services.runtime.config.loader import Sources
+
+ONE = Instance("http://h:1", ["http://h:1", "http://h:2"], "m", 7, "nats://h:3")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path)}
+
+
+def test_a_running_instance_is_found(env: dict[str, str]) -> None:
+    assert newest(env) is None
+    with announced(ONE, env):
+        assert newest(env) == ONE
+        assert server_url(None, env) == "http://h:1"
+        assert server_url("http://other", env) == "http://other"
+    assert newest(env) is None
+    assert server_url(None, env) == "http://127.0.0.1:8000"
+
+
+def test_the_newest_is_found_while_it_runs(env: dict[str, str]) -> None:
+    later = replace(ONE, pid=8, url="http://h:9")
+    with announced(ONE, env):
+        with announced(later, env):
+            assert newest(env) == later
+        assert newest(env) == ONE
+
+
+def test_what_a_killed_instance_left_is_removed(env: dict[str, str], tmp_path: Path) -> None:
+    left = tmp_path / "turnwire/running/1.json"
+    left.parent.mkdir(parents=True)
+    left.write_text('{"url":"http://h:1","urls":[],"model":"m","pid":1,"nats_url":"nats://h:3"}')
+    assert newest(env) is None
+    assert not left.exists()
+
+
+def test_only_the_user_can_read_the_address_of_the_bus(env: dict[str, str], tmp_path: Path) -> None:
+    with announced(ONE, env):
+        (file,) = (tmp_path / "turnwire/running").iterdir()
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_state_directory_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "turnwire").write_text("")
+    with announced(ONE, env := {"XDG_STATE_HOME": str(tmp_path)}):
+        assert newest(env) is None
+
+
+def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> None:
+    with announced(ONE, env):
+        assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == "nats://h:3"
+        assert Sources().load(FrontendConfig, bus_defaults(env)).config.bus.nats_url == "nats://h:3"
+        named = Sources(env={"TURNWIRE_NATS_URL": "nats://n:1"})
+        assert named.load(FrontendConfig, bus_defaults(env)).config.bus.nats_url == "nats://n:1"
+    assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == BusConfig().nats_url
+
+
+def test_where_state_is_kept() -> None:
+    assert default_state_dir({"XDG_STATE_HOME": "/x"}) == Path("/x/turnwire")
+    assert default_state_dir({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/turnwire"
+
+
+def test_how_a_shell_calls_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "clone/.venv/bin/turnwire"
+    own.parent.mkdir(parents=True)
+    own.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(own.with_name("python")))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == str(own)
+    monkeypatch.chdir(tmp_path / "clone")
+    assert program() == ".venv/bin/turnwire"
+    monkeypatch.setenv("PATH", str(own.parent))
+    assert program() == "turnwire"

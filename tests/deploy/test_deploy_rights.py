@@ -1,0 +1,262 @@
+"""Every feature on a server with deploy/nats/nats.conf, which records what each user does: no right is missing, and none
+is unused."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.typing import FilteringBoundLogger
+
+from schemas import subjects
+from schemas.conversation import Sampling
+from schemas.frames import GenerateReply, GenerateRequest
+from services.runtime.bus import Bus
+from services.runtime.config import BusConfig
+from tests.conftest import LIMIT_S, eventually, until
+from tests.deploy.deployed import CONF, DeployedNats, rights, stop, unused, users
+from tests.pipeline.client import Client, body, call, say
+from tests.pipeline.stack import MODEL, Stack
+
+pytestmark = pytest.mark.slow
+
+WINDOW = 16_384
+COUNTS = {"frontend": 2, "preprocessor": 2, "worker": 2, "parser": 2}
+LONG = say("Thinking.</think>" + "word " * 600)
+
+
+@pytest.fixture
+def deployed(
+    nats_binary: str, demo_dir: Path, tmp_path: Path
+) -> Iterator[tuple[DeployedNats, Stack, dict[str, dict[str, Any]]]]:
+    nats = DeployedNats(nats_binary, tmp_path, trace=True)
+    stack = Stack(nats, demo_dir, tmp_path, beat_interval_s=0.25, dead_after_s=1.5)
+    worker = {"token_delay_ms": 5, "max_model_len": WINDOW}
+    options = users(nats, frontend={"response_store": "shared"}, worker=worker)
+    try:
+        yield nats, stack.start_all(COUNTS, **options), options
+    finally:
+        stop(nats, stack)
+
+
+async def test_no_right_is_missing_and_none_is_unused(
+    deployed: tuple[DeployedNats, Stack, dict[str, dict[str, Any]]], quiet_log: FilteringBoundLogger
+) -> None:
+    nats, stack, options = deployed
+    clients = [Client(child.url) for child in stack.of("frontend")]
+    for client in clients:
+        await client.ready()
+    try:
+        with observing(nats):
+            second = await apis(clients[0])
+            await text(clients[0])
+            await refusals(clients[0])
+            await stored(*clients)
+            await cancelled(clients[0], stack)
+            await unreadable(nats, stack, clients[0], quiet_log)
+            await losses(stack, clients[0], options, second)
+            await suspended(stack, clients[1])
+            await lost_frames(nats, clients[0])
+        doctor(nats)
+        change_buckets(nats)
+    finally:
+        for client in clients:
+            await client.http.close()
+    assert nats.violations() == []
+    for child in stack.children:
+        assert "permissions violation" not in child.text()
+    done = nats.done()
+    superfluous = {
+        (user, what): left
+        for user, granted in rights(CONF.read_text()).items()
+        for what, verb in (("publish", "PUB"), ("subscribe", "SUB"))
+        if (left := unused(granted.get(what, []), (s for u, v, s in done if (u, v) == (user, verb))))
+    }
+    assert superfluous == {}
+
+
+async def ask(client: Client, path: str, **request: Any) -> dict[str, Any]:
+    """The answer, which has to be one; a stream is read to its end."""
+    async with client.http.post(f"{client.url}{path}", json={"model": MODEL, **request}) as response:
+        assert response.status == 200, await response.text()
+        if request.get("stream"):
+            assert b"data:" in await response.read()
+            return {}
+        found: dict[str, Any] = await response.json()
+        return found
+
+
+async def apis(client: Client) -> dict[str, Any]:
+    """The APIs, streamed and not, with tool calls, stop strings and a second turn, whose first one is in the ledger.
+
+    Returns the request of the second turn.
+    """
+    for stream in (True, False):
+        first = say(f"Thinking.</think>Text.{call('ls')}", "Done.</think>All STOP done.")
+        user = {"role": "user", "content": first}
+        await ask(client, "/v1/chat/completions", messages=[user], stream=stream)
+        await ask(client, "/v1/completions", prompt=first, max_tokens=5, stream=stream)
+        await ask(client, "/v1/responses", input=first, stream=stream)
+    answer = await client.stream(body(first))
+    assert answer.stop_reason == "tool_use"
+    result = {"type": "tool_result", "tool_use_id": answer.blocks[-1]["id"], "content": "a b"}
+    history = [user, answer.message, {"role": "user", "content": [result]}]
+    second = {**body(""), "messages": history, "stop_sequences": ["STOP"]}
+    assert (await client.stream(second)).stop_sequence == "STOP"
+    return second
+
+
+async def text(client: Client) -> None:
+    """Counting and tokenizing."""
+    counted = await ask(client, "/v1/messages/count_tokens", messages=[{"role": "user", "content": "hello"}])
+    assert counted["input_tokens"]
+    tokens = (await ask(client, "/v1/tokenize", prompt="hello", add_special_tokens=False))["tokens"]
+    assert (await ask(client, "/v1/detokenize", tokens=tokens))["prompt"] == "hello"
+
+
+async def refusals(client: Client) -> None:
+    """A prompt that does not fit is refused by the preprocessor, and at once: the frontend acknowledges that."""
+    status, reply = await client.post("/v1/messages", body("word " * 2 * WINDOW, stream=False))
+    assert status == 400, reply
+
+
+async def stored(one: Client, other: Client) -> None:
+    """Responses of one frontend on the other: read, continued, in the background, cancelled, deleted."""
+    quick, long = say("Hm.</think>Hello."), say("Hm.</think>[[delay 20]][[fill 400]]")
+    made = await ask(one, "/v1/responses", input=quick)
+    await ask(other, "/v1/responses", input=quick, previous_response_id=made["id"])
+    running = await ask(one, "/v1/responses", input=long, background=True)
+
+    async def status(wanted: str) -> bool:
+        _, response = await other.get(f"/v1/responses/{running['id']}")
+        return bool(response["status"] == wanted)
+
+    await until(lambda: status("in_progress"))
+    await ask(other, f"/v1/responses/{running['id']}/cancel")
+    await until(lambda: status("cancelled"))
+    async with other.http.delete(f"{other.url}/v1/responses/{made['id']}") as deleted:
+        assert deleted.status == 200
+
+    async def gone() -> bool:
+        return (await one.get(f"/v1/responses/{made['id']}"))[0] == 404
+
+    await until(gone)
+
+
+async def cancelled(client: Client, stack: Stack) -> None:
+    """A client hangs up."""
+    async with client.http.post(f"{client.url}/v1/messages", json=body(LONG)) as hung_up:
+        await hung_up.content.readany()
+    await eventually(lambda: any('"hangup"' in worker.text() for worker in stack.of("worker")))
+
+
+async def unreadable(nats: DeployedNats, stack: Stack, client: Client, log: FilteringBoundLogger) -> None:
+    """A turn that no parser can read: its worker reports to the frontend."""
+    _, health = await client.get("/health")
+    worker, parser = (health["stages"][stage][0]["id"] for stage in ("worker", "parser"))
+    evt = f"{subjects.PREFIX}.evt."
+    frontend = next(s for user, verb, s in nats.done() if verb == "SUB" and s.startswith(evt)).removeprefix(evt)
+    broken = msgspec.Raw(b"7")
+    request = GenerateRequest("unread", 1, MODEL, b"\0" * 4, parser, frontend, Sampling(max_tokens=2), [], broken)
+    bus = Bus(
+        BusConfig(nats_url=nats.url, **nats.login("preprocessor")),  # type: ignore[arg-type]
+        name="test",
+        inbox_prefix="_INBOX_preprocessor",
+        log=log,
+        on_fatal=pytest.fail,
+        on_reconnect=lambda: None,
+    )
+    await bus.connect()
+    reply = await bus.request(subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S)
+    assert msgspec.json.decode(reply, type=GenerateReply).error is None
+    await eventually(lambda: ("worker", "PUB", subjects.events(frontend)) in nats.done())
+    await bus.close()
+
+
+async def losses(stack: Stack, client: Client, options: dict[str, dict[str, Any]], second: dict[str, Any]) -> None:
+    """One of each stage dies under streams; what starts in its place reads the ledger's bucket and the KV blocks."""
+    for stage in ("parser", "worker", "preprocessor"):
+        turns = [asyncio.create_task(client.stream(body(LONG))) for _ in range(4)]
+        await asyncio.sleep(0.3)
+        stack.of(stage)[0].kill()
+        assert [(await turn).stop_reason for turn in turns] == ["end_turn"] * 4
+        stack.start(stage, **options[stage])
+        await asyncio.to_thread(stack.wait_ready, COUNTS)
+    stack.of("preprocessor")[0].kill()  # the other one never had the first turn in memory
+    assert (await client.stream(second)).stop_sequence == "STOP"
+    stack.start("preprocessor", **options["preprocessor"])
+    await asyncio.to_thread(stack.wait_ready, COUNTS)
+
+
+async def suspended(stack: Stack, client: Client) -> None:
+    """A frontend is taken for dead and comes back."""
+    frontend, worker = stack.of("frontend")[1], stack.of("worker")[0]
+    lost = worker.text().count("process.peer_lost")
+    frontend.pause()
+    await eventually(lambda: worker.text().count("process.peer_lost") > lost)
+    await asyncio.sleep(1)  # in which the others may look for it
+    frontend.resume()
+    await client.ready()
+    await client.stream(body(say("Hm.</think>Hi.")))
+
+
+async def lost_frames(nats: DeployedNats, client: Client) -> None:
+    """The server is killed and started again under streams until frames were lost, and replayed, on both hops."""
+
+    def replayed() -> bool:
+        sent = [subject for _, verb, subject in nats.done() if verb == "PUB"]
+        return not unused(["tw.v1.replay.worker.*", "tw.v1.replay.parser.*"], sent)
+
+    for _ in range(20):
+        turns = [asyncio.create_task(client.stream(body(LONG))) for _ in range(8)]
+        await asyncio.sleep(0.5)
+        nats.kill()
+        nats.start()
+        assert [(await turn).stop_reason for turn in turns] == ["end_turn"] * 8
+        if replayed():
+            return
+    pytest.fail("no frame was lost")
+
+
+def command(nats: DeployedNats, user: str, *argv: str) -> list[str]:
+    login = ["--nats-user", user, "--nats-password-file", nats.password_file(user)]
+    return [sys.executable, "-m", "services.cli.main", *argv, "--nats-url", nats.url, *login]
+
+
+@contextmanager
+def observing(nats: DeployedNats) -> Iterator[None]:
+    """`turnwire tap` and `turnwire trajectories` run along, and get something."""
+    argv = (("tap", "--json"), ("trajectories",))
+    outputs = [Path(f"{nats.log}.{name}") for name, *_ in argv]
+    running = [
+        subprocess.Popen(command(nats, "tap", *one), stdout=output.open("wb"), stderr=subprocess.DEVNULL)
+        for one, output in zip(argv, outputs, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait(LIMIT_S)
+    lines = [[json.loads(line) for line in output.read_text().splitlines()] for output in outputs]
+    assert any(line["subject"].startswith("tw.v1.tok.") for line in lines[0])
+    assert lines[1]
+
+
+def doctor(nats: DeployedNats) -> None:
+    found = subprocess.run(command(nats, "tap", "doctor"), capture_output=True, text=True, timeout=LIMIT_S)
+    for stage in ("frontend", "preprocessor", "worker", "parser"):
+        assert any(line.split()[:2] == ["ok", stage] for line in found.stdout.splitlines()), found.stdout
+
+
+def change_buckets(nats: DeployedNats) -> None:
+    """The set-up step again, with other limits."""
+    more = ("--ledger-store-mb", "65", "--response-store-bytes", "200MiB")
+    made = subprocess.run([*command(nats, "setup", "buckets"), *more], capture_output=True, text=True, timeout=LIMIT_S)
+    assert made.returncode == 0, made.stderr

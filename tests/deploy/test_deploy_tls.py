@@ -1,0 +1,112 @@
+"""TLS to the bus, with the deployed configuration and real certificates: what is refused is one line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from services.cli.main import main
+from tests.certificates import Authority
+from tests.deploy.deployed import DeployedNats, stop, users
+from tests.pipeline.client import Client, body, say
+from tests.pipeline.stack import Stack
+
+
+class Secured(NamedTuple):
+    """A server that requires TLS, and clients' certificates with `mutual`."""
+
+    server: DeployedNats
+    ours: Authority
+    foreign: Authority
+    directory: Path
+
+    def buckets(self, *flags: str) -> int:
+        """`turnwire buckets` as a client of this server."""
+        login = ["--nats-user", "setup", "--nats-password-file", self.server.password_file("setup")]
+        return main(["buckets", "--nats-url", self.server.url, "--connect-timeout-s", "30", *login, *flags])
+
+    def ca(self, authority: Authority | None = None) -> tuple[str, str]:
+        authority = authority or self.ours
+        return "--nats-ca-file", authority.write_self(self.directory / f"{authority.name.rfc4514_string()}.pem")
+
+    def certificate(self, authority: Authority) -> tuple[str, ...]:
+        certificate, key = authority.write(self.directory, f"client-{authority.name.rfc4514_string()}")
+        return "--nats-cert-file", certificate, "--nats-key-file", key
+
+
+def secured(binary: str, directory: Path, *, host: str = "127.0.0.1", mutual: bool = False) -> Secured:
+    ours, foreign = Authority("ours"), Authority("foreign")
+    certificate, key = ours.write(directory, "server", host)
+    verify = f'ca_file: "{ours.write_self(directory / "ca.pem")}", verify: true' if mutual else ""
+    tls = f'tls {{ cert_file: "{certificate}", key_file: "{key}", {verify} }}\n'
+    return Secured(DeployedNats(binary, directory, more=tls), ours, foreign, directory)
+
+
+@pytest.fixture
+def one_sided(nats_binary: str, tmp_path: Path) -> Iterator[Secured]:
+    made = secured(nats_binary, tmp_path)
+    yield made
+    made.server.kill()
+
+
+@pytest.fixture
+def mutual(nats_binary: str, tmp_path: Path) -> Iterator[Secured]:
+    made = secured(nats_binary, tmp_path, mutual=True)
+    yield made
+    made.server.kill()
+
+
+def refused(status: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line of a command that failed."""
+    assert status == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("turnwire buckets: cannot connect to NATS at tls://127.0.0.1:")
+    return line
+
+
+def test_the_authority_that_signed_the_server_is_trusted(
+    one_sided: Secured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert one_sided.buckets(*one_sided.ca()) == 0
+    assert "certificate verify failed" in refused(one_sided.buckets(*one_sided.ca(one_sided.foreign)), capsys)
+    assert "certificate verify failed" in refused(one_sided.buckets(), capsys)
+
+
+def test_a_server_with_another_address_in_its_certificate(
+    nats_binary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = secured(nats_binary, tmp_path, host="127.0.0.2")
+    assert "IP address mismatch" in refused(elsewhere.buckets(*elsewhere.ca()), capsys)
+    elsewhere.server.kill()
+
+
+def test_a_client_without_a_certificate_of_the_right_authority(
+    mutual: Secured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ca = mutual.ca()
+    assert mutual.buckets(*ca, *mutual.certificate(mutual.ours)) == 0
+    assert "certificate required" in refused(mutual.buckets(*ca), capsys)
+    assert "unknown ca" in refused(mutual.buckets(*ca, *mutual.certificate(mutual.foreign)), capsys)
+
+
+@pytest.mark.parametrize("flag", ["--nats-ca-file", "--nats-cert-file"])
+def test_a_file_that_cannot_be_used_is_named(one_sided: Secured, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    missing, empty = one_sided.directory / "missing.pem", one_sided.directory / "empty.pem"
+    empty.write_text("")
+    for file in (missing, empty):
+        assert str(file) in refused(one_sided.buckets(flag, str(file)), capsys)
+
+
+@pytest.mark.slow
+async def test_the_pipeline_over_mutual_tls(mutual: Secured, demo_dir: Path) -> None:
+    flags = (*mutual.ca(), *mutual.certificate(mutual.ours))
+    mutual.server.tls = {flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
+    stack = Stack(mutual.server, demo_dir, mutual.directory)
+    try:
+        stack.start_all(**users(mutual.server))
+        client = Client(stack.url)
+        assert (await client.stream(body(say("Hm.</think>Hello.")))).stop_reason == "end_turn"
+        await client.http.close()
+    finally:
+        stop(mutual.server, stack)

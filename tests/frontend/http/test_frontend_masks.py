@@ -1,0 +1,95 @@
+"""WebSocket clients that do not mask their frames, and text that is no UTF-8, byte for byte."""
+
+import pytest
+
+from services.frontend.http.masks import MaskedFrames
+from tests.frontend.frontend_fakes import serving
+from tests.frontend.http.raw_http import RawSocket, frame
+
+CREATE = b'{"type":"nothing"}'
+SPLIT = b'{"type":"\xc3\xa9"}'
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.data = b""
+        self.ended = False
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        self.data += data
+        return False, b""
+
+    def feed_eof(self) -> None:
+        self.ended = True
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000, 10**6])
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])
+def test_masked_frames_pass_in_any_pieces(size: int, step: int) -> None:
+    reader, calls = Reader(), list[str]()
+    check = MaskedFrames(reader, lambda: calls.append("unmasked"))
+    data = frame(b"x" * size) + frame(b"", 9) + frame(b"y" * size, 2)
+    for at in range(0, len(data), step):
+        assert check.feed_data(data[at : at + step]) == (False, b"")
+    check.feed_eof()
+    assert (reader.data, reader.ended, calls) == (data, True, [])
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 1000])
+@pytest.mark.parametrize("size", [0, 125, 200, 70_000])
+def test_an_unmasked_frame_is_seen_wherever_it_begins(size: int, step: int) -> None:
+    reader, calls = Reader(), list[str]()
+    check = MaskedFrames(reader, lambda: calls.append("unmasked"))
+    before = frame(b"x" * size)
+    data = before + frame(b"y" * size, masked=False)
+    for at in range(0, len(data), step):
+        if check.feed_data(data[at : at + step]) == (True, b""):
+            break
+    assert calls == ["unmasked"]
+    assert len(reader.data) <= len(before) + 1
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [frame(CREATE, masked=False)],
+        [frame(b"", 9, masked=False)],
+        [b"\x81", b"\x12"],
+        [b"\x81\x7f"],
+    ],
+    ids=["text", "ping", "bytewise", "long"],
+)
+@pytest.mark.parametrize("together", [False, True])
+async def test_an_unmasked_frame_ends_the_connection(pieces: list[bytes], together: bool) -> None:
+    async with serving() as served:
+        socket = await RawSocket.open(served.port, b"".join(pieces) if together else b"")
+        if not together:
+            await socket.send(*pieces)
+        assert await socket.receive() == 1002
+
+
+async def test_a_connection_serves_until_its_first_unmasked_frame() -> None:
+    async with serving() as served:
+        socket = await RawSocket.open(served.port)
+        for _ in range(3):
+            await socket.send(frame(CREATE))
+            assert (await socket.receive())["error"]["message"] == "Unknown frame type: 'nothing'."
+        await socket.send(frame(CREATE, masked=False))
+        assert await socket.receive() == 1002
+
+
+@pytest.mark.parametrize("text", [b'{"type":"\xff"}', b'{"type":"\xed\xa0\x80"}', b"\xc0\xaf", SPLIT[:10]])
+async def test_text_that_is_no_utf8_ends_the_connection(text: bytes) -> None:
+    async with serving() as served:
+        socket = await RawSocket.open(served.port)
+        await socket.send(frame(text))
+        assert await socket.receive() == 1007
+
+
+async def test_a_character_may_be_split_over_frames() -> None:
+    async with serving() as served:
+        socket = await RawSocket.open(served.port)
+        await socket.send(frame(SPLIT[:10], final=False), frame(SPLIT[10:], 0))
+        assert (await socket.receive())["error"]["message"] == "Unknown frame type: 'é'."
+        await socket.send(frame(b"\x03\xe8", 8))
+        assert await socket.receive() == 1000

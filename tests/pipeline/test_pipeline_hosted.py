@@ -1,0 +1,85 @@
+"""Web search through real processes: every prompt of an answer, and of the next request, begins with all tokens before."""
+
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.conftest import NatsServer
+from tests.frontend.hosted.provider_stub import ProviderStub, provider
+from tests.pipeline.client import Client, body, say
+from tests.pipeline.stack import MODEL, Stack
+
+pytestmark = pytest.mark.slow
+SEARCH = "<tool_call>\n<function=web_search>\n<parameter=query>\n{}\n</parameter>\n</function>\n</tool_call>"
+ASKED = say(
+    "  I search first,  \nthen I answer. \n</think>\n\n Searching  \n\n" + SEARCH.format(" the  tides"),
+    "Once more.\n</think>\n\n" + SEARCH.format("moon"),
+    "Now I see.\n</think>\n\nHigh water is at noon. ",
+    "Thanks.\n</think>\n\nYes.",
+)
+ROOM = {"ledger_store_mb": 64}
+
+
+@pytest.fixture
+async def web_stack(
+    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path: Path
+) -> AsyncIterator[tuple[Stack, ProviderStub]]:
+    async with provider() as stub:
+        running = Stack(make_nats(), demo_model, tmp_path)
+        running.start_all(parser=ROOM, preprocessor=ROOM, frontend={"web_provider": stub.url, "drain_s": 20})
+        try:
+            yield running, stub
+        finally:
+            running.stop()
+
+
+async def test_answers_keep_the_prefix(web_stack: tuple[Stack, ProviderStub]) -> None:
+    stack, stub = web_stack
+    client = Client(stack.url)
+    tools = [{"type": "web_search_20250305", "name": "web_search"}]
+    async with BusTurns(stack.nats.url) as bus:
+        first = await client.stream(body(ASKED, tools=tools))
+        messages = [{"role": "user", "content": ASKED}, first.message, {"role": "user", "content": "Sure?"}]
+        await client.stream(body("", tools=tools, messages=messages))
+        await check_prefix(bus, 4)
+    assert first.kinds == [
+        *("thinking", "text", "server_tool_use", "web_search_tool_result"),
+        *("thinking", "server_tool_use", "web_search_tool_result", "thinking", "text"),
+    ]
+    assert [call["query"] for call in stub.calls] == ["the  tides", "moon"]
+    assert first.usage["server_tool_use"]["web_search_requests"] == 2
+    async with BusTurns(stack.nats.url) as bus:
+        items: list[dict[str, Any]] = [{"role": "user", "content": "\n" + ASKED}]
+        request = {"model": MODEL, "tools": [{"type": "web_search"}], "store": False}
+        _, answer = await client.post("/v1/responses", {**request, "input": items})
+        kinds = [item["type"] for item in answer["output"]]
+        assert kinds.count("web_search_call") == 2, answer
+        items += [{key: value for key, value in item.items() if key != "id"} for item in answer["output"]]
+        await client.post("/v1/responses", {**request, "input": [*items, {"role": "user", "content": "Sure?"}]})
+        await check_prefix(bus, 4)
+    async with BusTurns(stack.nats.url) as bus:
+        request = {"model": MODEL, "tools": [{"type": "web_search"}]}
+        _, answer = await client.post("/v1/responses", {**request, "input": "\n\n" + ASKED})
+        again = {**request, "previous_response_id": answer["id"], "input": "Sure?"}
+        await client.post("/v1/responses", again)
+        await check_prefix(bus, 4)
+    stub.hold = hold = stub.called.__class__()
+    stub.called.clear()
+    async with client.http.post(f"{stack.url}/v1/messages", json=body("\n\n\n" + ASKED, tools=tools)) as response:
+        await stub.called.wait()
+        stack.of("frontend")[0].terminate()
+        hold.set()
+        stream = await response.text()
+    assert "message_stop" in stream  # a process that stops lets the answer end, with all its turns
+    assert stack.of("frontend")[0].wait() == 0
+    await client.http.close()
+
+
+async def check_prefix(bus: BusTurns, turns: int) -> None:
+    assert len(bus.turns) == turns
+    decoded = [await bus.ended(turn) for turn in [*bus.turns]]
+    assert [prefix_break(*pair) for pair in pairwise(decoded)] == [None] * (turns - 1)

@@ -1,0 +1,198 @@
+"""`turnwire up` with vLLM itself on a CPU (`make test-vllm`): a random model, forced and free output, and its deaths.
+
+What a turn computes is what is new: the session's prompts are compared token by token on the bus, and the cache counts
+with the tokens that were computed before.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats as nats_library
+import pytest
+
+from schemas import subjects
+from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
+from tests.conftest import NatsServer
+from tests.model_fixtures import build_random_model
+from tests.pipeline.client import TOOLS, Client, call, events
+from tests.pipeline.forced_vllm import BLOCK, LIMIT_S, descendants, gone, start_up
+from tests.pipeline.stack import Stack
+
+MODEL = "tiny/vllm"
+TURNS = 20
+FREE = "[[free]] Count the boats in the harbour, one by one, and do not stop."
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(2 * LIMIT_S),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"),
+]
+
+
+@pytest.fixture(scope="module")
+def real(make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    directory = tmp_path_factory.mktemp("vllm")
+    model = build_random_model(directory / "model", hidden_size=256, layers=4)
+    running = start_up(make_nats(), model, directory, MODEL, 8192)
+    yield running
+    running.stop()
+
+
+class Bus:
+    """The prompts and outputs of every turn, from the bus."""
+
+    def __init__(self) -> None:
+        self.prompts: dict[str, list[int]] = {}
+        self.outputs: dict[str, list[int]] = defaultdict(list)
+        self.stops: dict[str, int] = {}
+
+    async def open(self, url: str) -> "Bus":
+        nats = await nats_library.connect(url)
+
+        async def generate(message: Any) -> None:
+            request = msgspec.json.decode(message.data, type=GenerateRequest)
+            if request.parser:
+                self.prompts[request.turn] = unpack_ids(request.prompt)
+
+        async def tokens(message: Any) -> None:
+            for entry in msgspec.json.decode(message.data, type=TokenFrame).entries:
+                ids = self.outputs[entry.turn]
+                assert entry.at == len(ids)
+                ids += entry.ids
+                if entry.finish is not None and entry.finish.stop_id is not None:
+                    self.stops[entry.turn] = entry.finish.stop_id
+
+        await nats.subscribe(f"{subjects.PREFIX}.gen.>", cb=generate)
+        await nats.subscribe(f"{subjects.PREFIX}.tok.>", cb=tokens)
+        await nats.flush()
+        return self
+
+
+def ask(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 2000, "temperature": 0, "stream": True, "messages": messages, **more}
+
+
+def engine_core(pids: list[int]) -> int:
+    """vLLM's own name of its engine process."""
+    return next(pid for pid in pids if "EngineCor" in Path(f"/proc/{pid}/comm").read_text())
+
+
+async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Stack) -> None:
+    """Thinking and a tool call in every turn, with arguments that no template writes."""
+    client, bus = Client(real.url), await Bus().open(real.nats.url)
+    said = [
+        f"Step {n}: I look.</think>\n\n" + call(f"echo  'step {n}'", timeout_s=f"0{n}.50") for n in range(TURNS - 1)
+    ]
+    said.append("All of it is seen.</think>\n\nDone.")
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "".join(f"[[say]]{text}[[/say]]" for text in said) + " Look around. [[split]]"}
+    ]
+    order, counts = [], []
+    for turn in range(TURNS):
+        answer = await client.stream(ask(messages, tools=TOOLS))
+        order.append(answer.events[0].data["message"]["id"].removeprefix("msg_"))
+        counts.append((answer.usage["input_tokens"], answer.usage["cache_read_input_tokens"]))
+        assert answer.stop_reason == ("tool_use" if turn < TURNS - 1 else "end_turn")
+        assert answer.kinds == ["thinking", "tool_use" if turn < TURNS - 1 else "text"]
+        results = [
+            {"type": "tool_result", "tool_use_id": block["id"], "content": f"step {turn} was echoed"}
+            for block in answer.blocks
+            if block["type"] == "tool_use"
+        ]
+        messages += [answer.message, {"role": "user", "content": results}]
+    for before, after in pairwise(order):
+        whole = [*bus.prompts[before], *bus.outputs[before], bus.stops[before]]
+        assert bus.prompts[after][: len(whole)] == whole
+        computed, cached = counts[order.index(after)]
+        assert cached == (len(whole) - 1) // BLOCK * BLOCK, "all that was computed before, in whole blocks"
+        assert computed + cached == len(bus.prompts[after])
+    await client.http.close()
+
+
+async def test_tenants_share_nothing_and_a_schema_is_kept(real: Stack) -> None:
+    client = Client(real.url)
+    question = [{"role": "user", "content": "[[free]] " + "What is in the harbour? " * 20}]
+    cached = []
+    for salt in ("a", "a", "b"):
+        answer = await client.stream(ask(question, max_tokens=8, cache_salt=salt))
+        cached.append(answer.usage["cache_read_input_tokens"])
+    assert cached[0] == cached[2] == 0
+    assert cached[1] > 100
+    mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
+    form = {"format": {"type": "json_schema", "schema": {**mood, "additionalProperties": False}}}
+    answer = await client.stream(ask(question, max_tokens=400, output_config=form))
+    assert answer.stop_reason == "end_turn"
+    assert msgspec.json.decode(answer.blocks[0]["text"]) == {"mood": "calm"}
+    await client.http.close()
+
+
+async def interrupted(client: Client, kill: Callable[[], None]) -> list[Any]:
+    """The events of a turn during which something is killed."""
+    seen: list[Any] = []
+    killed = False
+    async with client.http.post(f"{client.url}/v1/messages", json=ask([{"role": "user", "content": FREE}])) as response:
+        assert response.status == 200
+        async for event in events(response):
+            seen.append(event)
+            if event.name == "content_block_delta" and not killed:
+                killed = True
+                kill()
+    return seen
+
+
+def worker_of(stack: Stack) -> int:
+    """The process that runs the engine."""
+    for pid in descendants(stack.children[0].process.pid):
+        with contextlib.suppress(OSError):
+            if b"-m\0services.worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    return 0
+
+
+async def serves_again(stack: Stack, before: int) -> None:
+    """Waits until the supervisor has replaced the worker, and a turn is served."""
+    async with asyncio.timeout(LIMIT_S):
+        while worker_of(stack) in (0, before) or not stack.health().get("ready"):
+            await asyncio.sleep(0.5)
+    client = Client(stack.url)
+    answer = await client.stream(ask([{"role": "user", "content": FREE}], max_tokens=4))
+    assert answer.stop_reason == "max_tokens"
+    await client.http.close()
+
+
+@pytest.mark.parametrize("victim", ["the engine process", "the worker"])
+async def test_after_a_death_no_process_is_left_and_a_new_worker_serves(real: Stack, victim: str) -> None:
+    """The turn goes on where the supervisor has a new worker within `--recovery-s`, which a busy CPU may not allow, and
+    ends with one error otherwise."""
+    client, worker = Client(real.url), worker_of(real)
+    children = descendants(worker)
+    assert len(children) >= 2
+    killed = engine_core(children) if victim == "the engine process" else worker
+    seen = await interrupted(client, lambda: os.kill(killed, signal.SIGKILL))
+    names = [event.name for event in seen]
+    assert names.count("message_start") == 1
+    if "error" in names:
+        assert (names.count("error"), names[-1]) == (1, "error")
+        assert victim == "the worker" or "engine" in seen[-1].data["error"]["message"]
+    else:
+        assert names[-1] == "message_stop"
+    await gone([worker, *children])
+    await client.http.close()
+    await serves_again(real, worker)
+
+
+async def test_a_killed_up_leaves_no_process_behind(real: Stack) -> None:
+    (up,) = real.children
+    children = descendants(up.process.pid)
+    assert len(children) >= 8
+    up.kill()
+    await gone(children)

@@ -1,0 +1,167 @@
+"""Heartbeats that were forged, changed, recorded or sent under another name change nothing, and are counted."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from schemas import subjects
+from schemas.control import Heartbeat, Load, Stage
+from schemas.errors import Invalid
+from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
+from tests.conftest import MakeProcess, eventually
+
+WORKER = Heartbeat("worker", "w-1", load=Load(running=3), version="1", host="h", pid=7)
+SUBJECT = subjects.heartbeat("worker", "w-1")
+
+
+class Peer:
+    """One process's view: its key, its clock, its log."""
+
+    def __init__(self, directory: Path, key: str | None = "a key") -> None:
+        self.number = 0
+        self.now = 1_800_000_000.0
+        self.log = structlog.testing.LogCapture()
+        self.metrics = CollectorRegistry()
+        log = structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log])
+        file = directory / f"{key}.key"
+        if key is not None:
+            file.write_text(key + "\n")
+        self.auth = HeartbeatAuth(None if key is None else str(file), self.metrics, log, lambda: self.now)
+
+    def sends(self) -> bytes:
+        """The next heartbeat of the worker."""
+        self.number += 1
+        return self.auth.encode(msgspec.structs.replace(WORKER, number=self.number))
+
+    def takes(self, data: bytes, subject: str = SUBJECT) -> bool:
+        heartbeat = self.auth.decode(subject, data)
+        assert heartbeat is None or heartbeat.load == WORKER.load
+        return heartbeat is not None
+
+    @property
+    def refused(self) -> float:
+        value = self.metrics.get_sample_value("turnwire_heartbeats_refused_total")
+        assert value is not None
+        return value
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Peer:
+    return Peer(tmp_path)
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Peer:
+    return Peer(tmp_path)
+
+
+def test_heartbeats_of_the_same_key_are_taken_in_order(sender: Peer, receiver: Peer) -> None:
+    assert [receiver.takes(sender.sends()) for _ in range(3)] == [True] * 3
+    assert receiver.refused == 0
+
+
+def test_a_signed_heartbeat_is_still_a_heartbeat(sender: Peer, tmp_path: Path) -> None:
+    data = sender.sends()
+    decoded = msgspec.json.decode(data, type=Heartbeat)
+    assert (decoded.id, decoded.load, len(decoded.mac)) == ("w-1", WORKER.load, 64)
+    assert Peer(tmp_path, None).takes(data), "what does not check signatures can read it"
+
+
+def test_without_a_key_only_the_subject_counts(tmp_path: Path) -> None:
+    peer = Peer(tmp_path, None)
+    data = msgspec.json.encode(WORKER)
+    assert peer.auth.encode(WORKER) == data
+    assert peer.takes(data)
+    assert peer.takes(data)
+    assert not peer.takes(data, subjects.heartbeat("parser", "w-1"))
+    assert not peer.takes(data, subjects.heartbeat("worker", "w-2"))
+    assert not peer.takes(b"{}")
+    assert not peer.takes(b"\xff")
+    assert peer.refused == 4
+
+
+def test_forged_and_changed_ones(sender: Peer, receiver: Peer, tmp_path: Path) -> None:
+    good = sender.sends()
+    forged = [
+        msgspec.json.encode(WORKER),
+        Peer(tmp_path, "another key").sends(),
+        good.replace(b'"running":3', b'"running":4'),
+        good[:-3] + (b'0"}' if good[-3:-2] != b"0" else b'1"}'),
+        good + b" ",
+        good[:-1] + b',"leaving":true}',
+        good.replace(b'"mac"', b'"cam"'),
+        b"",
+        b'"}',
+        b"x" * 1000,
+    ]
+    assert [receiver.takes(data) for data in forged] == [False] * len(forged)
+    assert receiver.takes(good)
+
+
+@pytest.mark.parametrize(("stage", "id"), [("parser", "w-1"), ("worker", "w-2")])
+def test_a_signed_one_on_the_subject_of_another(sender: Peer, receiver: Peer, stage: Stage, id: str) -> None:
+    assert not receiver.takes(sender.sends(), subjects.heartbeat(stage, id))
+
+
+def test_recorded_ones(sender: Peer, receiver: Peer) -> None:
+    recorded = [sender.sends() for _ in range(5)]
+    assert receiver.takes(recorded[2])
+    assert [receiver.takes(data) for data in recorded] == [False, False, False, True, True]
+    assert [receiver.takes(data) for data in recorded] == [False] * 5
+
+
+def test_a_process_that_starts_later_takes_no_old_recording(sender: Peer, receiver: Peer) -> None:
+    recorded = sender.sends()
+    receiver.now += FRESH_S + 1
+    assert not receiver.takes(recorded)
+    receiver.now -= 2 * FRESH_S + 2
+    assert not receiver.takes(recorded), "a sender whose clock is ahead"
+
+
+def test_a_clock_that_jumps_parts_nobody(sender: Peer, receiver: Peer) -> None:
+    assert receiver.takes(sender.sends())
+    sender.now += 86_400
+    assert receiver.takes(sender.sends())
+    receiver.now -= 86_400
+    assert receiver.takes(sender.sends())
+
+
+def test_refusals_are_counted_and_logged_at_a_bounded_rate(sender: Peer, receiver: Peer) -> None:
+    for _ in range(2000):
+        assert not receiver.takes(msgspec.json.encode(WORKER))
+    assert receiver.refused == 2000
+    (line,) = receiver.log.entries
+    assert (line["event"], line["subject"], line["log_level"]) == ("process.heartbeat_refused", SUBJECT, "warning")
+    assert "not signed" in line["reason"]
+
+
+def test_a_key_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"none\.key"):
+        HeartbeatAuth(str(tmp_path / "none.key"), CollectorRegistry(), structlog.get_logger())
+
+
+async def test_processes_with_a_key_take_each_other_and_no_forged_one(
+    make_process: MakeProcess, tmp_path: Path
+) -> None:
+    key = tmp_path / "heartbeat.key"
+    key.write_text("a key")
+    one = await make_process("frontend", "f", heartbeat_key_file=str(key))
+    other = await make_process("worker", "w", heartbeat_key_file=str(key))
+    stranger = await make_process("parser", "p")
+    other.send_heartbeat()
+    await eventually(lambda: one.registry.get("worker", other.id) is not None)
+    for number in range(2000):
+        forged = Heartbeat("worker", f"forged-{number}")
+        stranger.publish(subjects.heartbeat("worker", forged.id), forged)
+    stranger.publish(subjects.heartbeat("worker", other.id), Heartbeat("worker", other.id, leaving=True))
+    stranger.send_heartbeat()
+    await stranger.bus.flush()
+    other.load = lambda: Load(running=9)
+    other.send_heartbeat()
+    await eventually(lambda: any(peer.load.running == 9 for peer in one.registry.living("worker")))
+    assert [peer.id for peer in one.registry.living("worker")] == [other.id]
+    assert list(one.registry.living("parser")) == []
+    assert (one.metrics.get_sample_value("turnwire_heartbeats_refused_total") or 0) >= 2002

@@ -1,0 +1,368 @@
+"""A small `vllm`, and the `zmq` that it needs, as strict as the real one (0.32) in what it takes.
+
+`modules()` gives what to put into `sys.modules`; `AsyncLLM.last` is the engine that was built. The model's next token
+depends on its position alone.
+"""
+
+import asyncio
+import types
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from typing import Any, ClassVar
+
+import msgspec
+
+VOCAB = 512
+BLOCK = 16
+_stored_by_endpoint: dict[str, "Subscription"] = {}
+
+
+class VLLMClientError(Exception):
+    pass
+
+
+class VLLMValidationError(VLLMClientError):
+    def __init__(self, message: str, *, parameter: str | None = None, value: Any = None) -> None:
+        super().__init__(message)
+
+
+class EngineDeadError(Exception):
+    def __init__(self) -> None:
+        super().__init__("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+
+
+class EngineGenerateError(Exception):
+    pass
+
+
+class RequestOutputKind(Enum):
+    CUMULATIVE = 0
+    DELTA = 1
+
+
+@dataclass
+class StructuredOutputsParams:
+    json: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+
+    def __post_init__(self) -> None:
+        if (self.json is None) == (self.json_object is None):
+            raise VLLMValidationError("You must use one kind of structured outputs constraint")
+
+
+def _check(valid: bool, message: str) -> None:
+    if not valid:
+        raise VLLMValidationError(message)
+
+
+class SamplingParams(msgspec.Struct, kw_only=True):
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    detokenize: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    structured_outputs: StructuredOutputsParams | None = None
+    logit_bias: dict[int, float] | None = None
+
+    def __post_init__(self) -> None:
+        _check(0.0 <= self.temperature <= 2.0, f"temperature must be in [0, 2], got {self.temperature}.")
+        _check(0.0 < self.top_p <= 1.0, f"top_p must be in (0, 1], got {self.top_p}.")
+        _check(self.top_k >= -1, "top_k must be 0 (disable), or at least 1")
+        _check(self.max_tokens is not None and self.max_tokens >= 1, "max_tokens must be at least 1")
+        _check(self.min_tokens <= (self.max_tokens or 0), "min_tokens must be less than or equal to max_tokens")
+        _check(self.seed is None or 0 <= self.seed < 2**63, "the sampler overflows, or has no seed")
+        _check(self.logit_bias is None or len(self.logit_bias) > 0, "an empty bias costs a logits processor")
+
+
+@dataclass(kw_only=True)
+class AsyncEngineArgs:
+    model: str
+    trust_remote_code: bool = False
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    block_size: int | None = None
+    num_gpu_blocks_override: int | None = None
+    enable_prefix_caching: bool | None = None
+    scheduling_policy: str = "fcfs"
+    disable_log_stats: bool = False
+    kv_events_config: Any = None
+    speculative_config: Any = None
+    skip_tokenizer_init: bool = False
+    logprobs_mode: str = "raw_logprobs"
+    data_parallel_size: int = 1
+
+
+@dataclass
+class KVEventsConfig:
+    enable_kv_cache_events: bool = False
+    publisher: str | None = None
+    endpoint: str = "tcp://*:5557"
+
+
+def tokens_input(prompt_token_ids: list[int], *, prompt: str | None = None, cache_salt: str | None = None) -> Any:
+    assert type(prompt_token_ids) is list
+    assert all(type(token) is int for token in prompt_token_ids)
+    return {"type": "token", "prompt_token_ids": prompt_token_ids, "cache_salt": cache_salt}
+
+
+class StatLoggerBase:
+    pass
+
+
+@dataclass(eq=False)
+class _Request:
+    prompt: list[int]
+    salt: str | None
+    sampling: SamplingParams
+    priority: int
+    outputs: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
+    done: list[int] = field(default_factory=list)
+    cached: int | None = None
+
+
+class AsyncLLM:
+    last: ClassVar["AsyncLLM"]
+
+    def __init__(self, args: AsyncEngineArgs, stat_loggers: list[Any]) -> None:
+        space = types.SimpleNamespace
+        window = args.max_model_len or 2048
+        self.args = args
+        self.vllm_config = space(
+            model_config=space(
+                max_model_len=window,
+                get_vocab_size=lambda: VOCAB,
+                skip_tokenizer_init=args.skip_tokenizer_init,
+                logprobs_mode=args.logprobs_mode,
+            ),
+            cache_config=space(
+                block_size=args.block_size or BLOCK,
+                num_gpu_blocks=args.num_gpu_blocks_override or 1024,
+                kv_cache_size_tokens=None,
+                enable_prefix_caching=args.enable_prefix_caching is not False,
+            ),
+            scheduler_config=space(max_num_seqs=args.max_num_seqs, policy=args.scheduling_policy),
+            speculative_config=args.speculative_config,
+        )
+        self.loggers = [factory(self.vllm_config, 0) for factory in stat_loggers]
+        self.requests: list[_Request] = []
+        self.running: list[_Request] = []
+        self.aborted: list[str] = []
+        self.cache: set[tuple[str | None, tuple[int, ...]]] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.dead = False
+        self.shutdowns = 0
+        self.failure: Exception | None = None
+        self._batches = count()
+        self._stepping: asyncio.Task[None] | None = None
+        type(self).last = self
+
+    @classmethod
+    def from_engine_args(cls, engine_args: AsyncEngineArgs, *, stat_loggers: list[Any]) -> "AsyncLLM":
+        return cls(engine_args, stat_loggers)
+
+    @property
+    def errored(self) -> bool:
+        return self.dead
+
+    def kill(self) -> None:
+        self.dead = True
+        for request in self.requests:
+            request.outputs.put_nowait(EngineDeadError())
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        self.shutdowns += 1
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        if self.dead:
+            raise EngineDeadError
+        if self.failure is not None:
+            raise EngineGenerateError from self.failure
+        ids = prompt["prompt_token_ids"]
+        assert not sampling_params.detokenize
+        assert sampling_params.output_kind is RequestOutputKind.DELTA
+        _check(0 < len(ids) < self.vllm_config.model_config.max_model_len, "longer than the maximum model length")
+        _check((sampling_params.logprobs or 0) <= 20, "greater than max allowed: 20")
+        request = _Request(ids, prompt["cache_salt"], sampling_params, priority)
+        self.requests.append(request)
+        if self._stepping is None:
+            self._stepping = asyncio.get_running_loop().create_task(self._step())
+        finished = False
+        try:
+            while not finished:
+                output = await request.outputs.get()
+                if isinstance(output, Exception):
+                    raise output
+                finished = output.finished
+                yield output
+        finally:
+            if not finished:
+                self.aborted.append(request_id)
+            self.requests.remove(request)
+            if request in self.running:
+                self.running.remove(request)
+
+    async def _step(self) -> None:
+        while self.requests and not self.dead:
+            await asyncio.sleep(0)
+            await self.gate.wait()
+            waiting = [request for request in self.requests if request not in self.running]
+            for request in sorted(waiting, key=lambda request: request.priority):
+                if len(self.running) < self.args.max_num_seqs:
+                    self.running.append(request)
+            for logger in self.loggers:
+                logger.record(types.SimpleNamespace(kv_cache_usage=0.5), None, mm_cache_stats=None, engine_idx=0)
+            for request in list(self.running):
+                request.outputs.put_nowait(self._decoded(request))
+        self._stepping = None
+
+    def _decoded(self, request: _Request) -> Any:
+        sampling, ids = request.sampling, [*request.prompt, *request.done]
+        if request.cached is None:
+            request.cached = self._found(request)
+        self._store(ids, request.salt)
+        token = (len(ids) * 37) % 491 + 8
+        if token in sampling.stop_token_ids and len(request.done) < sampling.min_tokens:
+            token = 7
+        request.done.append(token)
+        reason = None
+        if token in sampling.stop_token_ids:
+            reason = "stop"
+        elif len(request.done) == sampling.max_tokens:
+            reason = "length"
+        if reason is not None:
+            self.running.remove(request)
+        logprobs = None
+        if sampling.logprobs is not None:
+            likeliest = {3 + n: types.SimpleNamespace(logprob=-0.5 - n) for n in range(sampling.logprobs)}
+            logprobs = [likeliest | {token: types.SimpleNamespace(logprob=-0.25)}]
+        out = types.SimpleNamespace(token_ids=[token], logprobs=logprobs, finish_reason=reason, stop_reason=None)
+        return types.SimpleNamespace(outputs=[out], num_cached_tokens=request.cached, finished=reason is not None)
+
+    def _found(self, request: _Request) -> int:
+        found = 0
+        for end in range(BLOCK, len(request.prompt), BLOCK):
+            if (request.salt, tuple(request.prompt[:end])) not in self.cache:
+                break
+            found = end
+        return found
+
+    def _store(self, ids: list[int], salt: str | None) -> None:
+        events = []
+        for end in range(BLOCK, len(ids) + 1, BLOCK):
+            key = (salt, tuple(ids[:end]))
+            if key not in self.cache:
+                self.cache.add(key)
+                parent = hash((salt, tuple(ids[: end - BLOCK]))) if end > BLOCK else None
+                events.append(stored(hash(key), parent, ids[end - BLOCK : end], salt if end == BLOCK else None))
+        if events and self.args.kv_events_config is not None:
+            self.publish(events)
+
+    def publish(self, events: list[dict[str, Any]]) -> None:
+        number = next(self._batches).to_bytes(8, "big")
+        payload = msgspec.msgpack.encode([0.0, events, 0])
+        _stored_by_endpoint[self.args.kv_events_config.endpoint].deliver((b"", number, payload))
+
+
+def stored(block: int, parent: int | None, ids: list[int], salt: str | None) -> dict[str, Any]:
+    """A `BlockStored` as vLLM packs it."""
+    return {
+        "type": "BlockStored",
+        "block_hashes": [block],
+        "parent_block_hash": parent,
+        "token_ids": ids,
+        "block_size": len(ids),
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": [[salt] if salt else None],
+        "group_idx": 0,
+        "kv_cache_spec_kind": "full_attention",
+    }
+
+
+class Subscription:
+    """The one kind of socket that is needed."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Any] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def set(self, option: int, value: int) -> None:
+        pass
+
+    def subscribe(self, topic: bytes) -> None:
+        assert topic == b""
+
+    def connect(self, endpoint: str) -> None:
+        assert endpoint.startswith("ipc://")
+        _stored_by_endpoint[endpoint] = self
+
+    def deliver(self, batch: Any) -> None:
+        self._batches.append(batch)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def recv_multipart(self) -> Any:
+        while not self._batches:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        return self._batches.popleft()
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+
+class Context:
+    def __init__(self) -> None:
+        self._sockets: list[Subscription] = []
+
+    def socket(self, kind: int) -> Subscription:
+        self._sockets.append(Subscription())
+        return self._sockets[-1]
+
+    def destroy(self, linger: int) -> None:
+        for socket in self._sockets:
+            socket.close()
+
+
+def modules() -> dict[str, Any]:
+    """The modules by name."""
+    contents: dict[str, dict[str, Any]] = {
+        "vllm": {"__version__": "0.32.0"},
+        "vllm.config.kv_events": {"KVEventsConfig": KVEventsConfig},
+        "vllm.engine.arg_utils": {"AsyncEngineArgs": AsyncEngineArgs},
+        "vllm.exceptions": {"VLLMClientError": VLLMClientError},
+        "vllm.inputs": {"tokens_input": tokens_input},
+        "vllm.sampling_params": {
+            "SamplingParams": SamplingParams,
+            "StructuredOutputsParams": StructuredOutputsParams,
+            "RequestOutputKind": RequestOutputKind,
+        },
+        "vllm.v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
+        "vllm.v1.engine.exceptions": {"EngineDeadError": EngineDeadError},
+        "vllm.v1.metrics.loggers": {"StatLoggerBase": StatLoggerBase},
+        "zmq": {"SUB": 2, "RCVHWM": 24, "RECONNECT_IVL": 18},
+        "zmq.asyncio": {"Context": Context},
+    }
+    made = {name: types.ModuleType(name) for name in contents}
+    for name, module in made.items():
+        vars(module).update(contents[name])
+    return made

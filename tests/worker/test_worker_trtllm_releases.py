@@ -1,0 +1,49 @@
+"""What `releases.toml` has, and what an installed package shows itself."""
+
+import importlib
+from typing import Any
+
+import pytest
+
+from services.worker.engines.trtllm.releases import installed_release, known_release
+from tests.worker.fake_tensorrt_llm import VERSIONS
+
+
+@pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
+def test_the_installed_package_is_what_the_table_has(fake_trtllm: Any) -> None:
+    llm = importlib.import_module("tensorrt_llm")
+    found = installed_release(llm, importlib.import_module("tensorrt_llm.llmapi"))
+    assert found == known_release(fake_trtllm.__version__)
+
+
+@pytest.mark.parametrize("fake_trtllm", ["1.3.0rc7"], indirect=True)
+def test_the_installed_package_decides_about_names(fake_trtllm: Any) -> None:
+    llmapi: Any = importlib.import_module("tensorrt_llm.llmapi")
+    llmapi.SchedulerConfig.choices = {"waiting_queue_policy": frozenset({"fcfs", "priority"})}
+    proxy: Any = importlib.import_module("tensorrt_llm.executor.proxy")
+    proxy.GenerationExecutorProxy.dispatch_stats_task = lambda self: True
+    found = installed_release(fake_trtllm, llmapi)
+    assert found.waiting_queue_policy == {"fcfs", "priority"}
+    assert found.statistics == "iterator"
+    assert found.ignored == known_release("1.3.0rc7").ignored
+
+
+def test_families_differ_as_their_sources_say() -> None:
+    assert known_release("1.2.1").statistics == "iterator"
+    assert known_release("1.3.0rc3").waiting_queue_policy == frozenset()
+    assert known_release("1.3.0rc7").waiting_queue_policy == {"fcfs"}
+    assert known_release("1.3.0rc15").waiting_queue_policy == {"fcfs", "priority"}
+    assert set(known_release("1.3.0rc23").ignored) - set(known_release("1.3.0rc24").ignored) == {
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "min_p",
+    }
+    assert known_release("1.3.0rc26").refused == {"sampler_type": {"TRTLLMSampler"}}
+    assert known_release("1.4.0rc1+cu13").ignored == known_release("1.3.0rc26").ignored
+
+
+def test_a_version_that_cannot_be_read_counts_as_the_oldest_and_an_old_one_is_refused() -> None:
+    assert known_release("").ignored == known_release("1.2.0").ignored
+    with pytest.raises(ValueError, match="is too old"):
+        known_release("1.1.0")

@@ -1,0 +1,210 @@
+"""The vLLM engine over a small strict fake: errors, deaths, events, and what it sets and leaves behind."""
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import EngineFailed, Invalid
+from services.runtime.config import WorkerConfig
+from services.worker.engine import FEATURES, BlocksStored, Delta, EngineDied, EngineRequest
+from services.worker.engines.vllm.engine import VllmEngine
+from tests.conftest import LIMIT_S, eventually
+from tests.worker.listening import Listener, listen
+
+PROMPT = list(range(8, 58))
+
+
+def config(path: Path, **options: Any) -> WorkerConfig:
+    (path / "config.json").write_text('{"vocab_size": 512, "eos_token_id": [5, 7]}')
+    return WorkerConfig(model=str(path), **{"slots": 2, "max_model_len": 1024, **options})
+
+
+def request(
+    turn: str = "t", *, guided: OutputFormat | None = None, priority: float = 0.0, **sampling: Any
+) -> EngineRequest:
+    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0, **sampling}
+    return EngineRequest(turn, PROMPT, Sampling(**options), [], priority=priority, guided=guided)
+
+
+async def run(engine: VllmEngine, made: EngineRequest) -> list[Delta]:
+    async with asyncio.timeout(LIMIT_S):
+        return [delta async for delta in listen(engine, made)]
+
+
+@pytest.fixture
+async def engine(fake_vllm: Any, tmp_path: Path) -> AsyncIterator[VllmEngine]:
+    engine = VllmEngine(config(tmp_path))
+    await engine.start()
+    yield engine
+    await engine.stop(5.0)
+
+
+async def test_it_describes_the_engine_that_was_built(fake_vllm: Any, tmp_path: Path) -> None:
+    engine = VllmEngine(config(tmp_path, kv_tokens=4096, engine_args={"speculative_config": {"method": "ngram"}}))
+    info = await engine.start()
+    await engine.stop(5.0)
+    assert (info.name, info.version, info.max_model_len, info.slots) == ("vllm", "0.32.0", 1024, 2)
+    assert (info.block_tokens, info.eos_ids, info.vocab_size) == (16, [5, 7], 512)
+    assert info.kv_tokens is not None
+    assert info.kv_tokens >= 4096
+    assert {"guided", "priority", "kv_events", "salt", "seed"} <= info.features
+    assert "speculative" in info.lacking["min_p"]
+    assert not {"min_p", "logit_bias"} & info.features
+
+
+def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
+    support = VllmEngine.explain(WorkerConfig(model=None, engine_args={"skip_tokenizer_init": True}))  # type: ignore[arg-type]
+    assert support.version == "0.32.0"
+    assert support.features == FEATURES - {"guided"}
+    assert "skip_tokenizer_init" in support.lacking["guided"]
+    with pytest.raises(ValueError, match="no argument nonesuch"):
+        VllmEngine.explain(WorkerConfig(model="m", engine_args={"nonesuch": 1}))
+
+
+async def test_what_cannot_be_built_is_one_error(fake_vllm: Any, tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="nonesuch"):
+        await VllmEngine(config(tmp_path, engine_args={"nonesuch": 1})).start()
+    with pytest.raises(EngineFailed, match="cannot load"):
+        await VllmEngine(WorkerConfig(model=str(tmp_path / "none"))).start()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"temperature": 3.0}, "temperature must be in"),
+        ({"logprobs": 21}, "max allowed: 20"),
+        ({"top_p": 0.0}, "top_p"),
+    ],
+)
+async def test_what_vllm_refuses_is_invalid(engine: VllmEngine, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(Invalid, match=why):
+        await run(engine, request(**options))
+    assert len(await run(engine, request())) == 8
+
+
+async def test_a_failure_of_one_request_leaves_the_others(engine: VllmEngine, fake_vllm: Any) -> None:
+    other = listen(engine, request("other", max_tokens=400))
+    await anext(other)
+    fake_vllm.last.failure = RuntimeError("no such LoRA")
+    with pytest.raises(EngineFailed, match="no such LoRA") as caught:
+        await run(engine, request())
+    assert not isinstance(caught.value, EngineDied)
+    assert len([delta async for delta in other]) == 399
+    assert engine.healthy()
+
+
+async def test_the_sooner_of_two_that_wait(engine: VllmEngine, fake_vllm: Any) -> None:
+    fake_vllm.last.gate.clear()
+    tasks = [
+        asyncio.create_task(run(engine, request(str(n), priority=priority, max_tokens=400)))
+        for n, priority in enumerate((-3, 0, 0, 0.9))
+    ]
+    await eventually(lambda: len(fake_vllm.last.requests) == 4)
+    assert [made.priority for made in fake_vllm.last.requests] == [3000, 0, 0, -900]
+    fake_vllm.last.gate.set()
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert tasks[3] in done
+    assert tasks[0] not in done
+    await asyncio.gather(*tasks)
+
+
+async def test_closing_aborts_the_request(engine: VllmEngine, fake_vllm: Any) -> None:
+    listener = Listener()
+    handle = engine.open(request(max_tokens=900), listener)
+    listener.opened = True
+    await listener.get()
+    handle.close()
+    await eventually(lambda: fake_vllm.last.aborted == ["t"])
+    assert fake_vllm.last.requests == []
+
+
+async def test_a_death_between_turns_is_noticed(engine: VllmEngine, fake_vllm: Any) -> None:
+    fake_vllm.last.dead = True
+    await eventually(lambda: not engine.healthy())
+    with pytest.raises(EngineDied, match="process has ended"):
+        await run(engine, request())
+
+
+async def test_an_engine_without_steps_is_dead(fake_vllm: Any, tmp_path: Path) -> None:
+    engine = VllmEngine(config(tmp_path, watchdog_s=0.3))
+    await engine.start()
+    fake_vllm.last.gate.clear()
+    with pytest.raises(EngineDied, match="no step in"):
+        await run(engine, request())
+    await engine.stop(5.0)
+
+
+async def test_events_follow_the_cache_until_the_engine_stops(fake_vllm: Any, tmp_path: Path) -> None:
+    engine = VllmEngine(config(tmp_path))
+    await engine.start()
+    endpoint = fake_vllm.last.args.kv_events_config.endpoint.removeprefix("ipc://")
+    assert Path(endpoint).parent.stat().st_mode & 0o077 == 0, "prompts are in the events"
+    read: list[Any] = []
+
+    async def reading() -> None:
+        read.extend([event async for event in engine.kv_events()])
+
+    task = asyncio.create_task(reading())
+    await run(engine, request())
+    await asyncio.sleep(0)
+    await engine.stop(5.0)
+    await asyncio.wait_for(task, LIMIT_S)
+    tokens = [ids for event in read if isinstance(event, BlocksStored) for _, ids in event.blocks]
+    assert tokens == [PROMPT[:16], PROMPT[16:32], PROMPT[32:48]]
+    assert not Path(endpoint).parent.exists()
+    assert fake_vllm.last.shutdowns == 1
+
+
+async def test_the_environment_of_vllm(fake_vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "mine")
+    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+    engine = VllmEngine(config(tmp_path))
+    await engine.start()
+    await engine.stop(5.0)
+    assert os.environ["VLLM_PLUGINS"] == "mine,turnwire"
+    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "fork", "the operator's choice"
+
+
+PARENT = """
+import multiprocessing, os, signal, sys, time
+from services.worker.engines.vllm.parent import die_with_parent
+
+def child(pipe):
+    die_with_parent()
+    pipe.send(os.getpid())
+    time.sleep(600)
+
+if __name__ == "__main__":
+    die_with_parent()  # nothing to wait for
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    context.Process(target=child, args=(there,)).start()
+    print(here.recv(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def test_a_process_of_the_engine_dies_with_its_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, str(script)]
+    ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, env=environment)
+    assert ran.returncode == -9
+    await eventually(lambda: not Path(f"/proc/{int(ran.stdout)}").exists() or _dead(int(ran.stdout)))
+    assert multiprocessing.parent_process() is None
+
+
+def _dead(pid: int) -> bool:
+    """A zombie, which the machine's init has not buried yet."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

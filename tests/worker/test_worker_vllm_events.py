@@ -1,0 +1,69 @@
+"""vLLM's KV events, as they are packed, become the contract's."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
+from services.worker.engines.vllm.events import KvTranslator
+from tests.worker.fake_vllm import stored
+
+BLOCK = 4
+
+
+def packed(*events: dict[str, Any]) -> bytes:
+    return msgspec.msgpack.encode([1.5, list(events), 0])
+
+
+def removed(*blocks: int | bytes, **more: Any) -> dict[str, Any]:
+    return {"type": "BlockRemoved", "block_hashes": list(blocks), "medium": "GPU", **more}
+
+
+@pytest.fixture
+def translator() -> KvTranslator:
+    return KvTranslator(BLOCK)
+
+
+def test_blocks_come_with_their_tokens_parent_and_salt(translator: KvTranslator) -> None:
+    first = stored(11, None, [1, 2, 3, 4], "tenant")
+    both = {**stored(12, 11, list(range(8)), None), "block_hashes": [12, 13], "block_size": 4}
+    both["extra_keys"] = [None, None]
+    assert translator.translate(0, packed(first, both, removed(13))) == [
+        BlocksStored(None, [(11, [1, 2, 3, 4])], "tenant"),
+        BlocksStored(11, [(12, [0, 1, 2, 3]), (13, [4, 5, 6, 7])]),
+        BlocksRemoved([13]),
+    ]
+
+
+def test_hashes_may_be_bytes(translator: KvTranslator) -> None:
+    event = {**stored(0, None, [1, 2, 3, 4], None), "block_hashes": [b"\x0a\xff"]}
+    (translated,) = translator.translate(0, packed(event))
+    assert translated == BlocksStored(None, [("0aff", [1, 2, 3, 4])])
+    assert translator.translate(1, packed(removed(b"\x0a\xff"))) == [BlocksRemoved(["0aff"])]
+
+
+def test_a_gap_clears_what_is_known(translator: KvTranslator) -> None:
+    assert translator.translate(5, packed()) == []
+    assert translator.translate(6, packed()) == []
+    assert translator.translate(9, packed(removed(1))) == [CacheCleared(), BlocksRemoved([1])]
+    assert translator.translate(10, packed({"type": "AllBlocksCleared"})) == [CacheCleared()]
+
+
+def test_fields_of_newer_releases_are_skipped_and_an_unknown_event_clears(translator: KvTranslator) -> None:
+    event = {**stored(1, None, [1, 2, 3, 4], None), "lookahead_token_ids": [5]}
+    assert len(translator.translate(0, packed(event))) == 1
+    assert translator.translate(1, packed({"type": "BlockMoved"})) == [CacheCleared()]
+
+
+def test_only_the_layers_that_hold_a_whole_prompt_count(translator: KvTranslator) -> None:
+    window = {**stored(2, None, [1, 2, 3, 4], None), "group_idx": 1, "kv_cache_spec_kind": "sliding_window"}
+    whole = stored(1, None, [1, 2, 3, 4], None)
+    assert translator.translate(0, packed(window, whole)) == [BlocksStored(None, [(1, [1, 2, 3, 4])])]
+    assert translator.translate(1, packed(removed(2, group_idx=1), removed(1, group_idx=0))) == [BlocksRemoved([1])]
+
+
+def test_offloaded_blocks_and_odd_sizes_do_not_count(translator: KvTranslator) -> None:
+    offloaded = {**stored(1, None, [1, 2, 3, 4], None), "medium": "CPU"}
+    small = {**stored(1, None, [1, 2], None), "group_idx": 3}
+    assert translator.translate(0, packed(offloaded, small, {**removed(1), "medium": "CPU"})) == []

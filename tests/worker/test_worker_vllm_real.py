@@ -1,0 +1,191 @@
+"""vLLM itself on a CPU (`make test-vllm`): the conformance suite, exact cache counts, its events, and its deaths.
+
+An engine starts in a minute or more. The tests of the suite share one, with its cache emptied; the two that end it come
+last, and the next test gets a new one.
+"""
+
+import asyncio
+import importlib.util
+import multiprocessing
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from schemas.conversation import OutputFormat
+from schemas.errors import Invalid
+from schemas.frames import pack_ids
+from services.runtime.config import WorkerConfig
+from services.tokenization.block_keys import block_keys
+from services.worker.engine import EngineInfo
+from services.worker.engines import open_engine
+from services.worker.kv.blocks import KvBlockIndex
+from tests.conftest import eventually
+from tests.model_fixtures import build_random_model
+from tests.worker import conformance
+from tests.worker.conformance import Bench, Conformance, cached, output
+
+SLOTS = 4
+BLOCK = 32
+LIMIT_S = 1800.0
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(2 * LIMIT_S),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_random_model(tmp_path_factory.mktemp("vllm") / "model", hidden_size=256, layers=6)
+
+
+class Shared:
+    """The engine that the tests share while it lives."""
+
+    def __init__(self, model: Path) -> None:
+        self._config = WorkerConfig(
+            model=str(model),
+            slots=SLOTS,
+            dtype="float32",
+            max_model_len=4096,
+            watchdog_s=LIMIT_S,
+            engine_args={
+                "block_size": BLOCK,
+                "enforce_eager": True,
+                "max_num_batched_tokens": 1024,
+                "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+            },
+        )
+        self._engine: Any = None
+        self._info: EngineInfo
+        self._reading: asyncio.Task[None] | None = None
+        self.index = KvBlockIndex(BLOCK, None)
+
+    async def bench(self) -> Bench:
+        if self._engine is None or not self._engine.healthy() or self._engine._llm is None:
+            await self.stop()
+            self._engine = open_engine("vllm", self._config)
+            self._info = await asyncio.wait_for(self._engine.start(), LIMIT_S)
+            self.index = KvBlockIndex(BLOCK, None)
+            self._reading = asyncio.create_task(self._read(self._engine.kv_events()))
+        await eventually(lambda: not self._engine._pumps)
+        await asyncio.wait_for(self._engine._llm.reset_prefix_cache(), LIMIT_S)
+        (core,) = multiprocessing.active_children()
+        pid = core.pid or 0
+        return Bench(
+            self._engine,
+            self._info,
+            [(11 * i + 3) % 500 + 8 for i in range(100)],
+            kill=lambda: os.kill(pid, signal.SIGKILL),
+            hold=lambda: os.kill(pid, signal.SIGSTOP),
+            resume=lambda: os.kill(pid, signal.SIGCONT),
+            slots=SLOTS,
+        )
+
+    async def _read(self, events: Any) -> None:
+        async for event in events:
+            self.index.event(event)
+
+    async def stop(self) -> None:
+        if self._engine is not None:
+            await self._engine.stop(20.0)
+        if self._reading is not None:
+            await asyncio.wait_for(self._reading, LIMIT_S)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conformance, "WAIT_S", LIMIT_S)
+        yield
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(model: Path) -> AsyncIterator[Shared]:
+    running = Shared(model)
+    yield running
+    await running.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bench(shared: Shared) -> AsyncIterator[Bench]:
+    made = await shared.bench()
+    yield made
+    if made.engine.healthy():
+        made.resume()
+
+
+async def test_every_feature_is_there(bench: Bench) -> None:
+    assert bench.info.lacking == {}
+    assert {"guided", "kv_events", "logit_bias", "min_p", "priority", "salt", "seed"} <= bench.info.features
+    assert (bench.info.block_tokens, bench.info.slots, bench.info.max_model_len) == (BLOCK, SLOTS, 4096)
+
+
+async def test_the_index_has_what_the_cache_has(bench: Bench, shared: Shared) -> None:
+    request = bench.request(max_tokens=40, cache_salt="tenant")
+    ids = output(await bench.run(request))
+    computed = [*request.token_ids, *ids[:-1]]
+    keys = list(block_keys(pack_ids(computed), BLOCK, salt="tenant"))
+    assert len(keys) == len(computed) // BLOCK
+    await eventually(lambda: set(shared.index.keys()) == set(keys))
+    assert cached(await bench.run(bench.request([*computed, 9, 9], cache_salt="tenant"))) == len(keys) * BLOCK
+
+
+async def test_seeded_sampling_repeats(bench: Bench) -> None:
+    drawn = [await bench.ids(bench.request(temperature=1.0, seed=seed)) for seed in (7, 7, 8, -1, -1, 2**64 - 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[3] == drawn[4]
+
+
+async def test_a_schema_forces_the_output(bench: Bench, model: Path) -> None:
+    from tokenizers import Tokenizer
+
+    mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
+    form = OutputFormat("json_schema", {**mood, "additionalProperties": False})
+    deltas = await bench.run(bench.request(guided=form, stop_ids=bench.info.eos_ids, max_tokens=400))
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    assert tokenizer.decode(output(deltas)) == '{"mood":"calm"}'
+    assert deltas[-1].stop_id is not None
+    with pytest.raises(Invalid, match="vLLM refused"):
+        await bench.run(bench.request(guided=OutputFormat("json_schema", {"type": "nonesuch"})))
+
+
+async def test_a_sooner_request_overtakes_those_that_wait(bench: Bench) -> None:
+    async def finished(n: int, priority: int, order: list[int]) -> None:
+        await bench.run(bench.request(bench.endless[n:], priority=priority, max_tokens=100))
+        order.append(n)
+
+    order: list[int] = []
+    assert bench.hold is not None
+    bench.hold()
+    tasks = [asyncio.create_task(finished(n, 9 if n == 19 else -1, order)) for n in range(20)]
+    await eventually(lambda: bench.engine.load().waiting == 20 - SLOTS)
+    bench.resume()
+    await asyncio.gather(*tasks)
+    assert order.index(19) < 2 * SLOTS
+
+
+async def test_a_prompt_as_long_as_the_window_can_be_prefilled(bench: Bench) -> None:
+    prompt = (bench.endless * 41)[: bench.info.max_model_len]
+    await bench.run(bench.request(prompt, max_tokens=0))
+    again = await bench.run(bench.request(prompt[:-8], max_tokens=8))
+    assert cached(again) == (len(prompt) - 9) // BLOCK * BLOCK
+
+
+async def test_what_vllm_refuses_is_refused_alone(bench: Bench) -> None:
+    with pytest.raises(Invalid, match="temperature must be in"):
+        await bench.run(bench.request(temperature=3.0))
+    with pytest.raises(Invalid, match="max allowed"):
+        await bench.run(bench.request(logprobs=21))
+    assert len(await bench.ids(bench.request(max_tokens=4))) == 4
+
+
+class TestVllm(Conformance):
+    pass

@@ -1,0 +1,144 @@
+"""Arguments for vLLM and deltas of its outputs: pure."""
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.errors import EngineFailed
+from schemas.events import FinishReason
+from services.runtime.config import WorkerConfig
+from services.worker.engine import EngineRequest
+from services.worker.engines.vllm.requests import (
+    Progress,
+    engine_arguments,
+    guided_arguments,
+    lacking,
+    prompt_ids,
+    publishes_events,
+    sampling_arguments,
+)
+from tests.worker.fake_vllm import AsyncEngineArgs, SamplingParams
+
+FIELDS = SamplingParams.__struct_fields__
+
+
+def request(*, stop_ids: tuple[int, ...] = (), guided: OutputFormat | None = None, **sampling: Any) -> EngineRequest:
+    options: dict[str, Any] = {"max_tokens": 8, **sampling}
+    return EngineRequest("t", [1, 2, 3], Sampling(**options), list(stop_ids), guided=guided)
+
+
+def output(*ids: int, finish: str | None = None, logprobs: Any = None, cached: int | None = 0) -> SimpleNamespace:
+    out = SimpleNamespace(token_ids=list(ids), finish_reason=finish, logprobs=logprobs)
+    return SimpleNamespace(outputs=[out], num_cached_tokens=cached)
+
+
+def test_settings_become_engine_arguments_and_engine_args_override_them() -> None:
+    settings = WorkerConfig(
+        model="org/m", slots=8, max_model_len=4096, engine_args={"dtype": "float16", "data_parallel_size": 2}
+    )
+    made = engine_arguments(settings)
+    names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    assert set(made) <= names
+    assert (made["model"], made["max_num_seqs"], made["max_model_len"], made["dtype"]) == ("org/m", 8, 4096, "float16")
+    assert made["scheduling_policy"] == "priority"
+    assert not publishes_events(made)
+    assert publishes_events(made | {"data_parallel_size": 1})
+
+
+@pytest.mark.parametrize(("given", "size", "blocks"), [({}, 16, 65), ({"block_size": 64}, 64, 17)])
+def test_the_capacity_of_the_cache_is_a_number_of_blocks(given: dict[str, int], size: int, blocks: int) -> None:
+    made = engine_arguments(WorkerConfig(model="m", kv_tokens=1024, engine_args=given))
+    assert (made["block_size"], made["num_gpu_blocks_override"]) == (size, blocks)
+
+
+@pytest.mark.parametrize(
+    ("given", "features"),
+    [
+        ({}, set()),
+        ({"kv_events_config": {"publisher": "zmq"}}, {"kv_events"}),
+        ({"data_parallel_size": 2}, {"kv_events"}),
+        ({"speculative_config": {"method": "ngram"}}, {"min_p", "logit_bias"}),
+        ({"logprobs_mode": "processed_logits"}, {"logprobs", "top_logprobs"}),
+        ({"skip_tokenizer_init": True}, {"guided"}),
+        ({"scheduling_policy": "fcfs"}, {"priority"}),
+        ({"enable_prefix_caching": False}, {"prefix_cache", "kv_events"}),
+    ],
+)
+def test_what_an_engine_lacks_has_a_reason(given: dict[str, Any], features: set[str]) -> None:
+    found = lacking(engine_arguments(WorkerConfig(model="m", engine_args=given)), FIELDS)
+    assert set(found) == features
+    assert all(found.values())
+
+
+def test_a_release_and_a_model_may_lack_something() -> None:
+    arguments = engine_arguments(WorkerConfig(model="m"))
+    assert set(lacking(arguments, [name for name in FIELDS if name != "min_p"])) == {"min_p"}
+    assert set(lacking(arguments, FIELDS, caches=False)) == {"prefix_cache", "kv_events"}
+
+
+def test_sampling_arguments_are_what_vllm_takes() -> None:
+    made = sampling_arguments(
+        request(temperature=0.5, top_p=0.9, top_k=-1, seed=-1, min_tokens=2, stop_ids=(5, 7)), Sampling()
+    )
+    params = SamplingParams(**made)
+    assert (params.temperature, params.top_p, params.top_k, params.min_tokens) == (0.5, 0.9, -1, 2)
+    assert params.stop_token_ids == [5, 7]
+    assert params.ignore_eos
+    assert not params.detokenize
+    assert params.seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, -(2**63), 2**63, 2**64 - 1])
+def test_every_seed_fits_the_sampler(seed: int) -> None:
+    SamplingParams(**sampling_arguments(request(seed=seed), Sampling()))
+
+
+def test_the_models_own_sampling_is_the_default() -> None:
+    own = Sampling(temperature=0.6, top_k=20)
+    assert sampling_arguments(request(), own)["top_k"] == 20
+    assert sampling_arguments(request(temperature=0.0), own)["temperature"] == 0.0
+
+
+def test_a_prefill_decodes_one_token_and_drops_it() -> None:
+    prefill = request(max_tokens=0, min_tokens=4)
+    made = sampling_arguments(prefill, Sampling())
+    assert (made["max_tokens"], made["min_tokens"]) == (1, 1)
+    for reason in ("length", "stop"):
+        delta = Progress(prefill).take(output(9, finish=reason, cached=2))
+        assert (delta.ids, delta.cached, delta.finish, delta.stop_id) == ([], 2, FinishReason.LENGTH, None)
+
+
+def test_a_prompt_that_fills_the_window_is_prefilled_but_for_its_last_token() -> None:
+    assert prompt_ids(request(), 3) == [1, 2]
+    assert prompt_ids(request(), 4) == [1, 2, 3]
+
+
+def test_guided_output_ends_with_the_tokenizers_end_token() -> None:
+    schema = {"type": "object"}
+    assert guided_arguments(OutputFormat("json_schema", schema)) == {"json": schema}
+    assert guided_arguments(OutputFormat("json_object")) == {"json_object": True}
+    assert not sampling_arguments(request(guided=OutputFormat("json_object")), Sampling())["ignore_eos"]
+
+
+def test_the_stop_token_is_taken_off_with_its_logprobs() -> None:
+    def row(token: int) -> dict[int, SimpleNamespace]:
+        values = {token: -3.0, 40: -1.0, 41: -2.0}
+        return {other: SimpleNamespace(logprob=value) for other, value in values.items()}
+
+    progress = Progress(request(logprobs=1, stop_ids=(5,)))
+    first = progress.take(output(8, logprobs=[row(8)], cached=32))
+    assert (first.ids, first.cached, first.finish) == ([8], 32, None)
+    assert first.logprobs == [[(8, -3.0), (40, -1.0)]]
+    last = progress.take(output(9, 5, finish="stop", logprobs=[row(9), row(5)]))
+    assert (last.ids, last.cached, last.finish, last.stop_id) == ([9], None, FinishReason.STOP, 5)
+    assert last.logprobs == [[(9, -3.0), (40, -1.0)]]
+    assert last.stop_logprobs == [(5, -3.0), (40, -1.0)]
+
+
+def test_an_abort_is_cancelled_and_other_ends_are_failures() -> None:
+    assert Progress(request()).take(output(finish="abort")).finish is FinishReason.CANCELLED
+    with pytest.raises(EngineFailed, match="repetition"):
+        Progress(request()).take(output(9, finish="repetition"))
