@@ -6,7 +6,7 @@ blocks of 32. A collision costs an unexpected prefill and nothing else: engines 
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from cachetools import LRUCache
@@ -36,16 +36,19 @@ class KeyMemo:
     instead of 0.35 (blocks of 16)."""
 
     def __init__(self, block_tokens: int, max_stretches: int = 4096) -> None:
-        """`max_stretches`: how many times 64 blocks are cached, at 3 KB each."""
+        """`max_stretches`: how many times 64 blocks are cached, at 600 bytes each."""
         self.block_tokens = block_tokens
-        self._known: LRUCache[int, list[int]] = LRUCache(max_stretches)
+        self._known: LRUCache[int, array[int]] = LRUCache(max_stretches)
 
-    def keys(self, packed: bytes, *, salt: str | None = None) -> list[int]:
+    def keys(self, packed: bytes, *, salt: str | None = None) -> "array[int]":
         """The keys of the whole blocks of a prompt (`frames.pack_ids`), as `block_keys` gives them."""
-        return [key for stretch in self.stretches(packed, salt=salt) for key in stretch]
+        keys = array("Q")
+        for stretch in self.stretches(packed, salt=salt):
+            keys += stretch
+        return keys
 
-    def stretches(self, packed: bytes, *, salt: str | None = None) -> Iterator[list[int]]:
-        """As `keys`, some at a time, each made on demand. The lists must not be changed."""
+    def stretches(self, packed: bytes, *, salt: str | None = None) -> "Iterator[array[int]]":
+        """As `keys`, some at a time, each made on demand. The arrays must not be changed."""
         known, size = self._known, _STRETCH * self.block_tokens * TOKEN_ID_BYTES
         key, end = root(salt), 0
         for end in range(size, len(packed) + 1, size):
@@ -54,21 +57,21 @@ class KeyMemo:
             digest = xxh3_64_intdigest(part, key)
             stretch = known.get(digest)
             if stretch is None:
-                stretch = known[digest] = list(block_keys(part, self.block_tokens, parent=key))
+                stretch = known[digest] = array("Q", block_keys(part, self.block_tokens, parent=key))
             yield stretch
             key = stretch[-1]
-        yield list(block_keys(packed[end:], self.block_tokens, parent=key))
+        yield array("Q", block_keys(packed[end:], self.block_tokens, parent=key))
 
 
 class PromptKeys(Sequence[int]):
     """The keys of a prompt's whole blocks, made on demand: the first few show that a cache has nothing of a prompt, and
-    the rest can wait until the first token is sent."""
+    the rest can wait until the first token is sent. Once all are made, the prompt itself is not held any more."""
 
     __slots__ = ("_known", "_length", "_stretches")
 
     def __init__(self, memo: KeyMemo, packed: bytes, salt: str | None = None) -> None:
         self._length = len(packed) // (memo.block_tokens * TOKEN_ID_BYTES)
-        self._known: list[int] = []
+        self._known = array("Q")
         self._stretches = memo.stretches(packed, salt=salt)
 
     def __len__(self) -> int:
@@ -77,21 +80,23 @@ class PromptKeys(Sequence[int]):
     @overload
     def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
+    def __getitem__(self, index: slice) -> "array[int]": ...
+    def __getitem__(self, index: int | slice) -> "int | array[int]":
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
-            return self._first(max(start, stop))[start:stop:step] if step > 0 else [*self][index]
+            return self._first(max(start, stop))[start:stop:step] if step > 0 else self._first(self._length)[index]
         at = range(self._length)[index]
         return self._first(at + 1)[at]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._first(self._length))
 
-    def _first(self, count: int) -> list[int]:
+    def _first(self, count: int) -> "array[int]":
         known = self._known
         while len(known) < count and (stretch := next(self._stretches, None)) is not None:
             known += stretch
+        if len(known) == self._length:
+            self._stretches = iter(())  # a generator holds the prompt: 208 KB of 52,000 tokens for as long as a turn
         return known
 
 
@@ -100,7 +105,7 @@ def root(salt: str | None) -> int:
     return xxh3_64_intdigest(salt.encode()) if salt else 0
 
 
-def pack(keys: Iterator[int] | list[int]) -> bytes:
+def pack(keys: Iterable[int]) -> bytes:
     """Keys as little-endian u64 bytes."""
     packed = array("Q", keys)
     if sys.byteorder == "big":

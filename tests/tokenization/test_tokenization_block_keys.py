@@ -1,5 +1,7 @@
 """Keys of KV blocks."""
 
+import sys
+from array import array
 from collections.abc import Iterator
 
 import pytest
@@ -59,7 +61,7 @@ def test_a_memory_changes_no_key(prompts: list[tuple[int, int, int, str | None]]
     memo = KeyMemo(2, max_stretches=5)
     for head, cut, tail, salt in prompts:
         packed = pack_ids([head] * cut + [tail] * (_stretch + 3))
-        assert memo.keys(packed, salt=salt) == list(block_keys(packed, 2, salt=salt))
+        assert list(memo.keys(packed, salt=salt)) == list(block_keys(packed, 2, salt=salt))
 
 
 def test_a_memory_has_its_limit() -> None:
@@ -77,7 +79,9 @@ def test_keys_that_are_made_when_they_are_asked_for(tokens: int, asked: list[sli
     whole, made = list(block_keys(packed, 2)), PromptKeys(KeyMemo(2), packed)
     assert len(made) == len(whole)
     for place in asked:
-        if isinstance(place, slice) or -len(whole) <= place < len(whole):
+        if isinstance(place, slice):
+            assert list(made[place]) == whole[place]
+        elif -len(whole) <= place < len(whole):
             assert made[place] == whole[place]
         else:
             with pytest.raises(IndexError):
@@ -89,7 +93,7 @@ def test_no_more_keys_are_made_than_are_asked_for() -> None:
     class Counting(KeyMemo):
         made = 0
 
-        def stretches(self, packed: bytes, *, salt: str | None = None) -> Iterator[list[int]]:
+        def stretches(self, packed: bytes, *, salt: str | None = None) -> "Iterator[array[int]]":
             for stretch in super().stretches(packed, salt=salt):
                 self.made += 1
                 yield stretch
@@ -99,3 +103,12 @@ def test_no_more_keys_are_made_than_are_asked_for() -> None:
     for asked, stretches in ((slice(1), 1), (slice(_STRETCH), 1), (slice(-1, None), 4)):
         assert made[asked]
         assert memo.made == stretches
+
+
+def test_the_prompt_is_not_held_behind_its_last_key() -> None:
+    packed = pack_ids(range(2 * _stretch + 7))
+    references = sys.getrefcount(packed)
+    made = PromptKeys(KeyMemo(2), packed)
+    assert sys.getrefcount(packed) > references
+    assert list(made) == list(block_keys(packed, 2))
+    assert sys.getrefcount(packed) == references

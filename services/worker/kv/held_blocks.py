@@ -6,6 +6,7 @@ part only at the ends of runs, and a use is recorded once for each run. A prompt
 copy, held or not, instead of 3,000 dictionary entries.
 """
 
+from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ def extended(keys: Sequence[int], tail: bytes, block_tokens: int, salt: str | No
 class _Run:
     """Blocks that follow each other and had the same last use."""
 
-    keys: list[int]
+    keys: "array[int]"
     parent: "_Run | None"
     branches: int = 0
     """Runs that follow it."""
@@ -65,7 +66,7 @@ class HeldBlocks:
             if last is not None and not last.branches:
                 last.keys.extend(new)
             else:
-                path.append(self._add(list(new), last))
+                path.append(self._add(array("Q", new), last))
         for run in reversed(path):
             self._order[run] = None
             self._order.move_to_end(run)
@@ -87,7 +88,7 @@ class HeldBlocks:
                 break
         return path, at
 
-    def _add(self, keys: list[int], parent: _Run | None) -> _Run:
+    def _add(self, keys: "array[int]", parent: _Run | None) -> _Run:
         run = self._runs[keys[0]] = _Run(keys, parent)
         if parent is not None:
             parent.branches += 1
@@ -120,7 +121,7 @@ class HeldBlocks:
         return gone
 
 
-def _common(run: list[int], keys: Sequence[int], at: int) -> int:
+def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:
     """How many blocks of a run a chain has from `at` on; the first is known to be equal. Equal keys mean equal chains,
     so that one comparison covers all blocks before."""
     most, high = min(len(run), len(keys) - at), _STRETCH
