@@ -1,5 +1,5 @@
 # make up     everything on this machine, ready for Claude Code     make up ARGS="--port 9000"
-# make env    .env for docker compose, by what this machine has     make env MODEL=org/model
+# make env    .env for docker compose, by what this machine has     make env MODEL=org/model ENGINE=vllm
 # make test   the test suite, within five minutes on two cores      make test ARGS="tests/cli -x"
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
@@ -56,7 +56,7 @@ up: $(RUN_ENV)
 	@exec $(BIN)/turnwire up $(ARGS)
 
 env:
-	@sh deploy/make-env.sh $(MODEL)
+	@sh deploy/make-env.sh "$(MODEL)" "$(ENGINE)"
 
 test: $(TEST_ENV)
 	@$(PYTEST) -n $(JOBS) --dist worksteal $(ARGS)
