@@ -1,5 +1,5 @@
 # make up     everything on this machine, ready for Claude Code     make up ARGS="--port 9000"
-# make env    .env for docker compose, by what this machine has     make env MODEL=org/model
+# make env    .env for docker compose, by what this machine has     make env MODEL=org/model ENGINE=vllm
 # make test   the test suite, within five minutes on two cores      make test ARGS="tests/cli -x"
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
@@ -43,6 +43,8 @@ TEST_ENV := $(VENV)/.test-$(RECIPE)-$(TEMPLATES)
 VLLM_ENV := $(VLLM_VENV)/.$(VLLM)-$(TEMPLATES)-$(RECIPE)-$(shell pwd | cksum | tr ' ' '-')
 BIN := $(VENV)/bin
 COMMA := ,
+# The tests start hundreds of processes, each of which would compile every module again without its bytecode.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help up env test test-all test-vllm clients chaos soak lint docs bench bench-peer bench-vllm fuzz-api clean
@@ -54,21 +56,21 @@ up: $(RUN_ENV)
 	@exec $(BIN)/turnwire up $(ARGS)
 
 env:
-	@sh deploy/make-env.sh $(MODEL)
+	@sh deploy/make-env.sh "$(MODEL)" "$(ENGINE)"
 
 test: $(TEST_ENV)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	@$(PYTEST) -n $(JOBS) --dist worksteal $(ARGS)
 
 test-all: $(TEST_ENV) $(VENV)/chat-templates
 	@CHAT_TEMPLATES=$(VENV)/chat-templates INSTALL_AGENT_CLIENTS=1 HYPOTHESIS_PROFILE=$(PROFILE) \
-		$(BIN)/python -m pytest -m '' -n $(JOBS) --dist worksteal -rs --durations 20 $(ARGS)
+		$(PYTEST) -m '' -n $(JOBS) --dist worksteal -rs --durations 20 $(ARGS)
 
 test-vllm: $(VLLM_ENV)
 	@env -u PYTHONDONTWRITEBYTECODE VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 \
 		$(VLLM_VENV)/bin/python -m pytest -m '' -rs --durations 10 $(or $(ARGS),$(VLLM_TESTS))
 
 clients: $(TEST_ENV)
-	@INSTALL_AGENT_CLIENTS=1 $(BIN)/python -m pytest tests/clients -m '' -rs --durations 10 $(ARGS)
+	@INSTALL_AGENT_CLIENTS=1 $(PYTEST) tests/clients -m '' -rs --durations 10 $(ARGS)
 
 chaos: $(TEST_ENV)
 	@$(BIN)/python -m tests.chaos $(ARGS)

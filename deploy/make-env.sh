@@ -1,30 +1,33 @@
 #!/bin/sh
-# Writes .env for docker compose from what this machine has: make-env.sh [MODEL]
+# Writes .env for docker compose from what this machine has: make-env.sh [MODEL [ENGINE]]
 #
-# With an NVIDIA GPU: the worker with TensorRT-LLM, and MODEL, or a model that fits into the smallest GPU. Without one:
-# the worker on the CPU, and MODEL or the demo. Other lines of .env stay.
+# With an NVIDIA GPU: the worker with ENGINE (trtllm or vllm; default trtllm), and MODEL, or a model that fits into the
+# smallest GPU. Without one: the worker on the CPU, and MODEL or the demo. Other lines of .env stay.
 set -eu
 
 memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | sort -n | head -n 1) || true
 model=${1:-}
-if [ -n "$memory" ]; then
-    profile=gpu
+engine=${2:-}
+case $engine in
+    "") if [ -n "$memory" ]; then engine=trtllm; else engine=script; fi ;;
+    script | trtllm | vllm) ;;
+    *) echo "make-env: the engine is one of script, trtllm, vllm" >&2; exit 2 ;;
+esac
+if [ "$engine" != script ]; then
     if [ -z "$model" ]; then
-        if [ "$memory" -ge 24000 ]; then model=Qwen/Qwen3-8B; else model=Qwen/Qwen3-0.6B; fi
+        if [ "${memory:-0}" -ge 24000 ]; then model=Qwen/Qwen3-8B; else model=Qwen/Qwen3-0.6B; fi
     fi
     case $(docker info --format '{{json .Runtimes}}' 2>/dev/null || true) in
         *nvidia*) ;;
         *) echo "make-env: Docker has no nvidia runtime: install NVIDIA's container toolkit" >&2 ;;
     esac
-else
-    profile=cpu
 fi
 
-kept=$(grep -Ev '^(COMPOSE_PROFILES|TURNWIRE_MODEL)=' .env 2>/dev/null || true)
+kept=$(grep -Ev '^(COMPOSE_FILE|COMPOSE_PROFILES|TURNWIRE_MODEL)=' .env 2>/dev/null || true)
 {
     if [ -n "$kept" ]; then printf '%s\n' "$kept"; fi
-    echo "COMPOSE_PROFILES=$profile"
+    if [ "$engine" != script ]; then echo "COMPOSE_FILE=compose.yaml:deploy/compose.$engine.yaml"; fi
     if [ -n "$model" ]; then echo "TURNWIRE_MODEL=$model"; fi
 } > .env.new
 mv .env.new .env
-echo "wrote .env: profile $profile, model ${model:-of the demo}"
+echo "wrote .env: engine $engine, model ${model:-of the demo}"

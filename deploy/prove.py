@@ -103,11 +103,13 @@ def load(url: str, turns: int) -> None:
 
 def spread(recording: Path, wanted: dict[str, int]) -> None:
     """Which processes the recorded turns went to."""
-    found: dict[str, Counter[str]] = {"worker": Counter(), "parser": Counter()}
+    found: dict[str, Counter[str]] = {"frontend": Counter(), "worker": Counter(), "parser": Counter()}
     for line in recording.read_text().splitlines():
-        for entry in json.loads(line)["payload"]["entries"]:
+        message = json.loads(line)
+        for entry in message["payload"]["entries"]:
             for event in entry["events"]:
                 if event["type"] == "prepared":
+                    found["frontend"][message["subject"].rpartition(".")[2]] += 1
                     found["worker"][event["worker"]] += 1
                     found["parser"][event["parser"]] += 1
     for stage, counts in found.items():

@@ -7,6 +7,7 @@
 #   PROVE_SUITE=NAME    Debian suite for debootstrap [bookworm]
 #   PROVE_MIRROR=URL    Debian mirror for debootstrap [its own default]
 #   PROVE_NATS=IMAGE    NATS image [nats:2.15-alpine]; where it cannot be had, deploy/nats/Dockerfile is built
+#   PROVE_PROXY=IMAGE   HAProxy image [haproxy:3.2-alpine]; where it cannot be had, deploy/haproxy/Dockerfile is built
 #   PROVE_CA=FILE       certificates to trust while building, behind a proxy that has its own
 #   PROVE_PORT=N        port on loopback [18000]
 #   PROVE_KEEP=1        leave the stack running
@@ -32,7 +33,10 @@ have() { docker image inspect "$1" >/dev/null 2>&1 || docker pull --quiet "$1" >
 finish() {
     status=$?
     if [ $status != 0 ]; then docker compose logs --tail 20 >&2 || true; fi
-    if [ -z "${PROVE_KEEP:-}" ]; then compose down --volumes --timeout 10 >/dev/null 2>&1 || true; fi
+    if [ -z "${PROVE_KEEP:-}" ]; then
+        compose down --volumes --timeout 10 >/dev/null 2>&1 || true
+        docker image prune --force --filter label=org.opencontainers.image.title=turnwire >/dev/null 2>&1 || true
+    fi
     rm -rf "$WORK"
     exit $status
 }
@@ -55,12 +59,13 @@ base_image() {
     echo "$base"
 }
 
-nats_image() {
-    local image=${PROVE_NATS:-nats:2.15-alpine}
+# The image $1, or one that deploy/$2 makes.
+image() {
+    local image=$1
     if ! have "$image"; then
-        image=turnwire-nats:local
+        image=turnwire-$2:local
         docker build --quiet --tag "$image" --build-arg BASE="$TURNWIRE_COMPOSE_BASE" \
-            --secret id=ca,src="$TURNWIRE_COMPOSE_CA" deploy/nats >/dev/null
+            --secret id=ca,src="$TURNWIRE_COMPOSE_CA" "deploy/$2" >/dev/null
     fi
     echo "$image"
 }
@@ -70,10 +75,16 @@ ask() { python3 deploy/prove.py "$URL" "$@"; }
 say "images"
 TURNWIRE_COMPOSE_BASE=$(base_image)
 export TURNWIRE_COMPOSE_BASE
-TURNWIRE_COMPOSE_NATS_IMAGE=$(nats_image)
-export TURNWIRE_COMPOSE_NATS_IMAGE
+TURNWIRE_COMPOSE_NATS_IMAGE=$(image "${PROVE_NATS:-nats:2.15-alpine}" nats)
+TURNWIRE_COMPOSE_PROXY_IMAGE=$(image "${PROVE_PROXY:-haproxy:3.2-alpine}" haproxy)
+export TURNWIRE_COMPOSE_NATS_IMAGE TURNWIRE_COMPOSE_PROXY_IMAGE
 compose build
-docker image ls --format '{{.Repository}}:{{.Tag}}  {{.Size}}' | grep -E '^(turnwire|nats)[:-]' | sort
+docker image ls --format '{{.Repository}}:{{.Tag}}  {{.Size}}' | grep -E '^(turnwire|nats|haproxy)[:-]' | sort
+
+say "a wrong model ends it, with the reason"
+if TURNWIRE_MODEL=/nowhere compose up >"$WORK/wrong" 2>&1; then cat "$WORK/wrong"; exit 1; fi
+grep 'turnwire check: model: there is no directory /nowhere' "$WORK/wrong"
+compose down --timeout 10
 
 say "one of each"
 compose up --detach --wait
@@ -87,8 +98,8 @@ grep -i --max-count 1 'permissions violation' "$WORK/refused"
 say "no user of the bus may do more than its service needs"
 compose run --rm -T audit
 
-say "two workers, three parsers"
-compose up --detach --wait --no-recreate --scale parser=3 --scale worker=2
+say "two frontends behind one port, two workers, three parsers"
+compose up --detach --wait --no-recreate --scale frontend=2 --scale parser=3 --scale worker=2
 : >"$WORK/heard"
 compose run --rm -T --name "$COMPOSE_PROJECT_NAME-tap" tap --json 'tw.v1.evt.>' >"$WORK/tap" 2>"$WORK/heard" &
 tapping=$!
@@ -96,7 +107,15 @@ until grep -q 'listening on' "$WORK/heard"; do kill -0 $tapping; sleep 0.1; done
 ask load 32 --there worker=2,parser=3
 docker kill --signal INT "$COMPOSE_PROJECT_NAME-tap" >/dev/null
 wait $tapping
-ask spread "$WORK/tap" --over worker=2,parser=3
+ask spread "$WORK/tap" --over frontend=2,worker=2,parser=3
+
+say "a frontend ends: its turns finish, new ones go to the other"
+ask load 16 &
+asking=$!
+sleep 0.7
+docker stop --time 60 "$(docker compose ps --quiet frontend | head -1)" >/dev/null
+wait $asking
+ask load 16
 
 say "in the middle of 16 turns a parser is killed and a worker stopped"
 ask load 16 --there worker=2,parser=3 &

@@ -4,6 +4,7 @@
 
 ARG BASE=nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc26
 FROM ${BASE}
+LABEL org.opencontainers.image.title=turnwire
 
 WORKDIR /opt/turnwire
 COPY . .

@@ -3,6 +3,7 @@
 
 ARG BASE=vllm/vllm-openai:v0.32.0
 FROM ${BASE}
+LABEL org.opencontainers.image.title=turnwire
 
 WORKDIR /opt/turnwire
 COPY . .

@@ -1,5 +1,10 @@
 """Fixtures for every package: the demo model, loaded once, and each published chat template that is installed."""
 
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +20,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
+    """A directory that one test process of this run builds and all of them read."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    made, part = root / name, root / f"{name}.part"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(part, ignore_errors=True)
+            build(part)
+            part.rename(made)
+    return made
+
+
 @pytest.fixture(scope="session")
 def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_demo_model(tmp_path_factory.mktemp("models") / "turnwire-demo")
+    """Tokenizer, template and configuration; no weights."""
+    return built_once(tmp_path_factory, "turnwire-demo", build_demo_model)
 
 
 def build_random_model(path: Path, *, hidden_size: int = 64, layers: int = 2, window: int = 8192) -> Path:
@@ -59,6 +80,12 @@ def setup(demo_dir: Path) -> ModelSetup:
     return ModelSetup.load(PreprocessorConfig(model=str(demo_dir)))
 
 
+@pytest.fixture(scope="session")
+def compiled_template(demo_tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], ChatTemplate]:
+    """A published template, compiled at its first use."""
+    return cache(lambda name: ChatTemplate(demo_tokenizer, of_trl()[name].read_text()))
+
+
 @pytest.fixture(params=of_trl() or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))])
-def real_template(request: pytest.FixtureRequest, demo_tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate:
-    return ChatTemplate(demo_tokenizer, of_trl()[request.param].read_text())
+def real_template(request: pytest.FixtureRequest, compiled_template: Callable[[str], ChatTemplate]) -> ChatTemplate:
+    return compiled_template(request.param)

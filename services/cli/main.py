@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "replay": ("services.cli.replay.command:replay", "play recorded or written turns as a client of the HTTP APIs"),
     "doctor": ("services.cli.doctor.command:examine", "check this machine, the bus and the model"),
+    "check": ("services.cli.check:check", "check the settings and the model, before the services start"),
     "config": ("services.cli.show_config:show", "show every setting, its value and its origin"),
     "health": ("services.cli.health:check", "check whether a process is live or ready"),
     "parse": ("services.cli.parse:parse", "turn model output on stdin into events"),
@@ -42,6 +43,7 @@ SETTINGS: Mapping[str, Sequence[type[config.Config]]] = {
     "tap": (config.BusConfig,),
     "trajectories": (config.BusConfig,),
     "doctor": (config.BusConfig, *_SERVICES),
+    "check": tuple(STAGES.values()),
     "config": (*STAGES.values(), config.UpConfig),
     "health": tuple(STAGES.values()),
 }

@@ -185,6 +185,7 @@ class Preprocessor:
                 timeout_s=timeout_s,
             )
             self._placement.router.assigned(worker, shard)
+            self._expect(request, prompt, worker)
             try:
                 data = await self._process.bus.request(
                     subjects.generate(self._model, worker), _encode(generate), TAKE_TIMEOUT_S
@@ -195,7 +196,6 @@ class Preprocessor:
                 refusal = _decode_reply(data).error
                 if refusal is None:
                     self._placement.taken(worker, packed, request.conversation)
-                    self._expect(request, prompt, worker)
                     return
             self._placement.router.returned(worker, shard)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
@@ -204,7 +204,8 @@ class Preprocessor:
         raise raised(refusal)
 
     def _expect(self, request: TurnRequest, prompt: Prompt, worker: str) -> None:
-        """Waits for the turn's end, where its client requested a prefill of the next prompt."""
+        """Waits for the turn's end, where its client requested a prefill of the next prompt. Called before the worker
+        has the turn: a short one may have ended when its acceptance is read."""
         conversation = request.conversation
         context = ledger_context_of(prompt, conversation)
         if self._prefills is not None and context is not None and conversation.hints.speculative_prefill:

@@ -1,18 +1,18 @@
 """The bench of preparation runs, compares ids, and shows what it is there to show."""
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from bench.prepare import Run, Way, large, open_ways, row, run, session, table
 from bench.prepare_ledger import play
 from bench.report import this_machine
-from services.cli.demo.model import build_demo_model
 
 
 @pytest.fixture(scope="module")
-def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Way]:
-    return open_ways(build_demo_model(tmp_path_factory.mktemp("models") / "turnwire-demo"))
+def ways(demo_dir: Path) -> dict[str, Way]:
+    return open_ways(demo_dir)
 
 
 def test_a_session_is_prepared_in_parts(ways: dict[str, Way]) -> None:

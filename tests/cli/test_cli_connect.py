@@ -18,7 +18,6 @@ from schemas.control import ModelCard
 from services.cli.connect.client import BadRequest, Client, Target, client_names, load_client
 from services.cli.connect.clients import aider, claude, cline, codex, openclaw, opencode, pi, qwen
 from services.cli.connect.served import ServedModel, ServerError, base_url, read_models
-from services.cli.demo.model import build_demo_model
 from services.cli.main import main
 from services.frontend.apis.models.documents import listing, names
 
@@ -400,9 +399,8 @@ async def test_the_profiles_of_a_codex_program(
     assert await run("catalog", "codex", "--url", server.url, "--from", str(tmp_path / "absent")) == 1
 
 
-async def test_the_catalogue_of_a_model_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build_demo_model(tmp_path)
-    arguments = ("codex", "--model-dir", str(tmp_path), "--model", "acme/m", "--model", "gpt-5.5")
+async def test_the_catalogue_of_a_model_without_a_server(demo_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("codex", "--model-dir", str(demo_dir), "--model", "acme/m", "--model", "gpt-5.5")
     assert await run("catalog", *arguments, "--max-model-len", "65536") == 0
     made = json.loads(capsys.readouterr().out)["models"]
     assert [(model["slug"], model["context_window"]) for model in made] == [("acme/m", 65_536), ("gpt-5.5", 65_536)]

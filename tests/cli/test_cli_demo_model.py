@@ -1,5 +1,6 @@
 import concurrent.futures
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from services.cli.demo.model import MARKUP, SPECIAL, build_demo_model
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_demo_model(tmp_path_factory.mktemp("demo") / "model")
+def model_dir(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(demo_dir, tmp_path_factory.mktemp("demo") / "model"))
 
 
 def test_files_are_complete(model_dir: Path) -> None:
@@ -31,8 +32,8 @@ def test_a_second_build_changes_nothing(model_dir: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in model_dir.iterdir()} == before
 
 
-def test_a_damaged_recipe_is_built_again(tmp_path: Path) -> None:
-    first = build_demo_model(tmp_path / "model")
+def test_a_damaged_recipe_is_built_again(tmp_path: Path, demo_dir: Path) -> None:
+    first = Path(shutil.copytree(demo_dir, tmp_path / "model"))
     tokenizer = (first / "tokenizer.json").read_bytes()
     (first / "tokenizer.json").write_text("{")
     (first / ".recipe").write_text("of an older version")

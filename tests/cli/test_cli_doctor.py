@@ -11,7 +11,6 @@ import pytest
 from cyclopts import Token
 
 from schemas.control import Heartbeat, Load, ModelCard
-from services.cli.demo.model import build_demo_model
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import command as doctor
 from services.cli.doctor import engine as doctor_engine
@@ -24,8 +23,8 @@ from tests.conftest import MakeProcess, NatsServer
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(build_demo_model(tmp_path_factory.mktemp("doctor") / "demo"))
+def demo(demo_dir: Path) -> str:
+    return str(demo_dir)
 
 
 def by_name(findings: Iterator[Finding] | list[Finding]) -> dict[str, Finding]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -17,7 +18,6 @@ import aiohttp
 import nats
 import pytest
 
-from services.cli.demo.model import build_demo_model
 from services.cli.running import newest
 
 START_S = 90.0
@@ -26,9 +26,9 @@ BODY = {"model": "turnwire-demo", "max_tokens": 400, "messages": [{"role": "user
 
 
 @pytest.fixture(scope="session")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def state(demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("up") / "state"
-    build_demo_model(directory / "demo-model")
+    shutil.copytree(demo_dir, directory / "demo-model")
     return directory
 
 
@@ -198,6 +198,7 @@ async def test_with_a_port_in_use_nothing_starts(state: Path, tmp_path: Path) ->
             assert not any("ready" in line for line in running.lines)
 
 
+@pytest.mark.slow
 async def test_a_stage_that_cannot_start_ends_it_with_its_reason(state: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
@@ -210,8 +211,12 @@ async def test_a_stage_that_cannot_start_ends_it_with_its_reason(state: Path, tm
     ("flags", "reason"),
     [
         (["--nats-url", "nats://127.0.0.1:1"], "turnwire up: no NATS server at nats://127.0.0.1:1"),
-        (["--api-keys-file", "/nowhere"], "frontend-1 does not run: status 2: turnwire serve frontend: "),
-        (["--tls-cert-file", "/nowhere"], "No such file or directory: '/nowhere'"),
+        pytest.param(
+            ["--api-keys-file", "/nowhere"],
+            "frontend-1 does not run: status 2: turnwire serve frontend: ",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["--tls-cert-file", "/nowhere"], "No such file or directory: '/nowhere'", marks=pytest.mark.slow),
     ],
 )
 async def test_what_cannot_work_is_tried_once(state: Path, tmp_path: Path, flags: list[str], reason: str) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from services.cli.demo.model import build_demo_model
 from tests.clients.bus_turns import BusTurns
 from tests.clients.machine import Machine
 from tests.clients.session import Session
@@ -31,8 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_demo_model(tmp_path_factory.mktemp("model") / "turnwire-demo")
+def demo_model(demo_dir: Path) -> Path:
+    return demo_dir
 
 
 def options(window: int = WINDOW) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 That it runs is shown by deploy/prove.sh, where there is a Docker daemon.
 """
 
+import json
 import os
 import re
 import shutil
@@ -18,22 +19,31 @@ from services.runtime.config import STAGES, BucketsConfig, StageConfig
 from services.runtime.config.loader import Sources
 
 ROOT = Path(__file__).parents[2]
-SERVICES: dict[str, Any] = msgspec.yaml.decode((ROOT / "compose.yaml").read_bytes())["services"]
-OF_STAGE = {**{stage: stage for stage in STAGES}, "worker-gpu": "worker", "worker-vllm": "worker"}
+
+
+def read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.yaml.decode((ROOT / name).read_bytes())
+    return found
+
+
+COMPOSE = read("compose.yaml")
+SERVICES: dict[str, Any] = COMPOSE["services"]
+GPU = {engine: read(f"deploy/compose.{engine}.yaml")["services"] for engine in ("trtllm", "vllm")}
 DEFAULT = re.compile(r"\$\{[A-Z_]+:-((?:[^{}]|\$\{[^{}]*\})*)\}")
+IF_SET = re.compile(r"\$\{[A-Z_]+:\+[^{}]*\}")
 
 
 def resolved(text: str) -> str:
-    """Replaces `${NAME:-default}` by the default, as Compose does."""
+    """Replaces `${NAME:-default}` by the default and `${NAME:+value}` by nothing, as Compose does."""
+    text = IF_SET.sub("", text)
     while DEFAULT.search(text):
         text = DEFAULT.sub(r"\1", text)
     return text
 
 
-@pytest.mark.parametrize("service", OF_STAGE)
-def test_the_settings_of_a_service_are_settings_of_its_stage(service: str) -> None:
-    stage = OF_STAGE[service]
-    env = {name: resolved(str(value)) for name, value in SERVICES[service]["environment"].items()}
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_settings_of_a_service_are_settings_of_its_stage(stage: str) -> None:
+    env = {name: resolved(str(value)) for name, value in SERVICES[stage]["environment"].items()}
     loaded = Sources(env=env).load(STAGES[stage])
     config = loaded.config
     assert config.bus.nats_url == "nats://nats:4222"
@@ -43,7 +53,7 @@ def test_the_settings_of_a_service_are_settings_of_its_stage(service: str) -> No
     if isinstance(config, StageConfig):
         assert config.served_model_name == "turnwire-demo"
         assert config.metrics_port is not None
-    assert SERVICES[service]["command"][:2] == ["serve", stage]
+    assert SERVICES[stage]["command"] == ["serve", stage]
 
 
 def test_the_buckets_are_made_before_any_service_starts() -> None:
@@ -53,29 +63,53 @@ def test_the_buckets_are_made_before_any_service_starts() -> None:
     assert (setup["command"], setup["restart"]) == (["buckets"], "no")
     assert setup["env_file"] == SERVICES["frontend"]["env_file"], "its settings are those of the services"
     assert set(setup["depends_on"]) == {"nats", "secrets"}
-    for service in OF_STAGE:
-        assert SERVICES[service]["depends_on"] == {"setup": {"condition": "service_completed_successfully"}}
+    for stage in STAGES:
+        assert SERVICES[stage]["depends_on"] == {"setup": {"condition": "service_completed_successfully"}}
 
 
-@pytest.mark.parametrize("service", [*OF_STAGE, "setup", "tap"])
+def test_the_model_is_checked_before_anything_starts() -> None:
+    check = SERVICES["check"]
+    assert (check["command"], check["restart"], check["depends_on"]) == (["check"], "no", {})
+    assert SERVICES["nats"]["depends_on"]["check"] == {"condition": "service_completed_successfully"}
+    env = {name: resolved(str(value)) for name, value in check["environment"].items()}
+    Sources(env=env).load_all(STAGES)
+    for stage in ("preprocessor", "parser", "worker"):
+        assert env.items() <= {name: resolved(str(v)) for name, v in SERVICES[stage]["environment"].items()}.items()
+
+
+@pytest.mark.parametrize("service", [*STAGES, "setup", "tap"])
 def test_a_service_sees_its_own_secrets_only(service: str, tmp_path: Path) -> None:
-    stage = OF_STAGE.get(service, service)
     make_secrets(tmp_path)
     (mount,) = [v for v in SERVICES[service]["volumes"] if isinstance(v, dict)]
-    assert (mount["source"], mount["volume"], mount["read_only"]) == ("secrets", {"subpath": stage}, True)
+    assert (mount["source"], mount["volume"], mount["read_only"]) == ("secrets", {"subpath": service}, True)
     for name, value in SERVICES[service]["environment"].items():
-        if name.endswith("_FILE"):
-            assert (tmp_path / stage / Path(value).relative_to(mount["target"])).is_file()
+        if name.endswith("_FILE") and resolved(value):
+            assert (tmp_path / service / Path(value).relative_to(mount["target"])).is_file()
 
 
-@pytest.mark.parametrize("service", [*OF_STAGE, "nats"])
-def test_containers_have_health_checks_and_no_privileges(service: str) -> None:
+def test_tokens_and_keys_are_files_that_only_their_services_have() -> None:
+    assert COMPOSE["secrets"]["hf_token"]["file"] == "${TURNWIRE_COMPOSE_HF_TOKEN_FILE:-/dev/null}"
+    have = {name: container.get("secrets", []) for name, container in SERVICES.items()}
+    assert {name for name, secrets in have.items() if "hf_token" in secrets} == {
+        *("check", "preprocessor", "parser", "worker")
+    }
+    assert {name for name, secrets in have.items() if "api_keys" in secrets} == {"frontend"}
+    assert "HF_TOKEN:" not in (ROOT / "compose.yaml").read_text()
+
+
+@pytest.mark.parametrize("service", [*STAGES, "nats"])
+def test_services_have_health_checks(service: str) -> None:
+    assert SERVICES[service]["healthcheck"]["test"][0] == "CMD"
+    assert "network_mode" not in SERVICES[service]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_containers_have_no_privileges_and_limits(service: str) -> None:
     container = SERVICES[service]
-    assert container["healthcheck"]["test"][0] == "CMD"
     assert container["cap_drop"] == ["ALL"]
     assert container["security_opt"] == ["no-new-privileges:true"]
-    assert container["read_only"] is (service not in ("worker-gpu", "worker-vllm"))
-    assert "network_mode" not in container
+    assert container["read_only"] is True
+    assert re.fullmatch(r"\d+[mg]", resolved(container["mem_limit"]))
 
 
 @pytest.mark.parametrize("dockerfile", sorted(path.name for path in (ROOT / "deploy").glob("*Dockerfile")))
@@ -84,21 +118,20 @@ def test_images_do_not_run_as_root(dockerfile: str) -> None:
     assert "USER 10001:10001" in lines
 
 
-def test_one_worker_by_default_and_the_other_by_profile() -> None:
-    assert "COMPOSE_PROFILES=cpu" in (ROOT / ".env").read_text().splitlines()
-    assert SERVICES["worker"]["profiles"] == ["cpu"]
-    gpu = SERVICES["worker-gpu"]
-    assert gpu["profiles"] == ["gpu"]
+@pytest.mark.parametrize("engine", GPU)
+def test_another_engine_is_the_same_service(engine: str) -> None:
+    assert set(GPU[engine]) == {"worker"}
+    gpu = GPU[engine]["worker"]
+    assert gpu["command"] == ["serve", "worker", "--engine", engine]
+    assert (ROOT / gpu["build"]["dockerfile"]).is_file()
     assert gpu["ipc"] == "host"
-    assert gpu["cap_add"] == ["SYS_PTRACE"]
+    assert gpu.get("cap_add", []) == (["SYS_PTRACE"] if engine == "trtllm" else [])
     assert gpu["ulimits"] == {"memlock": -1, "stack": 67108864}
-    assert SERVICES["worker-vllm"]["profiles"] == ["vllm"]
-    assert SERVICES["worker-vllm"]["ipc"] == "host"
     (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
 
 
-def make_env(tmp_path: Path, gpu_mib: int | None, *model: str) -> dict[str, str]:
+def make_env(tmp_path: Path, gpu_mib: int | None, *arguments: str) -> dict[str, str]:
     """What `deploy/make-env.sh` writes where `nvidia-smi` reports such a GPU, or fails."""
     programs = tmp_path / "bin"
     programs.mkdir(exist_ok=True)
@@ -107,7 +140,7 @@ def make_env(tmp_path: Path, gpu_mib: int | None, *model: str) -> dict[str, str]
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     subprocess.run(
-        ["sh", str(ROOT / "deploy" / "make-env.sh"), *model],
+        ["sh", str(ROOT / "deploy" / "make-env.sh"), *arguments],
         cwd=tmp_path,
         env={"PATH": f"{programs}:{os.environ['PATH']}"},
         check=True,
@@ -118,19 +151,40 @@ def make_env(tmp_path: Path, gpu_mib: int | None, *model: str) -> dict[str, str]
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_make_env_chooses_one_worker_by_the_machine(tmp_path: Path) -> None:
-    shutil.copy(ROOT / ".env", tmp_path)
-    (tmp_path / ".env").open("a").write("HF_TOKEN=kept\n")
+def test_make_env_chooses_the_engine_by_the_machine(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("TURNWIRE_SLOTS=8\nCOMPOSE_PROFILES=gpu\n")
     assert make_env(tmp_path, 81_559) == {
-        "HF_TOKEN": "kept",
-        "COMPOSE_PROFILES": "gpu",
+        "TURNWIRE_SLOTS": "8",
+        "COMPOSE_FILE": "compose.yaml:deploy/compose.trtllm.yaml",
         "TURNWIRE_MODEL": "Qwen/Qwen3-8B",
     }
     assert make_env(tmp_path, 8_192)["TURNWIRE_MODEL"] == "Qwen/Qwen3-0.6B"
     assert make_env(tmp_path, 81_559, "org/model")["TURNWIRE_MODEL"] == "org/model"
-    assert make_env(tmp_path, None) == {"HF_TOKEN": "kept", "COMPOSE_PROFILES": "cpu"}
+    assert make_env(tmp_path, 81_559, "", "vllm")["COMPOSE_FILE"] == "compose.yaml:deploy/compose.vllm.yaml"
+    assert make_env(tmp_path, None) == {"TURNWIRE_SLOTS": "8"}
+    assert make_env(tmp_path, None, "org/model") == {"TURNWIRE_SLOTS": "8", "TURNWIRE_MODEL": "org/model"}
+    with pytest.raises(subprocess.CalledProcessError):
+        make_env(tmp_path, None, "", "sglang")
 
 
-def test_nothing_but_the_frontend_is_reachable_from_outside() -> None:
-    assert [name for name, container in SERVICES.items() if "ports" in container] == ["frontend"]
-    assert resolved(SERVICES["frontend"]["ports"][0]) == "127.0.0.1:8000:8000"
+def test_nothing_but_the_proxy_is_reachable_from_outside() -> None:
+    assert [name for name, container in SERVICES.items() if "ports" in container] == ["proxy"]
+    assert resolved(SERVICES["proxy"]["ports"][0]) == "127.0.0.1:8000:8000"
+    assert SERVICES["proxy"]["networks"] == ["web"], "it reaches frontends only"
+    assert [name for name, container in SERVICES.items() if "web" in container.get("networks", [])] == [
+        *("proxy", "frontend")
+    ]
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="docker is not installed")
+@pytest.mark.parametrize("engine", ["", *GPU])
+def test_compose_reads_the_files(engine: str) -> None:
+    """Only what Compose itself finds, where it is installed; no daemon is needed."""
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("docker has no compose")
+    files = [f"--file={name}" for name in ("compose.yaml", *([f"deploy/compose.{engine}.yaml"] if engine else []))]
+    command = ["docker", "compose", *files, "config", "--format", "json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    worker = json.loads(done.stdout)["services"]["worker"]
+    assert worker["command"] == ["serve", "worker", *(["--engine", engine] if engine else [])]

@@ -29,6 +29,7 @@ def deployed(
         stop(nats, stack)
 
 
+@pytest.mark.slow
 async def test_no_service_is_refused_what_it_needs(deployed: tuple[DeployedNats, Stack]) -> None:
     nats, stack = deployed
     client = Client(stack.url)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from services.families.grammar.scanner import Scanner
 from services.families.readers.gemma import GemmaValues, gemma_style
+from tests.conftest import examples
 from tests.families.parser_cases import drive
 
 T = '<|"|>'
@@ -33,7 +34,7 @@ def read(text: str) -> Any:
     return json.loads(results[0][1]) if results[0][0] else None
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_what_is_written_is_read(value: dict[str, Any]) -> None:
     assert read(gemma_style(T)(value)) == value

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from schemas.conversation import ToolSpec
 from schemas.events import Delta, FinishReason
 from services.families import families, open_parser
+from tests.conftest import examples
 from tests.families.parser_cases import CHUNKINGS, fold, run, vectors, words
 
 TOOLS = [
@@ -85,7 +86,7 @@ def cut(text: str, chance: random.Random) -> list[str]:
 
 
 @pytest.mark.parametrize("name", families())
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_whatever_comes(name: str, data: st.DataObject) -> None:
     """Nothing raises, the stream is well-formed, the cuts do not matter, prose is the input's own, nothing is doubled."""
@@ -106,7 +107,7 @@ def test_whatever_comes(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", families())
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.text(alphabet="ab .,é\n", max_size=60), st.booleans())
 def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: bool) -> None:
     """Character by character; only a line break waits, with blanks behind it, for it may stand in front of a marker."""
@@ -121,7 +122,7 @@ def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: b
 
 
 @pytest.mark.parametrize("name", families())
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.data())
 def test_what_is_held_back_is_bounded(name: str, data: st.DataObject) -> None:
     """No more input waits for its meaning than the longest opening marker, with its name, may be long."""

@@ -8,6 +8,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families.grammar.turn import CallOpener
 from services.families.readers.nested import Nested, NestedStyle
+from tests.conftest import examples
 from tests.families.parser_cases import read_body
 
 N = "]~["
@@ -96,7 +97,7 @@ def test_nesting_has_an_end() -> None:
 PLAIN = st.text(alphabet='ab <>/]~\n"é', max_size=8).filter(lambda t: N not in t + N[:2])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.fixed_dictionaries(
         {},

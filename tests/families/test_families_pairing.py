@@ -45,41 +45,51 @@ def read(name: str, raw: str, *, in_reasoning: bool = False) -> list[tuple[str, 
     ]
 
 
-@pytest.mark.parametrize(
-    "reasoning",
-    [pytest.param(found, marks=() if found in FIRST.values() else pytest.mark.slow) for found in READING],
-    ids=ids,
-)
-def test_every_pair_reads_reasoning_around_calls(reasoning: Family) -> None:
-    for calls in [calls for calls in CALLS if fits(calls, reasoning)]:
-        pair = family(f"{calls.name}+{reasoning.name}")
-        opener, _, closer = reasoning.style.reasoning.partition("{text}")
-        line = "\n" if calls.name in OWN_LINE else ""
-        joint, call = calls.style.joint, pair.write_call(*RUN) if calls.style.call else ""
-        first, second = pair.write_reasoning("A < b."), pair.write_reasoning("Then.")
-        made = [RUN] if call else []
-        answer = pair.style.write_text("Done.")
-        assert read(pair.name, joint.join(filter(None, (first, line + call, answer)))) == [
+def check_pair(calls: Family, reasoning: Family) -> None:
+    """Blocks of reasoning around a call, and the reasoning that a prompt opened."""
+    pair = family(f"{calls.name}+{reasoning.name}")
+    opener, _, closer = reasoning.style.reasoning.partition("{text}")
+    line = "\n" if calls.name in OWN_LINE else ""
+    joint, call = calls.style.joint, pair.write_call(*RUN) if calls.style.call else ""
+    first, second = pair.write_reasoning("A < b."), pair.write_reasoning("Then.")
+    made = [RUN] if call else []
+    answer = pair.style.write_text("Done.")
+    assert read(pair.name, joint.join(filter(None, (first, line + call, answer)))) == [
+        thought("A < b."),
+        *made,
+        text("Done."),
+    ]
+    if call:
+        assert read(pair.name, joint.join((first, line + call, second, line + pair.write_call(*PING)))) == [
             thought("A < b."),
-            *made,
-            text("Done."),
+            RUN,
+            thought("Then."),
+            PING,
         ]
-        if call:
-            assert read(pair.name, joint.join((first, line + call, second, line + pair.write_call(*PING)))) == [
-                thought("A < b."),
-                RUN,
-                thought("Then."),
-                PING,
-            ]
-            assert read(pair.name, joint.join((opener + "Plan.\n", call))) == [thought("Plan."), RUN]
-        if not joint:
-            assert pair.think
-            assert pair.opens_reasoning(f"x{pair.think[0]}\n")
-            assert read(pair.name, f"Plan.{closer}{answer}", in_reasoning=True) == [thought("Plan."), text("Done.")]
-            if calls.think and calls.think != reasoning.think and calls.name != "granite":
-                other = calls.style.reasoning.replace("{text}", "x").strip()
-                kept = read(pair.name, f"So {other} is.")
-                assert kept == [text(f"So {other} is.")], "the other family's marks are text"
+        assert read(pair.name, joint.join((opener + "Plan.\n", call))) == [thought("Plan."), RUN]
+    if not joint:
+        assert pair.think
+        assert pair.opens_reasoning(f"x{pair.think[0]}\n")
+        assert read(pair.name, f"Plan.{closer}{answer}", in_reasoning=True) == [thought("Plan."), text("Done.")]
+        if calls.think and calls.think != reasoning.think and calls.name != "granite":
+            other = calls.style.reasoning.replace("{text}", "x").strip()
+            kept = read(pair.name, f"So {other} is.")
+            assert kept == [text(f"So {other} is.")], "the other family's marks are text"
+
+
+@pytest.mark.parametrize(("number", "calls"), enumerate(CALLS), ids=lambda value: getattr(value, "name", ""))
+def test_a_pair_reads_reasoning_around_calls(number: int, calls: Family) -> None:
+    """The calls of each family, once, with reasoning of another in turn."""
+    fitting = [found for found in FIRST.values() if found in READING and fits(calls, found)]
+    check_pair(calls, fitting[number % len(fitting)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reasoning", READING, ids=ids)
+def test_every_pair_reads_reasoning_around_calls(reasoning: Family) -> None:
+    for calls in CALLS:
+        if fits(calls, reasoning):
+            check_pair(calls, reasoning)
 
 
 @pytest.mark.parametrize("calls", [found for found in CALLS if isinstance(found.grammar, Markup)], ids=ids)

@@ -8,6 +8,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families.grammar.turn import CallOpener
 from services.families.readers.pythonic import Pythonic, python_style
+from tests.conftest import examples
 from tests.families.parser_cases import read_body
 
 TOOLS = [ToolSpec("f"), ToolSpec("mcp.read")]
@@ -46,7 +47,7 @@ def test_forms(text: str, calls: list[Any], rest: str) -> None:
     assert read(text) == (calls, rest, None)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.dictionaries(st.text(alphabet="abk_", min_size=1, max_size=4), VALUES, max_size=3))
 def test_what_is_written_is_read(arguments: dict[str, Any]) -> None:
     assert read(f"[f({python_style(arguments)})]")[0] == [("f", arguments)]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from services.families.grammar.scanner import Scanner
 from services.families.readers.values import JSON, PYTHON, Values, literal
+from tests.conftest import examples
 from tests.families.parser_cases import drive
 
 VALUES = st.recursive(
@@ -24,14 +25,14 @@ def copied(reader: Values, text: str, size: int = 1) -> tuple[str, bool, str]:
     return "".join(said), ended, scanner.rest()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]), st.sampled_from([1, 3, 1000]))
 def test_json_is_copied_as_it_was_written(value: object, ascii_only: bool, indent: int | None, size: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     assert copied(JSON, text + "\n", size) == (text, True, "\n")
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(VALUES, st.sampled_from([1, 3, 1000]))
 def test_python_literals_become_json(value: object, size: int) -> None:
     said, ended, rest = copied(PYTHON, repr(value) + ")", size)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.events import FinishReason
 from services.families import families
+from tests.conftest import examples
 from tests.families.parser_cases import CHUNKINGS, failures, fold, opened, problems, run, vectors, words
 
 FAMILIES = list(families())
@@ -30,7 +31,7 @@ def test_the_blocks_do_not_depend_on_the_cuts(family: str) -> None:
             assert fold(run(opened(case), chunking(case["raw"]), reason)) == whole, case["case"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(vectors()), st.randoms(use_true_random=False))
 def test_random_cuts(case: dict[str, Any], chance: random.Random) -> None:
     if case["family"] not in FAMILIES:

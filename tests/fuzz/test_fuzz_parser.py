@@ -7,6 +7,7 @@ import pytest
 from fuzz.cases import FAMILIES, decode
 from fuzz.properties import PropertyViolated
 from fuzz.targets import parser, stories
+from tests.conftest import examples
 
 _SEEDS: dict[str, list[bytes]] = {}
 for _, _seed in parser.seeds():
@@ -25,7 +26,7 @@ def test_every_property_holds_for_every_vector() -> None:
 def test_every_property_holds_for_mutations(family: str) -> None:
     chance = Random(family)
     pool = list(_SEEDS.get(family) or [bytes([FAMILIES.index(family)]) + b"\0\1\0\0\0text"])
-    for _ in range(40):
+    for _ in range(examples(40)):
         data = parser.mutate(chance.choice(pool), chance)
         pool.append(data)
         try:
@@ -37,7 +38,7 @@ def test_every_property_holds_for_mutations(family: str) -> None:
 @pytest.mark.parametrize("number", range(len(FAMILIES)))
 def test_blocks_equal_the_generated_turn(number: int) -> None:
     chance = Random(number)
-    for _ in range(15):
+    for _ in range(examples(15)):
         data = bytes([number]) + chance.randbytes(chance.randrange(10, 120))
         try:
             stories.one(data)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from schemas.conversation import Client, Conversation, Media, Reasoning, Text, Turn
 from services.ledger.chain import ChainCache, chain_of
 from services.runtime.branch_cache import BRANCHES
+from tests.conftest import examples
 from tests.templates.adapting import call, result, said, user
 
 texts = st.sampled_from(["a", "b c", "", " "])
@@ -27,7 +28,7 @@ def turn(kind: str, text: str, number: int) -> Turn:
     return made[kind]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 2), st.lists(st.tuples(kinds, texts), max_size=4), st.integers(0, 3)), max_size=25

@@ -1,6 +1,7 @@
 """Which of several entries with the same visible history a turn gets."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,6 @@ from msgspec.structs import replace
 
 from schemas.conversation import Client, Part, Reasoning, Text, Turn
 from schemas.ledger import LedgerEntry
-from services.cli.demo.model import build_demo_model
 from services.ledger.evidence import call_id
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
@@ -21,9 +21,8 @@ ANSWER = "Done."
 
 
 @pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> ModelSetup:
-    directory = build_demo_model(tmp_path_factory.mktemp("models") / "turnwire-demo")
-    return ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name="m"))
+def setup(demo_dir: Path) -> ModelSetup:
+    return ModelSetup.load(PreprocessorConfig(model=str(demo_dir), served_model_name="m"))
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from schemas.conversation import (
 from schemas.events import FinishReason
 from schemas.frames import ParseContext, TokenFinish, pack_ids
 from schemas.ledger import LedgerEntry
-from services.cli.demo.model import build_demo_model
 from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entry_of
@@ -44,9 +43,8 @@ ASKED = Turn("user", [Text("hi")])
 
 
 @pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> ModelSetup:
-    directory = build_demo_model(tmp_path_factory.mktemp("models") / "turnwire-demo")
-    return ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name="m"))
+def setup(demo_dir: Path) -> ModelSetup:
+    return ModelSetup.load(PreprocessorConfig(model=str(demo_dir), served_model_name="m"))
 
 
 class Session:

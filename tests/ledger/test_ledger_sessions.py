@@ -18,6 +18,7 @@ from bench.ledger.walk import Step, Walk
 from fuzz.generated_turns import Choices
 from services.cli.demo import model as demo_model
 from services.preprocessor.model import ModelSetup
+from tests.conftest import examples
 
 DEMO = Path(demo_model.__file__).parent / "chat_template.jinja"
 OWN = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
@@ -34,7 +35,7 @@ QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in of_trl()}.values
 """One template of each kind; the others are its versions."""
 CHANCE = st.binary(min_size=150, max_size=400)
 quick = settings(
-    max_examples=6,
+    max_examples=examples(6),
     # A session is no simpler for being shorter in bytes, and each takes a while.
     phases=[phase for phase in Phase if phase is not Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -28,6 +28,7 @@ from services.runtime.seal import Sealer
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.tokenization.detokenizer import Vocabulary
 from services.worker.outbox import GONE
+from tests.conftest import examples
 from tests.tokenization.test_tokenization_detokenizer import byte_level
 
 TOKENIZER = byte_level()
@@ -231,7 +232,7 @@ def test_a_raw_completion_of_nothing_has_no_block() -> None:
     assert [type(event) for event in events(shard.turns["t"])] == [Finish]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 7), st.integers(0, 40), st.integers(1, 400), st.booleans())
 def test_a_reader_that_stands_anywhere_gets_each_token_once(cuts: int, start: int, room: int, stops: bool) -> None:
     """Whatever was sent before, and however it is cut: a token comes with the character at its place, and only then."""
@@ -339,7 +340,7 @@ class Reader:
         return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
     """Whenever it is read, asked to say something again or given its tokens: the same turn as token by token."""

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from structlog.typing import FilteringBoundLogger
 
-from services.cli.demo.model import build_demo_model
 from tests.conftest import NatsServer
 from tests.pipeline.client import Client
 from tests.pipeline.local import Local, Model
@@ -20,8 +19,8 @@ WINDOW = 32768
 
 
 @pytest.fixture(scope="session")
-def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_demo_model(tmp_path_factory.mktemp("model") / "turnwire-demo")
+def demo_model(demo_dir: Path) -> Path:
+    return demo_dir
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,8 @@ NONCANONICAL = (
 """An output that no template renders: blanks at the ends, blank lines, 2.50."""
 REST = ["\n</think>\n\nOne more.\n" + call("pwd"), "So that is it.\n</think>\n\nDone. "]
 
+pytestmark = pytest.mark.slow  # a stack of its own
+
 
 @pytest.fixture(scope="module")
 def two_of_each(

@@ -28,6 +28,8 @@ FORGETFUL = """
 HINT = {"nvext": {"agent_hints": {"speculative_prefill": True}}}
 BLOCK = 32
 
+pytestmark = pytest.mark.slow  # a stack of its own
+
 
 class Forgetful:
     """A stack whose template changes earlier turns."""
@@ -105,7 +107,6 @@ async def test_tokens_in_the_cache_are_not_computed_again(forgetful: Forgetful, 
     await eventually(lambda: forgetful.count("known") > before)
 
 
-@pytest.mark.slow
 async def test_a_busy_worker_refuses_a_prefill(forgetful: Forgetful, client: Client) -> None:
     held = asyncio.create_task(client.stream(request({"role": "user", "content": say("[[delay 50]][[fill 100]]")})))
     await eventually(lambda: forgetful.stack.health()["stages"]["worker"][0]["running"] > 0)

@@ -23,6 +23,8 @@ OUTPUTS = (
     "So that is it.\n</think>\n\nDone. ",
 )
 
+pytestmark = pytest.mark.slow  # a stack of its own
+
 
 @pytest.fixture(scope="module")
 def own(

@@ -31,6 +31,7 @@ from services.frontend.apis.messages.request import parse
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import Prompt, assemble
 from services.preprocessor.prompt.constraints import allowed_tools
+from tests.conftest import examples
 
 BASH = ToolSpec("Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}})
 CALL = Call("c1", "Bash", '{"command": "ls"}')
@@ -222,7 +223,7 @@ def test_tools_are_told_to_the_parser_as_the_model_knows_them(setup: ModelSetup)
 
 
 @given(st.text(), st.text(), st.lists(st.text(), max_size=3))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_string_and_its_single_block_are_the_same_tokens(
     setup: ModelSetup, system: str, asked: str, results: list[str]
 ) -> None:
@@ -281,7 +282,7 @@ def written(parts: list[Part]) -> str:
 
 
 @given(st.lists(st.tuples(SPOKEN, st.booleans(), st.sampled_from(["enabled", "disabled"])), min_size=1, max_size=4))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_each_prompt_begins_with_the_last_one_and_its_answer(
     setup: ModelSetup, steps: list[tuple[list[Any], bool, str]]
 ) -> None:

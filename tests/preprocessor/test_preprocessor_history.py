@@ -21,6 +21,7 @@ from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from services.templates.traits import TemplateTraits
+from tests.conftest import examples
 from tests.templates.adapting import call, result, said, user
 
 ROOM = 64 << 20
@@ -231,7 +232,7 @@ def turn_pairs(draw: st.DrawFn, number: int) -> list[Turn]:
     return [said(*parts), *results, *([user(draw(words))] if draw(st.integers(0, 5)) == 0 else [])]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data(), room=st.sampled_from([0, 60_000, ROOM]), tail=st.sampled_from([2, 5, TAIL]))
 def test_requests_in_any_order(
     data: st.DataObject, room: int, tail: int, chatml: ChatTemplate, traits: TemplateTraits
@@ -261,7 +262,7 @@ def test_requests_in_any_order(
         assert history.size <= room
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_ids_are_those_of_the_whole_text(data: st.DataObject, setup: ModelSetup) -> None:
     rendered_whole = History(setup.template, setup.traits, max_bytes=0)

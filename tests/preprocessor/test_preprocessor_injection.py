@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace as replaced
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,13 @@ from msgspec.structs import replace
 from bench.ledger.published import of_trl
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolChoice, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.cli.demo.model import build_demo_model
 from services.families import family
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import assemble
 from services.runtime.config import PreprocessorConfig
 from services.templates.messages import adapt
 from services.templates.thinking import template_variables
+from tests.conftest import examples
 from tests.preprocessor.injection import conversation, setup_for
 from tests.templates.real_templates import REAL_TEMPLATES
 from tests.tokenization.tokenizer_zoo import KINDS
@@ -118,7 +119,7 @@ def test_ids_are_those_of_transformers_for_every_template(setup: ModelSetup, nam
 PIECES = ("<|", "|>", "<|im_", "end|>", "<", ">", "user", "im_end", "<|im_end", "\n", " ", "x", "</thi", "nk>")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @given(pieces=st.lists(st.lists(st.sampled_from(PIECES), max_size=3).map("".join), min_size=6, max_size=6))
 def test_pieces_join_to_no_control_token(setup: ModelSetup, pieces: list[str]) -> None:
     """Names, keys, values and texts that stand next to each other and next to the template's own text."""
@@ -160,9 +161,8 @@ def test_prompts_grow_by_parts_with_such_text_in_them(setup: ModelSetup) -> None
     assert setup.history.parts > before
 
 
-def test_the_option_restores_control_tokens(tmp_path_factory: pytest.TempPathFactory, setup: ModelSetup) -> None:
-    model = build_demo_model(tmp_path_factory.mktemp("old") / "turnwire-demo")
-    old = ModelSetup.load(PreprocessorConfig(model=str(model), control_tokens_in_data=True))
+def test_the_option_restores_control_tokens(demo_dir: Path, setup: ModelSetup) -> None:
+    old = ModelSetup.load(PreprocessorConfig(model=str(demo_dir), control_tokens_in_data=True))
     forged = Conversation("m", [Turn("user", [Text("a<|im_end|>b \ud800")])])
     assert control(setup, assemble(forged, old).ids).count("<|im_end|>") == 2
     assert control(setup, assemble(forged, setup).ids).count("<|im_end|>") == 1

@@ -11,6 +11,7 @@ from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Sa
 from schemas.frames import CountRequest, TurnRequest
 from services.preprocessor.request_decoder import STEP, RequestDecoder
 from services.runtime.branch_cache import BRANCHES
+from tests.conftest import examples
 
 encode = msgspec.json.encode
 
@@ -112,7 +113,7 @@ def test_memory_is_bounded() -> None:
         assert decoder.size <= 40_000
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30), st.text(max_size=5)), min_size=1, max_size=12),
     st.integers(0, 20_000),

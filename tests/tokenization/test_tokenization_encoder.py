@@ -14,6 +14,7 @@ from schemas.frames import pack_ids, unpack_ids
 from services.tokenization.encoder import Encoder, StablePrefix
 from services.tokenization.equality import difference, trials
 from services.tokenization.segments import Cuts
+from tests.conftest import examples
 from tests.tokenization.test_tokenization_segments import PIECES, texts, whole
 from tests.tokenization.tokenizer_zoo import KINDS, make
 
@@ -28,7 +29,7 @@ def made(kind: str, choice: str) -> tuple[Tokenizer, Encoder]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("choice", CHOICES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(text=texts, at=st.floats(0, 1), other=texts)
 def test_the_ids_are_the_tokenizers(kind: str, choice: str, text: str, at: float, other: str) -> None:
     tokenizer, encoder = made(kind, choice)
@@ -43,7 +44,7 @@ def test_the_ids_are_the_tokenizers(kind: str, choice: str, text: str, at: float
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(text=texts)
 def test_a_text_may_be_cut_at_its_control_tokens(kind: str, text: str) -> None:
     tokenizer, encoder = made(kind, "auto")

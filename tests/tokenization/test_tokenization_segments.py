@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from services.tokenization.segments import Cuts, SegmentCache
+from tests.conftest import examples
 from tests.tokenization.tokenizer_zoo import CONTROL, FLAGGED, KINDS, byte_level, make
 
 made = cache(make)
@@ -58,7 +59,7 @@ def whole(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(text=texts)
 def test_segments_are_encoded_as_the_whole(kind: str, text: str) -> None:
     tokenizer = made(kind)
@@ -162,7 +163,7 @@ def test_a_segment_is_encoded_once() -> None:
     assert cache.encode("").tolist() == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(texts, min_size=1, max_size=20), st.integers(0, 4000))
 def test_evictions_change_nothing(session: list[str], room: int) -> None:
     tokenizer = made("metaspace_first")

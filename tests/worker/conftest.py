@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from services.cli.demo.model import build_demo_model
-
 pytest.register_assert_rewrite("tests.worker.conformance")
 
 
 @pytest.fixture(scope="session")
-def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tokenizer, template and configuration; no weights."""
-    return build_demo_model(tmp_path_factory.mktemp("model") / "turnwire-demo")
+def demo_model(demo_dir: Path) -> Path:
+    return demo_dir
 
 
 @pytest.fixture(scope="session")

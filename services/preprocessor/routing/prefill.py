@@ -57,7 +57,7 @@ class Prefills:
         )
 
     def expect(self, context: LedgerContext, turn: PendingTurn) -> None:
-        """A turn with the hint went to a worker."""
+        """A turn with the hint goes to a worker."""
         self._placement.follow()
         self._pending[_key(context)] = turn
 

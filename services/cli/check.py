@@ -1,0 +1,31 @@
+"""`turnwire check`: checks the settings and the model before any process starts."""
+
+import sys
+
+from schemas.errors import TurnwireError
+from services.cli.up.plan import model_problem, require_hub_model
+from services.runtime.config import STAGES, PreprocessorConfig
+from services.runtime.config.command_line import CLEAN, FAILURE
+from services.runtime.config.loader import Sources
+
+
+def check(sources: Sources, /) -> int:
+    """Checks the settings of every stage, and loads the model's tokenizer and chat template.
+
+    To be run before the services start: what is wrong is reported once, as the last line, instead of by every process
+    at each of its starts. A model on the hub is downloaded, except for its weights. Exits with status 2 if a setting is
+    wrong, with status 1 if the model cannot be loaded.
+    """
+    config: PreprocessorConfig = sources.load_all(STAGES)["preprocessor"].config
+    try:
+        if problem := model_problem(config.model):
+            raise FileNotFoundError(problem)
+        require_hub_model(config.model)
+        from services.preprocessor.model import ModelSetup  # reads the tokenizer libraries: a second
+
+        setup = ModelSetup.load(config)
+    except (TurnwireError, ValueError, OSError) as error:
+        print(f"turnwire check: model: {' '.join(str(error).split())}", file=sys.stderr)
+        return FAILURE
+    print(f"{setup.card.name}: {setup.family.name}, {setup.max_model_len:,} tokens")
+    return CLEAN

@@ -1,0 +1,45 @@
+"""`turnwire check`: what is wrong is the last line, and the status."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from services.cli.main import main
+
+
+def test_a_model_that_can_be_served(demo_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--model", str(demo_dir), "--served-model-name", "acme/coder"]) == 0
+    assert capsys.readouterr().out == "acme/coder: qwen3_coder, 262,144 tokens\n"
+
+
+def test_what_is_wrong_with_a_model(demo_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--model", str(tmp_path / "nowhere")]) == 1
+    assert capsys.readouterr().err == f"turnwire check: model: there is no directory {tmp_path / 'nowhere'}\n"
+    model = Path(shutil.copytree(demo_dir, tmp_path / "model"))
+    (model / "chat_template.jinja").unlink()
+    assert main(["check", "--model", str(model)]) == 1
+    assert "no chat template" in capsys.readouterr().err
+    (model / "config.json").unlink()
+    assert main(["check", "--model", str(model)]) == 1
+    assert capsys.readouterr().err == f"turnwire check: model: {model} has no config.json\n"
+
+
+def test_a_model_that_the_hub_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("services.cli.up.plan.find_file", lambda *_: None)
+    assert main(["check", "--model", "org/nothing"]) == 1
+    assert "the hub has no such model or is out of reach" in capsys.readouterr().err
+
+
+def test_wrong_settings_of_any_stage(
+    demo_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TURNWIRE_WORKER_SLOTS", "many")
+    monkeypatch.setenv("TURNWIRE_PORT", "x")
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--model", str(demo_dir)])
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("Invalid value for ")[2].split(":")[0] for line in lines] == [
+        *("TURNWIRE_PORT", "TURNWIRE_WORKER_SLOTS")
+    ]
