@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 from opentelemetry import context as current
@@ -165,7 +165,8 @@ class Tracer:
 
         def shut_down() -> None:
             self._provider.shutdown()
-            loop.call_soon_threadsafe(closed.set)
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(closed.set)
 
         # A daemon, so that a receiver that does not answer cannot hold up the end of the process.
         threading.Thread(target=shut_down, name="tracing-close", daemon=True).start()

@@ -34,7 +34,8 @@ class StreamSpans:
         error = str(finish.error.kind) if finish is not None and finish.error is not None else None
         cancelled = finish is not None and finish.reason is FinishReason.CANCELLED
         if not self._first:
-            self._scope.record("queue", self._taken, end, {**attempt, "turnwire.cancelled": cancelled or None}, error=error)
+            details = {**attempt, "turnwire.cancelled": cancelled or None}
+            self._scope.record("queue", self._taken, end, details, error=error)
             return
         begun = self._taken
         if self._waited_s is not None:
