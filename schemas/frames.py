@@ -56,6 +56,8 @@ class TurnRequest(Struct, frozen=True, omit_defaults=True):
     """Output tokens of an earlier attempt (`pack_ids`); decoding continues behind them."""
     avoid: list[str] = []
     """Workers that failed this turn."""
+    trace: dict[str, str] = {}
+    """W3C trace context, where the turn is traced: `traceparent`, and `tracestate` if there is one."""
 
 
 class Accepted(Struct, frozen=True):
@@ -128,6 +130,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """Name of the API key, to which seals are bound."""
     ledger: LedgerContext | None = None
     """For the turn's entry in the ledger; None: no entry."""
+    trace: dict[str, str] = {}
+    """As in `TurnRequest`."""
 
 
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):
@@ -154,6 +158,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     cache_salt: str | None = None
     guided: Raw = ABSENT
     """An `OutputFormat`, for engines with guided decoding."""
+    trace: dict[str, str] = {}
+    """As in `TurnRequest`."""
 
 
 class GenerateReply(Struct, frozen=True, omit_defaults=True):

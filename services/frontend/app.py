@@ -1,7 +1,7 @@
 """The HTTP application: the APIs, and the middleware around them."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -24,6 +24,7 @@ from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import MiddlewareSettings, add_headers, request_middleware
 from services.frontend.http.mount import Api, Mount
+from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import ConnectionLimits, HttpRunner, ServerLog
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.pipeline.checked_gateway import CheckedGateway
@@ -32,6 +33,9 @@ from services.frontend.pipeline.interfaces import TurnGateway
 from services.frontend.pipeline.metrics import FrontendMetrics
 from services.frontend.pipeline.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
+
+if TYPE_CHECKING:
+    from services.runtime.tracing import Tracer
 
 APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS, HEALTH)
 """All that a frontend serves."""
@@ -49,8 +53,10 @@ def make_app(
     *,
     sharing: Sharing | None = None,
     apis: tuple[Api, ...] = APIS,
+    tracer: "Tracer | None" = None,
 ) -> web.Application:
-    """The application over a gateway. Run it with `make_runner`. `sharing`: access to the shared store of Responses.
+    """The application over a gateway. Run it with `make_runner`. `sharing`: access to the shared store of Responses;
+    `tracer`: records the requests.
 
     Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file cannot be read.
     """
@@ -65,7 +71,9 @@ def make_app(
         needs_certificate=config.tls_client_ca_file is not None,
         body_timeout_s=config.body_timeout_s,
     )
-    app = web.Application(middlewares=[request_middleware(edge, log)], client_max_size=config.max_body_bytes)
+    middlewares = [tracing_middleware(tracer)] if tracer is not None else []
+    middlewares.append(request_middleware(edge, log))
+    app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:

@@ -37,7 +37,8 @@ async def run(config: FrontendConfig) -> None:
     gateway = BusGateway(process, config)
     process.load = lambda: Load(running=gateway.running)
     try:
-        app = make_app(config, gateway, process.metrics, process.log, sharing=_sharing(process, config))
+        sharing = _sharing(process, config)
+        app = make_app(config, gateway, process.metrics, process.log, sharing=sharing, tracer=process.tracer)
         tls = Tls.of(config)
     except (ValueError, OSError) as error:
         raise ConfigError([str(error)]) from error

@@ -9,6 +9,7 @@ from collections import deque
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from time import time_ns
 
 import msgspec
 from cachetools import LRUCache, TTLCache
@@ -17,7 +18,7 @@ from tokenizers import Tokenizer
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, Load, ModelCard, Replay, StreamPosition
 from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind, Invalid
-from schemas.events import FinishReason, Prepared, TurnEvent
+from schemas.events import Failed, Finish, FinishReason, Interrupted, Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_writer import LedgerWriter
@@ -110,6 +111,7 @@ class Parser:
             if entry.finish is None:
                 self._cancel_again(entry.turn)
             return
+        opened_ns = time_ns() if self._process.tracer is not None else 0
         try:
             taken = self._shard.take(entry, worker)
         except Exception as error:
@@ -120,6 +122,9 @@ class Parser:
             self._receiver.gap(worker, taken)
         elif taken is not None:
             self._mark(taken)
+            taken.opened_ns = taken.opened_ns or opened_ns
+            if taken.ended:
+                self._trace(taken)
             if taken.ended and self._ledger is not None:
                 self._ledger.write(taken)
             if taken.cut is not None:  # the turn has ended for the client, and the engine still decodes
@@ -201,6 +206,8 @@ class Parser:
         self._cancelled[cancel.turn] = None
         parse = self._shard.turns.get(cancel.turn)
         if parse is not None and parse.attempt <= cancel.attempt:
+            if not parse.ended:
+                self._trace(parse)
             self._forget(parse)
         else:
             self._remember(cancel.turn, cancel.attempt)
@@ -228,6 +235,7 @@ class Parser:
         elif not parse.ended:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
             self._mark(parse)
+            self._trace(parse)
 
     def _forget(self, parse: TurnParse) -> None:
         self._remember(parse.turn, parse.attempt)
@@ -257,8 +265,26 @@ class Parser:
             for parse in lost:
                 parse.interrupt(ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED))
                 self._mark(parse)
+                self._trace(parse)
             if lost:
                 self._log.warning("parser.worker_lost", worker=heartbeat.id, turns=len(lost))
+
+    def _trace(self, parse: TurnParse) -> None:
+        """Records the span of a parse that is over."""
+        scope = self._process.scope(parse.context.trace)
+        if scope is None:
+            return
+        last, now = parse.log.terminal, time_ns()
+        details: dict[str, str | int | bool | None] = {
+            "turnwire.attempt": parse.attempt,
+            "turnwire.family": parse.context.family,
+            "turnwire.blocks": parse.log.blocks,
+            "turnwire.interrupted": isinstance(last, Interrupted) or None,
+            "turnwire.cancelled": last is None or None,
+            "gen_ai.usage.output_tokens": last.usage.output if isinstance(last, Finish) else len(parse.ids),
+        }
+        error = str(last.error.kind) if isinstance(last, Failed) else None
+        scope.record("parse", parse.opened_ns or now, now, details, error=error)
 
     def _frontend_gone(self, frontend: str) -> None:
         self._sender.forget(frontend)

@@ -50,6 +50,8 @@ class TurnParse:
     """The frontend was sent `Prepared`."""
     end_seq: int | None = None
     """The frame that carried the last event."""
+    opened_ns: int = 0
+    """Unix time at which the stream opened, where the turn is traced."""
     cut: FinishReason | None = None
     """Why the parser ended the turn although the engine would continue."""
     trace: Trace | None = None

@@ -11,7 +11,7 @@ from schemas.conversation import Conversation
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut, TurnwireError
 from services.preprocessor.ledger_reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import Prompt, assemble
+from services.preprocessor.prompt.assembly import OnStep, Prompt, assemble
 from services.preprocessor.prompt.audit import Check
 from services.runtime.metrics import CountCollector
 from services.runtime.process import Process
@@ -64,16 +64,19 @@ class Preparation:
         self._slow_pool = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-template")
         self._render_timeout_s = render_timeout_s
 
-    async def prompt(self, conversation: Conversation, *, limit: bool, size: int, fresh: int) -> Prompt:
-        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit` and
-        exceptions see `assemble`.
+    async def prompt(
+        self, conversation: Conversation, *, limit: bool, size: int, fresh: int, on_step: OnStep = str
+    ) -> Prompt:
+        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit`,
+        `on_step` and exceptions see `assemble`; `on_step` is called again, on any thread, where a prompt is made again.
 
         `size`: bytes of the request; `fresh`: bytes that were not known. With few of them the prompt is made on the
         event loop, which takes less time than a thread's switches. A template that takes long all the same leaves the
         loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`.
         """
         unseal = self._sealer.of(conversation.client.tenant).open
-        make = partial(assemble, conversation, self.setup, window=self._window(), limit=limit, unseal=unseal)
+        window = self._window()
+        make = partial(assemble, conversation, self.setup, window=window, limit=limit, unseal=unseal, on_step=on_step)
         ledger, here = self.ledger, self._is_short(size, fresh)
         if ledger is None:
             return await self._run_limited(make, here=here)

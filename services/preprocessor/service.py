@@ -41,6 +41,7 @@ from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.prefill import PendingTurn, Prefills
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
+from services.preprocessor.turn_spans import TurnSpans
 from services.runtime.bus import Message, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.kv import Bucket
@@ -150,24 +151,37 @@ class Preprocessor:
     async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
         now = asyncio.get_running_loop().time
         deadline = None if request.timeout_s is None else now() + request.timeout_s
+        scope = self._process.scope(request.trace)
+        spans = TurnSpans(scope, request.attempt) if scope is not None else None
         try:
             await self._process.attached()  # else the cancellation of a request may still be behind it
             seconds_left(deadline, now())
-            prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, fresh=fresh)
-            await self._dispatch(request, prompt, deadline)
+            on_step = spans.step if spans is not None else str
+            prompt = await self._preparation.prompt(
+                request.conversation, limit=True, size=size, fresh=fresh, on_step=on_step
+            )
+            if spans is not None:
+                spans.prepared(prompt)
+            await self._dispatch(request, prompt, deadline, spans)
         except TurnwireError as error:
+            if spans is not None:
+                spans.failed(error.info.kind)
             await self._refuse(request, error.info)
             return
         except Exception as error:
             self._log.exception("preprocessor.turn_failed", turn=request.turn)
             failure = EngineFailed(f"the prompt could not be prepared: {type(error).__name__}")
+            if spans is not None:
+                spans.failed(failure.info.kind)
             await self._refuse(request, failure.info)
             return
         self._drift.look(request.conversation, prompt)
         if (check := self._setup.audit.take()) is not None:
             self._begin(self._preparation.audit(check), f"audit {request.turn}")
 
-    async def _dispatch(self, request: TurnRequest, prompt: Prompt, deadline: float | None) -> None:
+    async def _dispatch(
+        self, request: TurnRequest, prompt: Prompt, deadline: float | None, spans: TurnSpans | None
+    ) -> None:
         """Sends the turn to the best worker that takes it."""
         refusal: ErrorInfo | None = None
         packed = pack_ids(prompt.ids)
@@ -196,8 +210,12 @@ class Preprocessor:
                 refusal = _decode_reply(data).error
                 if refusal is None:
                     self._placement.taken(worker, packed, request.conversation)
+                    if spans is not None:
+                        spans.placed(worker, shard)
                     return
             self._placement.router.returned(worker, shard)
+            if spans is not None:
+                spans.refused(worker, refusal.kind)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
                 break  # because of the request itself: no other worker would take it either
         assert refusal is not None  # `workers` returns at least one

@@ -13,14 +13,14 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
-from schemas.errors import EngineFailed, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services import __version__
 from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
@@ -28,6 +28,9 @@ from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.metrics import CountCollector, bus_readings, load_readings, register
 from services.runtime.registry import Registry
 from services.runtime.telemetry import adopt_library_logs, new_registry, open_log, watch_event_loop
+
+if TYPE_CHECKING:
+    from services.runtime.tracing import Scope, Tracer
 
 CHANGE_DELAY_S = 0.02
 """A heartbeat on change follows the change by this much, so that a hundred changes in a tick make one heartbeat."""
@@ -47,6 +50,8 @@ class Process:
         self.config = config
         self.id = f"{config.id or socket.gethostname()}-{secrets.token_hex(3)}"
         self.log = (log or open_log(config)).bind(stage=stage, process=self.id)
+        self.tracer = _tracer(config, stage, self.id, self.log)
+        """None: tracing is off."""
         self.metrics = new_registry()
         self.registry = Registry(config.bus.dead_after_s, config.bus.recovery_s)
         self._heartbeat_auth = HeartbeatAuth(config.bus.heartbeat_key_file, self.metrics, self.log)
@@ -119,6 +124,11 @@ class Process:
     def publish(self, subject: str, message: msgspec.Struct) -> bool:
         """Encodes and publishes one message; returns False while the bus is down."""
         return self.bus.publish(subject, _encode(message))
+
+    def scope(self, trace: dict[str, str]) -> "Scope | None":
+        """The parent of this process's spans of a turn, from the trace context in its message. None: the turn is not
+        traced."""
+        return self.tracer.scope(trace) if trace and self.tracer is not None else None
 
     @property
     def cut_off(self) -> bool:
@@ -279,6 +289,8 @@ class Process:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.send_heartbeat(leaving=True)
         await self.bus.close()
+        if self.tracer is not None:
+            await self.tracer.close()
         self.log.info("process.left")
 
     def _receive(self, message: Message) -> None:
@@ -333,3 +345,17 @@ class Process:
             self.send_heartbeat()
         for callback in self.on_reconnect:
             callback()
+
+
+def _tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBoundLogger) -> "Tracer | None":
+    """Raises Invalid where tracing is on and cannot be set up."""
+    if not config.tracing:
+        return None
+    try:
+        from services.runtime.tracing import open_tracer
+
+        return open_tracer(config, stage, process, log)
+    except ImportError as error:
+        raise Invalid(f"tracing needs the packages of turnwire[otel]: {error}", param="tracing") from error
+    except ValueError as error:
+        raise Invalid(f"tracing: {error}", param="tracing") from error

@@ -25,6 +25,8 @@ class Decoding:
     """Called once: nothing more will come, and the end is to be sent."""
     ended: bool = False
     handle: Handle | None = None
+    on_cached: Callable[[Delta], None] | None = None
+    """Called with the delta that has `cached`, an engine's first one: in its step the prefill ended."""
 
     def put(self, delta: Delta) -> None:
         """See `Sink.put`."""
@@ -35,6 +37,8 @@ class Decoding:
             stream.ids += delta.ids  # `add`, without what hardly any step has
         else:
             stream.add(delta)
+            if delta.cached is not None and self.on_cached is not None:
+                self.on_cached(delta)
             if delta.finish is not None:
                 self._end()
                 return

@@ -31,6 +31,7 @@ from services.worker.engines import open_engine
 from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
 from services.worker.pacing import Pacer
+from services.worker.stream_spans import StreamSpans
 
 LINGER_S = 15.0
 """How long a finished turn can still be sent to another shard, besides `recovery_s`: several times what detecting a
@@ -79,6 +80,8 @@ class Worker:
         self._turns: dict[str, Decoding] = {}
         """The newest attempt at each turn, while it decodes."""
         self._deadlines: dict[Decoding, asyncio.TimerHandle] = {}
+        self._spans: dict[Decoding, StreamSpans] = {}
+        """Of turns that are traced."""
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything."""
         self._settled.set()
@@ -214,12 +217,16 @@ class Worker:
         )
         on_end = partial(self._ended, blocks)
         decoding = Decoding(stream, mark=self._outbox.mark, on_step=self._stepped, on_end=on_end)
+        scope = self._process.scope(request.trace)
+        spans = StreamSpans(scope, len(engine_request.token_ids)) if scope is not None else None
         # Before the stream is marked: an engine that has its first token in its next step sends it in the frame of the
         # parse context.
         try:
             decoding.handle = self._engine.open(engine_request, decoding)
         except EngineDied as death:
             raise errors.Unavailable("this worker is going away") from death
+        if spans is not None:
+            decoding.on_cached, self._spans[decoding] = spans.first, spans
         self._turns[request.turn] = decoding
         if request.timeout_s is not None:
             timer = self._loop.call_later(request.timeout_s, self._deadline_passed, decoding)
@@ -257,6 +264,8 @@ class Worker:
         self._outbox.ended(stream, self._loop.time())
         if (timer := self._deadlines.pop(decoding, None)) is not None:
             timer.cancel()
+        if (spans := self._spans.pop(decoding, None)) is not None:
+            spans.end(stream)
         if self._turns.get(stream.turn) is decoding:
             del self._turns[stream.turn]
         if self._kv is not None and blocks is not None:

@@ -63,6 +63,8 @@ class RequestContext:
         self.fields: dict[str, object] = {}
         """Further fields of the log line."""
         self.cors: dict[str, str] = {}
+        self.trace_id: str | None = None
+        """Of a request that is traced."""
 
     @property
     def tenant(self) -> str | None:
@@ -95,12 +97,16 @@ class RequestContext:
         }
         if self.caller is not None and self.api != "shared":
             headers |= rate_headers(self.caller.limiter.rates(), self.api, time.time())
+        if self.trace_id is not None:
+            headers["x-trace-id"] = self.trace_id
         if self.notes:
             headers["x-turnwire-dropped-tools"] = ",".join(self.notes)
         return headers
 
 
 REQUEST_CONTEXT: web.RequestKey[RequestContext] = web.RequestKey("request_context", RequestContext)
+TRACE_ID: web.RequestKey[str] = web.RequestKey("trace_id", str)
+"""Set where the request is traced."""
 OVER_LIMIT: web.RequestKey[bool] = web.RequestKey("over_limit", bool)
 """The connection is over its address's limit; set by the server."""
 
@@ -149,6 +155,7 @@ def request_middleware(settings: MiddlewareSettings, log: FilteringBoundLogger) 
         context = RequestContext(
             secrets.token_hex(12), client_id if _SAFE_ID.fullmatch(client_id) else None, loop.time()
         )
+        context.trace_id = request.get(TRACE_ID)
         request[REQUEST_CONTEXT] = context
         request = _with_valid_headers(request)
         format = settings.format_of(request.path)
@@ -263,6 +270,7 @@ def _log_access(
         tenant=context.tenant,
         seconds=round(now - context.started, 4),
         user_agent=request.headers.get("user-agent"),
+        **({"trace_id": context.trace_id} if context.trace_id is not None else {}),
         **({"dropped_tools": context.notes} if context.notes else {}),
         **context.fields,
     )

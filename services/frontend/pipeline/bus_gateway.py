@@ -42,6 +42,7 @@ from services.frontend.pipeline.open_turn import BusTurn
 from services.frontend.pipeline.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.pipeline.process_watch import BOTH_LOST, ProcessWatch
 from services.frontend.pipeline.stage_wait import StageWait
+from services.frontend.pipeline.turn_span import TurnSpan
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
@@ -88,7 +89,7 @@ class BusGateway:
             await self._empty.wait()
         except asyncio.CancelledError:
             for turn in list(self._turns.values()):
-                self._supersede(turn)
+                self._supersede(turn, "shut down")
                 self._fail(turn, Unavailable("this server was shut down", retry_after_s=RETRY_AFTER_S).info)
             raise
 
@@ -108,6 +109,8 @@ class BusGateway:
         now = asyncio.get_running_loop().time()
         turn = BusTurn(turn_id, card, conversation, sink, now + self._config.request_timeout_s, self._cancel)
         turn.wait_until = now + self._config.wait_s
+        if self._process.tracer is not None:
+            turn.span = TurnSpan.open(self._process.tracer, turn_id, conversation)
         self._turns[turn_id] = turn
         self._empty.clear()
         try:
@@ -115,8 +118,8 @@ class BusGateway:
         except asyncio.CancelledError:
             self._cancel(turn, "hangup")
             raise
-        except TurnwireError:
-            self._close(turn)
+        except TurnwireError as error:
+            self._close(turn, error=error.info)
             raise
         return turn
 
@@ -175,7 +178,7 @@ class BusGateway:
             try:
                 return await self._preprocessors.prepare(turn)
             except (TimedOut, Unavailable) as refusal:
-                self._supersede(turn)
+                self._supersede(turn, str(refusal.info.kind))
                 self._log.warning("frontend.attempt_failed", turn=turn.id, preprocessor=tried[-1], error=str(refusal))
                 if self._turns.get(turn.id) is not turn or turn.failures >= self._config.attempts:
                     raise
@@ -184,9 +187,11 @@ class BusGateway:
                 if asyncio.get_running_loop().time() >= turn.wait_until:
                     raise unreachable() from refusal
 
-    def _supersede(self, turn: BusTurn) -> None:
-        """Ends the current attempt, whichever processes still work for it."""
+    def _supersede(self, turn: BusTurn, reason: str) -> None:
+        """Ends the current attempt, whichever processes still work for it. `reason`: for the turn's trace."""
         self._publish_cancel(turn.card.name, turn.id, turn.attempt, "superseded")
+        if turn.span is not None:
+            turn.span.superseded(turn.attempt, reason)
         turn.attempt += 1
         turn.streaming = False
         turn.waited_s = 0.0
@@ -214,7 +219,7 @@ class BusGateway:
     def _interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
         """The worker died in mid-turn: another one continues behind its tokens."""
         self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
-        self._supersede(turn)
+        self._supersede(turn, "worker lost")
         if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
             # The shard that sent more is gone, too. Another worker's tokens from here on would differ.
             self._fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
@@ -228,7 +233,7 @@ class BusGateway:
     def _lost(self, turn: BusTurn, reason: str) -> None:
         """No process has the turn's tokens any more. A turn that has sent nothing yet can start again."""
         error = EngineFailed(reason).info
-        self._supersede(turn)
+        self._supersede(turn, "tokens lost")
         if turn.cursor.place == (0, 0) and not turn.cursor.tokens:
             self._resume(turn, error)
         else:
@@ -236,7 +241,7 @@ class BusGateway:
 
     def _late(self, turn: BusTurn, reason: str) -> None:
         """No successor came in time."""
-        self._supersede(turn)
+        self._supersede(turn, "no successor")
         self._fail(turn, EngineFailed(reason).info)
 
     def _fail(self, turn: BusTurn, error: ErrorInfo) -> None:
@@ -246,20 +251,24 @@ class BusGateway:
 
     def _push(self, turn: BusTurn, events: list[TurnEvent]) -> None:
         """Hands events to the sink. Every terminal event passes here; it closes the turn, so there is only one."""
+        if turn.span is not None:
+            turn.span.take(events)
         if isinstance(events[-1], Finish | Failed):
             self._close(turn)
         turn.sink.push(events)
 
-    def _close(self, turn: BusTurn) -> None:
+    def _close(self, turn: BusTurn, *, error: ErrorInfo | None = None, cancelled: CancelReason | None = None) -> None:
         if self._turns.get(turn.id) is turn:
             del self._turns[turn.id]
+            if turn.span is not None:
+                turn.span.end(error, cancelled)
         if not self._turns:
             self._empty.set()
 
     def _cancel(self, turn: BusTurn, reason: CancelReason) -> None:
         if self._turns.get(turn.id) is not turn:
             return
-        self._close(turn)
+        self._close(turn, cancelled=reason)
         self._publish_cancel(turn.card.name, turn.id, turn.attempt, reason)
         if turn.resuming is not None:
             turn.resuming.cancel()
@@ -297,7 +306,7 @@ class BusGateway:
                     self._take(turn, sender, entry)
             except Exception:  # one turn's failure must not affect the others of the frame
                 self._log.exception("frontend.turn_failed", turn=turn.id)
-                self._supersede(turn)
+                self._supersede(turn, "internal")
                 self._fail(turn, EngineFailed("internal error").info)
         self._receiver.arrived(sender, frame.seq, len(message.data))
 
@@ -336,6 +345,8 @@ class BusGateway:
 
     def _begin(self, turn: BusTurn, prepared: Prepared) -> None:
         turn.worker, turn.parser = prepared.worker, prepared.parser
+        if turn.span is not None:
+            turn.span.prepared(prepared)
         now, registry = asyncio.get_running_loop().time(), self._process.registry
         registry.expect("worker", turn.worker, now)
         registry.expect("parser", turn.parser, now)

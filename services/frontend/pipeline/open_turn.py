@@ -9,6 +9,7 @@ from schemas.conversation import Conversation
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
 from services.frontend.pipeline.interfaces import CancelReason, TurnSink
+from services.frontend.pipeline.turn_span import TurnSpan
 from services.runtime.streams.turn_log import Cursor
 
 NOT_PREPARED = Prepared(0, 0)
@@ -51,6 +52,8 @@ class BusTurn:
     """Of the attempt that is being prepared."""
     resuming: asyncio.Task[None] | None = None
     """Starts the next attempt after an interruption."""
+    span: TurnSpan | None = None
+    """Where the turn is traced."""
 
     def cancel(self, reason: CancelReason) -> None:
         """See `OpenTurn.cancel`."""
@@ -77,4 +80,5 @@ class BusTurn:
             timeout_s=self.deadline - asyncio.get_running_loop().time(),
             resume=self.resume,
             avoid=self.avoid,
+            trace=self.span.carrier(self.attempt) if self.span is not None else {},
         )

@@ -61,6 +61,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
 Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
 """Looks up a conversation without preamble, and its tools as the model sees them: `Ledger.recall`."""
+OnStep: TypeAlias = Callable[[str], object]
+"""Called at the beginning of each step with its name: `strip`, `ledger`, `render`, `encode`, `check`."""
 
 
 def assemble(
@@ -71,12 +73,13 @@ def assemble(
     limit: bool = True,
     unseal: Unseal | None = None,
     remember: Remember | None = None,
+    on_step: OnStep = str,
 ) -> Prompt:
     """The prompt of a conversation.
 
     `window`: the workers' context window in tokens, if known. `limit` False skips the checks, to count or show a
     prompt. `unseal` opens sealed reasoning. `remember` looks up earlier turns; with `limit`, the ledger keeps this
-    prompt for the next turn.
+    prompt for the next turn. `on_step` does nothing by default.
 
     Raises Invalid where the conversation, a tool choice, a template variable or the stop strings cannot be served,
     ContextOverflow where prompt and answer do not fit.
@@ -89,11 +92,18 @@ def assemble(
         if (raw := conversation.prompt) is not None:
             tools = SessionTools()
             rendered = RenderedPrompt(text=raw.text or "")
+            on_step("encode")
             ids = encode_raw(raw, setup.tokenizer)
         else:
+            on_step("strip")
             stripped, lines = strip(replace(conversation, tools=tools), setup)
-            recall = remember(stripped, tools.rendered) if remember is not None else None
-            rendered = render(recall.restore() if recall is not None else stripped, setup, unseal)
+            if remember is not None:
+                on_step("ledger")
+                recall = remember(stripped, tools.rendered)
+                stripped = recall.restore()
+            on_step("render")
+            rendered = render(stripped, setup, unseal)
+            on_step("encode")
             if recall is not None:
                 found = recall.encode(rendered.text, rendered.prefix, rendered.stable, continues=rendered.continues)
                 ids = found.ids
@@ -102,6 +112,7 @@ def assemble(
         parser_tools = tools.parser_json
     except RecursionError:
         raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
+    on_step("check")
     requested = conversation.sampling.max_tokens
     output = OutputLimit(requested or 0, False)
     if limit:

@@ -51,6 +51,7 @@ def generate_request(
         window_limited=prompt.window_limited,
         tenant=conversation.client.tenant,
         ledger=ledger_context_of(prompt, conversation),
+        trace=request.trace,
     )
     return GenerateRequest(
         turn=request.turn,
@@ -67,6 +68,7 @@ def generate_request(
         cache_salt=salt,
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),
+        trace=request.trace,
     )
 
 

@@ -89,6 +89,13 @@ class ServiceConfig(Config):
     """Lowest level to log."""
     drain_s: Seconds = 30.0
     """Longest time for running turns to end after SIGTERM."""
+    tracing: bool = False
+    """Record OpenTelemetry traces and export them by OTLP (docs/tracing.md); needs `turnwire[otel]`."""
+    trace_ratio: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] | None = None
+    """Share of the requests without a trace of their client that is traced; default: `OTEL_TRACES_SAMPLER`, else all of
+    them."""
+    otlp_endpoint: str | None = None
+    """URL of the receiver of traces; default: `OTEL_EXPORTER_OTLP_ENDPOINT`, else port 4318 of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -39,7 +40,8 @@ class TransformersEngine:
         self._args = parse_args(config.engine_args)
         self._turns = OpenTurns("transformers")
         self._keys = count()
-        self._cached: dict[str, int] = {}
+        self._cached: dict[str, tuple[int, float]] = {}
+        """By request: what the search in the prefix cache found, and when the library made it: as the prefill began."""
         """Prompt tokens found in the cache, by the library's request id; written on the library's thread."""
         self._held = 0
         self._stopping = False
@@ -150,6 +152,8 @@ class TransformersEngine:
         return added is not None
 
     def _callback(self, key: str, turn: OpenTurn, progress: Progress) -> Callable[[Any], None]:
+        opened = time.monotonic()
+
         def deliver(output: Any) -> None:
             # Nothing may be raised here: all outputs of a step are delivered in one go, and the others would be lost.
             try:
@@ -158,8 +162,9 @@ class TransformersEngine:
                     self._failed(turn, output.error)
                 elif not turn.ended:
                     before = progress.taken
-                    cached = None if before else self._cached.pop(key, 0)
+                    cached, begun = (None, None) if before else self._cached.pop(key, (0, None))
                     delta = progress.take(output.generated_tokens, output.logprobs, cached)
+                    delta.waited_s = None if begun is None else begun - opened
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:
@@ -212,7 +217,7 @@ class TransformersEngine:
 
         def observed(request_id: str, prompt_ids: list[int]) -> int:
             found: int = search(request_id, prompt_ids)
-            self._cached[request_id] = found
+            self._cached[request_id] = found, time.monotonic()
             return found
 
         cache.search_prefix_match = observed  # only the search reports how much of a prompt is in the cache

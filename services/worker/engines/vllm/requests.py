@@ -124,8 +124,13 @@ class Progress:
         finish = None if out.finish_reason is None else _FINISH.get(out.finish_reason)
         if finish is None and out.finish_reason is not None:
             raise EngineFailed(f"vLLM ended the request: {out.finish_reason}")
-        delta = Delta(ids, cached=None if self._started else int(output.num_cached_tokens or 0), finish=finish)
-        self._started = True
+        delta = Delta(ids, finish=finish)
+        if not self._started:
+            self._started = True
+            delta.cached, delta.waited_s = (
+                int(output.num_cached_tokens or 0),
+                _waited_s(getattr(output, "metrics", None)),
+            )
         if self._prefill_only:
             delta.ids = []
             delta.finish = FinishReason.LENGTH if finish is FinishReason.STOP else finish
@@ -142,3 +147,9 @@ class Progress:
         chosen = values.pop(token)
         others = sorted(values.items(), key=lambda pair: -pair[1])
         return [(token, chosen), *others[: self._logprobs]]
+
+
+def _waited_s(stats: Any) -> float | None:
+    """From a request's statistics, which an engine with `disable_log_stats` does not make."""
+    queued, scheduled = getattr(stats, "queued_ts", 0.0), getattr(stats, "scheduled_ts", 0.0)
+    return max(scheduled - queued, 0.0) if queued and scheduled else None

@@ -1,0 +1,132 @@
+"""The span of one turn in the frontend, with a child for each block and for each attempt after the first.
+
+The frontend records blocks, because only here each passes once, however often it was parsed or sent again.
+"""
+
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from schemas.conversation import Conversation
+from schemas.errors import ErrorInfo
+from schemas.events import BlockStart, BlockStop, Failed, Finish, Prepared, TurnEvent
+
+if TYPE_CHECKING:
+    from services.runtime.tracing import Attributes, OpenSpan, Tracer
+
+
+class TurnSpan:
+    """The span of one turn that is sampled."""
+
+    def __init__(self, span: "OpenSpan") -> None:
+        self._span = span
+        self._attempt = span
+        """Parent of the spans of the current attempt."""
+        self._number = 1
+        self._over = False
+        """The current attempt has ended, and no other has begun."""
+        self._started = time_ns()
+        self._reason = ""
+        self._worker: str | None = None
+        """Of the current attempt."""
+        self._block: tuple[BlockStart, int] | None = None
+        """The open block, and when it started."""
+        self._error: str | None = None
+
+    @classmethod
+    def open(cls, tracer: "Tracer", turn: str, conversation: Conversation) -> "TurnSpan | None":
+        """Begins the span of a turn; None if it is not sampled. `conversation.model`: the served name."""
+        operation = "chat" if conversation.prompt is None else "text_completion"
+        sampling, model = conversation.sampling, conversation.model
+        attributes = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "turnwire",
+            "gen_ai.request.model": model,
+            "gen_ai.response.model": model,
+            "gen_ai.output.type": "text" if conversation.format is None else "json",
+            "gen_ai.request.max_tokens": sampling.max_tokens,
+            "gen_ai.request.temperature": sampling.temperature,
+            "gen_ai.request.top_p": sampling.top_p,
+            "gen_ai.request.top_k": sampling.top_k,
+            "gen_ai.request.seed": sampling.seed,
+            "gen_ai.request.presence_penalty": sampling.presence_penalty,
+            "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+            "turnwire.turn": turn,
+        }
+        span = tracer.open(f"{operation} {model}", attributes)
+        return cls(span) if span is not None else None
+
+    def carrier(self, attempt: int) -> dict[str, str]:
+        """The trace context for the request of an attempt, which begins now."""
+        if attempt != self._number:
+            self._number, self._over = attempt, False
+            details: Attributes = {"turnwire.attempt": attempt, "turnwire.reason": self._reason}
+            self._attempt = self._span.open("retry", time_ns(), details, after=self._attempt)
+        return self._attempt.carrier
+
+    def superseded(self, attempt: int, reason: str) -> None:
+        """Records that an attempt ended without an answer."""
+        at = time_ns()
+        self._reason = reason
+        details: Attributes = {"turnwire.attempt": attempt, "turnwire.reason": reason, "turnwire.worker": self._worker}
+        self._worker = None
+        self._span.event("turnwire.attempt_ended", at, details)
+        if self._attempt is not self._span and not self._over:
+            self._attempt.end(at, error=reason)
+        self._over = True
+
+    def prepared(self, prepared: Prepared) -> None:
+        """Records which processes have the turn."""
+        self._worker = prepared.worker
+        self._span.set({"turnwire.worker": prepared.worker, "turnwire.parser": prepared.parser})
+
+    def take(self, events: list[TurnEvent]) -> None:
+        """Records what new events show."""
+        at = time_ns()
+        if self._started:
+            self._span.set({"gen_ai.response.time_to_first_chunk": (at - self._started) / 1e9})
+            self._started = 0
+        for event in events:
+            if isinstance(event, BlockStart):
+                self._block = event, at
+            elif isinstance(event, BlockStop):
+                self._end_block(at, event)
+            elif isinstance(event, Finish):
+                usage = event.usage
+                self._span.set(
+                    {
+                        "gen_ai.response.finish_reasons": [str(event.reason)],
+                        "gen_ai.usage.input_tokens": usage.prompt,
+                        "gen_ai.usage.cache_read.input_tokens": usage.cached,
+                        "gen_ai.usage.output_tokens": usage.output,
+                        "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
+                    }
+                )
+            elif isinstance(event, Failed):
+                self._error = str(event.error.kind)
+
+    def end(self, refusal: ErrorInfo | None, cancelled: str | None) -> None:
+        """Ends the spans. `cancelled`: why the frontend has cancelled the turn."""
+        at, error = time_ns(), str(refusal.kind) if refusal is not None else self._error
+        self._end_block(at, None)
+        if self._attempt is not self._span and not self._over:
+            self._attempt.end(at, error=error)
+        self._span.set({"turnwire.cancelled": cancelled})
+        self._span.end(at, error=error)
+
+    def _end_block(self, at: int, stop: BlockStop | None) -> None:
+        if self._block is None:
+            return
+        start, began = self._block
+        self._block = None
+        attributes: dict[str, str | int | bool | None] = {
+            "turnwire.block": start.block,
+            "turnwire.complete": stop is not None and stop.complete,
+            "turnwire.characters": stop.length if stop is not None else None,
+        }
+        if start.kind == "tool_use":
+            attributes |= {
+                "gen_ai.tool.name": start.name,
+                "gen_ai.tool.call.id": start.call_id,
+                "gen_ai.tool.type": "function",
+            }
+        self._span.record(start.kind, began, at, attributes)

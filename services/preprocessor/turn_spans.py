@@ -1,0 +1,63 @@
+"""The spans of one attempt at a turn in the preprocessor: preparation with its steps, and placement."""
+
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from services.preprocessor.prompt.assembly import Prompt
+
+if TYPE_CHECKING:
+    from services.runtime.tracing import Attributes, Scope
+
+
+class TurnSpans:
+    """Takes the times of one attempt, and records its spans."""
+
+    def __init__(self, scope: "Scope", attempt: int) -> None:
+        self._scope = scope
+        self._attempt = {"turnwire.attempt": attempt}
+        self._started = time_ns()
+        self._steps: list[tuple[str, int]] = []
+        """Each step of the preparation and its start."""
+        self._placing = 0
+        self._refusals: list[tuple[str, int, Attributes]] = []
+
+    def step(self, name: str) -> None:
+        """Notes that a step begins, on any thread. A preparation that begins once more replaces what it has noted."""
+        if any(name == noted for noted, _ in self._steps):
+            self._steps.clear()
+        self._steps.append((name, time_ns()))
+
+    def prepared(self, prompt: Prompt) -> None:
+        """Records the preparation; from now on the turn is placed."""
+        found = prompt.found
+        self._record_preparation(
+            {
+                "gen_ai.usage.input_tokens": len(prompt.ids),
+                "turnwire.ledger.outcome": found.outcome if found is not None else None,
+                "turnwire.ledger.tokens": found.reused if found is not None else None,
+            }
+        )
+
+    def refused(self, worker: str, kind: str) -> None:
+        """Notes that a worker did not take the turn."""
+        details = {"turnwire.worker": worker, "error.type": kind}
+        self._refusals.append(("turnwire.refused", time_ns(), details))
+
+    def placed(self, worker: str, parser: str) -> None:
+        """Records the placement: the worker has the turn."""
+        details: Attributes = {**self._attempt, "turnwire.worker": worker, "turnwire.parser": parser}
+        self._scope.record("place", self._placing, time_ns(), details, events=self._refusals)
+
+    def failed(self, kind: str) -> None:
+        """Records that the turn was refused, in the step in which it was."""
+        if self._placing:
+            self._scope.record("place", self._placing, time_ns(), self._attempt, error=kind, events=self._refusals)
+        else:
+            self._record_preparation({}, kind)
+
+    def _record_preparation(self, details: "Attributes", error: str | None = None) -> None:
+        end = self._placing = time_ns()
+        span = self._scope.record("prepare", self._started, end, {**self._attempt, **details}, error=error)
+        for index, (name, start) in enumerate(self._steps):
+            following = self._steps[index + 1 :]
+            span.record(name, start, following[0][1] if following else end, {})

@@ -1,0 +1,299 @@
+"""Traces of real processes, as an OTLP receiver gets them: each stage once, in order, under the right parent."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.conftest import LIMIT_S, NatsServer, eventually, free_port, until
+from tests.otlp import ReceivedSpan, Receiver, Trace, receiving
+from tests.pipeline.client import TOOLS, Client, body, call, say
+from tests.pipeline.stack import MODEL, Stack
+from tests.pipeline.test_pipeline_deaths import after_first_call, busy, turns_at
+
+pytestmark = pytest.mark.slow
+
+OUTPUT = "Sagacious.\n</think>\n\nVerbose.\n\n" + call("ls --obscure") + "\n" + call("date --arcane")
+SECRETS = ("Sagacious", "Verbose", "obscure", "arcane", "clandestine", "Runs a command", "sk-hidden", "agent/7.7")
+"""Words of the prompt, of the answer, of arguments, tools and headers."""
+HEADERS = {"x-api-key": "sk-hidden", "user-agent": "agent/7.7", "tracestate": "vendor=value"}
+STEPS = ["strip", "ledger", "render", "encode", "check"]
+WORKER = ["queue", "prefill", "decode"]
+CLOCK_NS = 20_000_000
+"""Two processes may be interrupted between an event and reading the clock."""
+COUNTS = {"worker": 2, "parser": 2, "preprocessor": 1}
+LONG_BLOCKS = ["reasoning", "text", "tool_use", "text", "tool_use"]
+
+
+def held(by: str) -> str:
+    """A turn that is held up behind its first call."""
+    return say("Thinking.\n</think>\n\nBefore.\n\n" + call("ls") + f"\n\n[[{by}]][[fill 30]]" + call("date"))
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with receiving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def traced(
+    make_nats: Callable[[], NatsServer],
+    demo_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    receiver: Receiver,
+) -> Iterator[Stack]:
+    running = Stack(
+        make_nats(),
+        demo_model,
+        tmp_path_factory.mktemp("traced"),
+        environment={"OTEL_BSP_SCHEDULE_DELAY": "50"},
+        beat_interval_s=0.25,
+        dead_after_s=1.5,
+        tracing=True,
+        otlp_endpoint=receiver.url,
+    )
+    try:
+        yield running.start_all(COUNTS)
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+async def client(traced: Stack) -> AsyncIterator[Client]:
+    traced.restore(COUNTS)
+    connected = Client(traced.url)
+    yield connected
+    await connected.http.close()
+
+
+def parent_of(trace: str, *, sampled: bool = True) -> dict[str, str]:
+    return {"traceparent": f"00-{trace}-{'b7' * 8}-0{int(sampled)}"}
+
+
+def requests(text: str) -> dict[str, dict[str, Any]]:
+    """The same request for each API."""
+    (tool,) = TOOLS
+    schema = tool["input_schema"]
+    function = {"name": tool["name"], "description": tool["description"], "parameters": schema}
+    chat = {"messages": [{"role": "user", "content": text}], "tools": [{"type": "function", "function": function}]}
+    return {
+        "/v1/messages": body(text),
+        "/v1/chat/completions": {"model": MODEL, "stream": True, **chat},
+        "/v1/responses": {"model": MODEL, "stream": True, "input": text, "tools": [{"type": "function", **function}]},
+    }
+
+
+async def post(
+    url: str, request: dict[str, Any], headers: dict[str, str], path: str = "/v1/messages"
+) -> tuple[int, str | None]:
+    """Returns the status and the trace id of a request that was answered."""
+    async with aiohttp.ClientSession() as http, http.post(url + path, json=request, headers=headers) as response:
+        await response.read()
+        return response.status, response.headers.get("x-trace-id")
+
+
+async def trace_of(receiver: Receiver, trace: str, *names: str) -> Trace:
+    """The trace, once it has spans of these names and of its request."""
+
+    def complete(found: Trace) -> bool:
+        return {*names, "POST /v1/messages"} <= set(found.names)
+
+    return await asyncio.to_thread(receiver.wait, trace, complete)
+
+
+def in_order(spans: list[ReceivedSpan]) -> None:
+    for one, other in pairwise(spans):
+        assert one.start <= other.start + CLOCK_NS, (one.name, other.name)
+
+
+def within(trace: Trace, parent: ReceivedSpan) -> None:
+    """Every child begins in its parent. It may end later, where its process was slower."""
+    for child in trace.children(parent):
+        assert parent.start - CLOCK_NS <= child.start <= child.end, (child.name, parent.name)
+        within(trace, child)
+
+
+async def ready(url: str) -> bool:
+    try:
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/ready") as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
+async def test_a_turn_shows_every_stage_once(traced: Stack, receiver: Receiver, client: Client, path: str) -> None:
+    trace = secrets.token_hex(16)
+    request = requests("clandestine " + say(OUTPUT))[path]
+    before = len(receiver.data)
+    status, shown = await post(client.url, request, {**HEADERS, **parent_of(trace)}, path)
+    assert (status, shown) == (200, trace)
+
+    def complete(found: Trace) -> bool:
+        return {f"POST {path}", "prepare", "place", "decode", "parse"} <= set(found.names)
+
+    found = await asyncio.to_thread(receiver.wait, trace, complete)
+    (root,) = found.children(None)
+    assert (root.name, root.parent, root.kind) == (f"POST {path}", "b7" * 8, 2)
+    (turn,) = found.children(root)
+    blocks = ["reasoning", "text", "tool_use", "tool_use"]
+    assert sorted(span.name for span in found.children(turn)) == sorted(["prepare", "place", *WORKER, "parse", *blocks])
+    children = {span.name: span for span in found.children(turn)}
+    in_order([children[name] for name in ("prepare", "place", *WORKER)])
+    in_order([children["place"], children["parse"]])
+    assert [span.name for span in found.children(turn) if span.name in blocks] == blocks
+    assert [span.name for span in found.children(children["prepare"])] == STEPS
+    assert len(found.spans) == 2 + 6 + len(STEPS) + len(blocks)
+    assert {span.state for span in found.spans} == {"vendor=value"}
+    within(found, root)
+    by_stage = {span.name: span.resource["turnwire.stage"] for span in found.spans}
+    assert by_stage["place"] == "preprocessor"
+    assert by_stage["decode"] == "worker"
+    assert by_stage["parse"] == "parser"
+    assert root.attributes["http.route"] == path
+    assert root.attributes["http.response.status_code"] == 200
+    assert turn.name == f"chat {MODEL}"
+    attributes = turn.attributes
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.provider.name"] == "turnwire"
+    assert attributes["gen_ai.request.model"] == attributes["gen_ai.response.model"] == MODEL
+    assert attributes["gen_ai.response.finish_reasons"] == ["stop"]
+    prompt = attributes["gen_ai.usage.input_tokens"]
+    assert prompt == children["prepare"].attributes["gen_ai.usage.input_tokens"] > 50
+    output = attributes["gen_ai.usage.output_tokens"]
+    assert output == children["parse"].attributes["gen_ai.usage.output_tokens"] > 20
+    tools = [span.attributes for span in found.spans if span.name == "tool_use"]
+    assert [tool["gen_ai.tool.name"] for tool in tools] == ["run_shell", "run_shell"]
+    assert len({tool["gen_ai.tool.call.id"] for tool in tools}) == 2
+    assert not any(span.failed for span in found.spans)
+    for secret in SECRETS:
+        assert secret.encode() not in receiver.data[before:]
+    lines = [json.loads(line) for line in traced.of("frontend")[0].text().splitlines() if trace in line]
+    assert [line["event"] for line in lines] == ["request"]
+    assert lines[0]["trace_id"] == trace
+
+
+async def kill_during(stack: Stack, client: Client, stage: str, request: dict[str, Any]) -> tuple[list[str], str]:
+    """Kills the process of a stage that has the turn, behind its first call; returns the answer's blocks and its name."""
+
+    async def idle() -> bool:
+        return not any((await turns_at(stack, stage)).values())
+
+    await until(idle)
+    answering, reached = await after_first_call(client, request)
+    await reached.wait()
+    name = await busy(stack, stage)
+    next(child for child in stack.children if child.name == name).kill()
+    answer = await asyncio.wait_for(answering, LIMIT_S)
+    assert answer.error is None
+    return answer.kinds, name
+
+
+async def test_a_turn_that_survives_its_worker_shows_both_attempts(
+    traced: Stack, receiver: Receiver, client: Client
+) -> None:
+    trace = secrets.token_hex(16)
+    client.http.headers.update(parent_of(trace))
+    kinds, name = await kill_during(traced, client, "worker", body(held("silence")))
+    assert kinds == ["thinking", "text", "tool_use", "text", "tool_use"]
+    found = await trace_of(receiver, trace, "decode", "retry")
+    found = await asyncio.to_thread(receiver.wait, trace, lambda trace: trace.names.count("parse") == 2)
+    turn, retry = found.one(f"chat {MODEL}"), found.one("retry")
+    # The spans of the worker that was killed died with it.
+    expected = ["prepare", "place", "parse", "retry", *LONG_BLOCKS]
+    assert sorted(span.name for span in found.children(turn)) == sorted(expected)
+    assert [span.name for span in found.children(turn) if span.name in LONG_BLOCKS] == LONG_BLOCKS
+    children = {span.name: span for span in found.children(retry)}
+    assert sorted(span.name for span in found.children(retry)) == sorted(["prepare", "place", *WORKER, "parse"])
+    in_order([children[name] for name in ("prepare", "place", *WORKER)])
+    assert {span.attributes["turnwire.attempt"] for span in children.values()} == {2}
+    assert retry.links == [turn.id]
+    ((event, details),) = turn.events
+    assert (event, details["turnwire.reason"]) == ("turnwire.attempt_ended", "worker lost")
+    assert details["turnwire.worker"].startswith(f"{name}-")
+    parses = [span.attributes.get("turnwire.interrupted", False) for span in found.spans if span.name == "parse"]
+    assert parses == [True, False]
+    assert found.one("decode").attributes["turnwire.resumed_tokens"] > 0
+    assert not turn.failed
+
+
+async def test_a_stream_that_is_parsed_again_is_shown_once(traced: Stack, receiver: Receiver, client: Client) -> None:
+    trace = secrets.token_hex(16)
+    client.http.headers.update(parent_of(trace))
+    kinds, name = await kill_during(traced, client, "parser", body(held("pause 8000")))
+    assert kinds == ["thinking", "text", "tool_use", "text", "tool_use"]
+    found = await trace_of(receiver, trace, "decode", "parse", "prepare", "place")
+    turn = found.one(f"chat {MODEL}")
+    expected = ["prepare", "place", *WORKER, "parse", *LONG_BLOCKS]
+    assert sorted(span.name for span in found.children(turn)) == sorted(expected)
+    assert [span.name for span in found.children(turn) if span.name in LONG_BLOCKS] == LONG_BLOCKS
+    assert not found.one("parse").resource["service.instance.id"].startswith(f"{name}-")
+
+
+async def test_choices_refusals_and_sockets(receiver: Receiver, client: Client) -> None:
+    several, refused, socket = (secrets.token_hex(16) for _ in range(3))
+    request = requests(say(OUTPUT))["/v1/chat/completions"]
+    await post(client.url, {**request, "n": 2}, parent_of(several), "/v1/chat/completions")
+    found = await asyncio.to_thread(receiver.wait, several, lambda trace: "POST /v1/chat/completions" in trace.names)
+    found = await asyncio.to_thread(receiver.wait, several, lambda trace: trace.names.count("parse") == 2)
+    assert found.names.count(f"chat {MODEL}") == 2
+    long = body(say(OUTPUT) + " word" * 400_000)
+    status, shown = await post(client.url, long, parent_of(refused))
+    assert (status, shown) == (400, refused)
+    found = await trace_of(receiver, refused, "prepare")
+    assert found.one("prepare").attributes["error.type"] == "context_overflow"
+    assert found.one("prepare").failed
+    assert found.one(f"chat {MODEL}").failed
+    assert not found.one("POST /v1/messages").failed, "the client's error"
+    assert "place" not in found.names
+    create = {"type": "response.create", **requests(say(OUTPUT))["/v1/responses"]}
+    url = client.url + "/v1/responses"
+    async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=parent_of(socket)) as connection:
+        await connection.send_json(create)
+        async for message in connection:
+            if json.loads(message.data)["type"] == "response.completed":
+                break
+    found = await asyncio.to_thread(receiver.wait, socket, lambda trace: {"decode", "parse"} <= set(trace.names))
+    (turn,) = found.children(None)
+    assert (turn.name, turn.parent) == (f"chat {MODEL}", "b7" * 8)
+
+
+async def test_what_is_not_sampled_leaves_nothing(traced: Stack, receiver: Receiver, client: Client) -> None:
+    none = traced.start("frontend", trace_ratio=0)
+    await until(lambda: ready(none.url))
+    off, on, asked = (secrets.token_hex(16) for _ in range(3))
+    known = {span.trace for span in receiver.spans}
+    request = body(say(OUTPUT))
+    assert await post(client.url, request, parent_of(off, sampled=False)) == (200, None)
+    for _ in range(3):
+        assert await post(none.url, request, {}) == (200, None)
+    # Each process exports in order: what came before these would be there, too.
+    assert await post(client.url, request, parent_of(on)) == (200, on)
+    assert await post(none.url, request, parent_of(asked)) == (200, asked)
+    await trace_of(receiver, on, "decode", "parse", "place")
+    await trace_of(receiver, asked, "decode", "parse", "place")
+    assert {span.trace for span in receiver.spans} - known == {on, asked}
+
+
+async def test_a_receiver_that_is_down_disturbs_nothing(traced: Stack, client: Client) -> None:
+    alone = traced.start("frontend", otlp_endpoint=f"http://127.0.0.1:{free_port()}")
+    await until(lambda: ready(alone.url))
+    request = body(say(OUTPUT))
+    for _ in range(20):
+        status, shown = await post(alone.url, request, {})
+        assert status == 200
+        assert shown is not None
+    await eventually(lambda: "tracing.problem" in alone.text())
+    for _ in range(20):
+        assert (await post(alone.url, request, {}))[0] == 200
+    alone.terminate()
+    assert await asyncio.to_thread(alone.wait) == 0
+    assert alone.text().count("tracing.problem") == 1
+    assert "opentelemetry" not in alone.text()

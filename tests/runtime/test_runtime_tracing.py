@@ -1,0 +1,148 @@
+"""Spans reach an OTLP receiver as they were recorded; what is not sampled, or cannot be exported, costs nothing."""
+
+import asyncio
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.errors import Invalid
+from services.runtime.config import FrontendConfig, ServiceConfig, WorkerConfig
+from services.runtime.process import Process
+from services.runtime.telemetry import open_log
+from services.runtime.tracing import Tracer, open_tracer
+from tests.conftest import LIMIT_S, free_port
+from tests.otlp import Receiver, receiving
+
+CLIENT = {"traceparent": f"00-{'a1' * 16}-{'b2' * 8}-01", "tracestate": "vendor=value"}
+TRACE = "a1" * 16
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as running:
+        yield running
+
+
+@pytest.fixture
+def log() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def make(receiver: Receiver, log: io.StringIO) -> Callable[..., Tracer]:
+    def opened(stage: Any = "frontend", **settings: Any) -> Tracer:
+        config = FrontendConfig(**{"tracing": True, "otlp_endpoint": receiver.url, **settings})
+        return open_tracer(config, stage, f"{stage}-1-abc", open_log(ServiceConfig(log_format="json"), log))
+
+    return opened
+
+
+async def test_a_request_and_what_another_process_records_of_it_are_one_trace(
+    make: Callable[..., Tracer], receiver: Receiver
+) -> None:
+    frontend, worker = make(), make("worker")
+    request = frontend.serve("POST /x", CLIENT, {"http.route": "/x", "left.out": None})
+    with frontend.within({}, request):
+        turn = frontend.open("chat m", {"gen_ai.request.model": "m"})
+        assert turn is not None
+    retry = turn.open("retry", 1_000, {}, after=turn)
+    scope = worker.scope(msgspec.json.decode(msgspec.json.encode(retry.carrier)))
+    scope.record("decode", 2_000, 3_000, {"n": 1}, error="engine", events=[("refused", 2_500, {"why": "full"})])
+    retry.end(4_000)
+    turn.end(5_000_000_000_000_000_000)
+    request.set({"http.response.status_code": 200})
+    request.end(5_000_000_000_000_000_001)
+    await asyncio.gather(frontend.close(), worker.close())
+    found = receiver.of(TRACE)
+    assert sorted(found.lines()) == ["      decode", "    retry", "  chat m", "POST /x"]
+    root, decode = found.one("POST /x"), found.one("decode")
+    assert (root.parent, root.kind, root.state) == ("b2" * 8, 2, "vendor=value")
+    assert root.attributes == {"http.route": "/x", "http.response.status_code": 200}
+    assert (decode.start, decode.end, decode.state, decode.failed) == (2_000, 3_000, "vendor=value", True)
+    assert decode.attributes == {"n": 1, "error.type": "engine"}
+    assert decode.events == [("refused", {"why": "full"})]
+    assert found.one("retry").links == [found.one("chat m").id]
+    assert decode.resource["service.name"] == "turnwire-worker"
+    assert decode.resource["service.instance.id"] == "worker-1-abc"
+    assert root.resource["turnwire.stage"] == "frontend"
+
+
+async def test_the_client_decides_else_the_ratio(make: Callable[..., Tracer], receiver: Receiver) -> None:
+    none, every = make(trace_ratio=0), make(trace_ratio=1)
+    assert none.serve("x", CLIENT, {}).sampled
+    assert not none.serve("x", {}, {}).sampled
+    assert every.serve("x", {}, {}).sampled
+    unwanted = every.serve("x", {"traceparent": CLIENT["traceparent"][:-1] + "0"}, {})
+    assert not unwanted.sampled
+    with every.within({}, unwanted):
+        assert every.open("chat", {}) is None
+    with none.within(CLIENT, None):  # a WebSocket: no span of its own
+        turn = none.open("chat", {})
+        assert turn is not None
+        assert turn.trace_id == TRACE
+    assert none.open("chat", {}) is None, "a trace of its own"
+    await asyncio.gather(none.close(), every.close())
+
+
+async def test_nonsense_in_the_headers_begins_a_trace(make: Callable[..., Tracer]) -> None:
+    tracer = make()
+    for parent in ("", "nonsense", f"00-{'0' * 32}-{'b2' * 8}-01", "00-\udcff-x-01"):
+        span = tracer.serve("x", {"traceparent": parent, "tracestate": "\udcff=\udcff"}, {})
+        assert span.sampled
+        assert span.trace_id != TRACE
+        msgspec.json.encode(span.carrier)
+    await tracer.close()
+
+
+async def test_standard_variables_hold(
+    make: Callable[..., Tracer], receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+    tracer = make(otlp_endpoint=None)
+    assert not tracer.serve("x", {}, {}).sampled
+    tracer.serve("x", CLIENT, {}).end(1)
+    await tracer.close()
+    resource = receiver.of(TRACE).one("x").resource
+    assert (resource["service.name"], resource["deployment.environment.name"]) == ("ours", "test")
+
+
+async def test_a_receiver_that_is_down_is_one_line(make: Callable[..., Tracer], log: io.StringIO) -> None:
+    tracer = make(otlp_endpoint=f"http://user:secret@127.0.0.1:{free_port()}")
+    for _ in range(300):
+        tracer.serve("x", {}, {}).end(1)
+    async with asyncio.timeout(LIMIT_S):
+        while not log.getvalue():
+            await asyncio.sleep(0.01)
+    await tracer.close()
+    (line,) = log.getvalue().splitlines()
+    assert msgspec.json.decode(line)["event"] == "tracing.problem"
+    assert "secret" not in line
+
+
+def test_what_is_missing_or_wrong_is_one_clear_error(
+    make: Callable[..., Tracer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+    with pytest.raises(ValueError, match="http/protobuf or grpc"):
+        make()
+    monkeypatch.setitem(sys.modules, "services.runtime.tracing", None)
+    with pytest.raises(Invalid, match=r"turnwire\[otel\]"):
+        Process("worker", WorkerConfig(model="m", tracing=True))
+    assert Process("worker", WorkerConfig(model="m")).tracer is None
+
+
+def test_a_process_without_tracing_does_not_import_opentelemetry() -> None:
+    code = (
+        "import sys\n"
+        "import services.frontend.service, services.preprocessor.service, services.worker.service, services.parser.service\n"
+        "assert not [name for name in sys.modules if name.startswith('opentelemetry')], sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_S)
