@@ -1,11 +1,8 @@
 """deploy/kubernetes against the schemas of the Kubernetes API and against the code: every setting, secret, probe and metric
 that the manifests name exists. That the autoscalers follow the load is shown by tests/scaling."""
 
-import base64
+import asyncio
 import re
-import subprocess
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,12 @@ from services.runtime.config import STAGES, BucketsConfig, FrontendConfig, Servi
 from services.runtime.config.loader import Sources
 from services.runtime.metrics import load_readings
 from tests.certificates import Authority
-from tests.conftest import LIMIT_S, free_port
+from tests.conftest import free_port
 from tests.deploy.deployed import CONF
+from tests.deploy.local_nats import LocalNats
 from tests.deploy.rendered import DEPLOY, Manifest, Rendered, documents, kustomize
+from tests.pipeline.client import Client, body, say
+from tests.pipeline.stack import Stack
 
 OVERLAYS = ("demo", "trtllm", "vllm")
 OLDEST, NEWEST = "1.30", "1.37"
@@ -117,16 +117,21 @@ def hpa_of(scaled: Manifest) -> Manifest:
     }
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_every_manifest_is_valid(render: Render, overlay: str, version: str) -> None:
-    more = ("nats-cluster", "nats-tls", "keda") if overlay == "demo" else ()
-    for manifest in render(overlay, *more).manifests:
+def test_every_manifest_is_valid(render: Render, version: str) -> None:
+    rendered = [render("demo", "nats-cluster", "nats-tls", "keda"), *(render(overlay) for overlay in OVERLAYS)]
+    seen: list[Manifest] = []
+    for manifest in (one for overlay in rendered for one in overlay.manifests):
+        if manifest in seen or manifest["kind"] == "Secret":  # a Secret has other values in each
+            continue
+        seen.append(manifest)
         if manifest["kind"] == "ScaledObject":
             assert manifest["apiVersion"] == "keda.sh/v1alpha1"
             jsonschema.validate(manifest, SCALED_OBJECT)
             manifest = hpa_of(manifest)
         kubernetes_validate.validate(manifest, version, strict=True)
+    for secret in rendered[0].all("Secret"):
+        kubernetes_validate.validate(secret, version, strict=True)
 
 
 def test_a_manifest_with_a_mistake_is_not_valid(render: Render) -> None:
@@ -268,57 +273,6 @@ def test_only_what_the_policies_name_may_connect(render: Render) -> None:
     assert all(one["app.kubernetes.io/part-of"] == "turnwire" for one in labels)
 
 
-class LocalNats:
-    """The container of the StatefulSet as a process on loopback: its own arguments, with its volumes as directories."""
-
-    def __init__(self, binary: str, directory: Path, rendered: Rendered, more: dict[str, dict[str, bytes]]) -> None:
-        """`more`: files of Secrets that the manifests do not make."""
-        spec = pod(rendered.get("StatefulSet", "nats"))
-        (container,) = spec["containers"]
-        assert container["command"] == ["nats-server"]
-        for source in next(v["projected"]["sources"] for v in spec["volumes"] if v["name"] == "config"):
-            if "configMap" in source:
-                data = rendered.get("ConfigMap", source["configMap"]["name"])["data"]
-                files = {name: text.encode() for name, text in data.items()}
-            elif source["secret"]["name"] in more:
-                files = more[source["secret"]["name"]]
-            else:
-                data = rendered.get("Secret", source["secret"]["name"])["data"]
-                files = {name: base64.b64decode(text) for name, text in data.items()}
-            items = source.get("secret", {}).get("items") or [{"key": name, "path": name} for name in files]
-            for item in items:
-                path = directory / "etc" / item["path"]
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(files[item["key"]])
-        places = {"/etc/nats": str(directory / "etc"), "/data": str(directory / "data"), "$(POD_NAME)": "nats-0"}
-        args = container["args"]
-        for inside, outside in places.items():
-            args = [arg.replace(inside, outside) for arg in args]
-        self.port, self._monitor = free_port(), free_port()
-        self._health = container["readinessProbe"]["exec"]["command"][-1].replace("8222", str(self._monitor))
-        address = ["-a", "127.0.0.1", "-p", str(self.port), "-m", str(self._monitor)]
-        self._log = (directory / "nats.log").open("wb")
-        self._process = subprocess.Popen([binary, *args, *address], stderr=self._log)
-
-    def wait(self) -> None:
-        """Until its readiness probe succeeds."""
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            try:
-                with urllib.request.urlopen(self._health, timeout=LIMIT_S) as answer:
-                    assert answer.status == 200
-                    return
-            except OSError:
-                assert self._process.poll() is None, Path(self._log.name).read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
-
-
 @pytest.fixture(params=["plain", "tls"])
 def local_nats(
     request: pytest.FixtureRequest, render: Render, nats_binary: str, tmp_path: Path
@@ -337,7 +291,7 @@ def local_nats(
         certificate, key = authority.write(tmp_path, "server")
         flags = ["--nats-ca-file", authority.write_self(tmp_path / "ca.pem")]
         more = {"nats-tls": {"tls.crt": Path(certificate).read_bytes(), "tls.key": Path(key).read_bytes()}}
-    server = LocalNats(nats_binary, tmp_path, rendered, more)
+    server = LocalNats(nats_binary, tmp_path, rendered, more, {"$(POD_NAME)": "nats-0"})
     yield server, rendered, flags
     server.stop()
 
@@ -354,6 +308,76 @@ def test_the_job_finds_the_server_of_the_stateful_set(
     login = ["--nats-url", address, "--nats-user", "setup", "--nats-password-file", password]
     assert main(["buckets", *login, *flags]) == 0, capsys.readouterr().err
     assert "tw_ledger" in capsys.readouterr().out
+
+
+class Cluster:
+    """The three servers of the component `nats-cluster`, as a bus for a `Stack`."""
+
+    def __init__(self, binary: str, directory: Path, rendered: Rendered) -> None:
+        self._secrets = rendered.secrets
+        ports = [free_port() for _ in range(3)]
+        routes = {f"nats-{number}.nats-servers:6222": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
+        self.servers = [
+            LocalNats(
+                binary,
+                directory / f"nats-{number}",
+                rendered,
+                {},
+                {**routes, "nats://0.0.0.0:6222": f"nats://127.0.0.1:{port}", "$(POD_NAME)": f"nats-{number}"},
+            )
+            for number, port in enumerate(ports)
+        ]
+        self.url = ",".join(f"nats://127.0.0.1:{server.port}" for server in self.servers)
+
+    def login(self, user: str) -> dict[str, str]:
+        return {"nats_user": user, "nats_password_file": str(self._secrets / user / "nats.password")}
+
+    def make_buckets(self) -> None:
+        """As the Job: again until the servers have a leader."""
+        login = [f"--{name.replace('_', '-')}={value}" for name, value in self.login("setup").items()]
+        for _ in range(10):
+            if main(["buckets", f"--nats-url={self.url}", *login]) == 0:
+                return
+        raise RuntimeError("the cluster makes no buckets")
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
+    render: Render, nats_binary: str, tmp_path: Path, demo_dir: Path
+) -> None:
+    rendered = render("demo", "nats-cluster", "nats-tls", "keda")
+    hook = pod(rendered.get("StatefulSet", "nats"))["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["nats-server", "--signal", "ldm=1"]
+    rendered = Rendered(tmp_path / "rendered", "demo", ["nats-cluster"])
+    cluster = Cluster(nats_binary, tmp_path, rendered)
+    stack = Stack(cluster, demo_dir, tmp_path)  # type: ignore[arg-type]
+    try:
+        for server in cluster.servers:
+            server.wait()
+        options = {stage: cluster.login(stage) | {"token_delay_ms": 20} for stage in STAGES}
+        for stage in STAGES:
+            if stage != "worker":
+                del options[stage]["token_delay_ms"]
+        await asyncio.to_thread(stack.start_all, **options)
+        client = Client(stack.url)
+        text = " ".join(f"word{number}" for number in range(400))
+        streams = [asyncio.create_task(client.stream(body(say(f"Hm.</think>{text}")))) for _ in range(8)]
+        for server in cluster.servers:
+            server.drain([nats_binary, *hook[1:]])  # the clients move to the others
+            server.start()
+            await asyncio.to_thread(server.wait)
+        for answer in await asyncio.gather(*streams):
+            assert answer.stop_reason == "end_turn"
+            assert answer.contents[-1] == ("text", text)
+        await client.http.close()
+    finally:
+        stack.stop()
+        cluster.stop()
 
 
 def test_every_directory_is_used() -> None:

@@ -53,7 +53,9 @@ async def measure(plan: Plan, divide: float, directory: Path) -> tuple[list[Phas
     """The phases, and what else went wrong."""
     async with started(directory, divide, plan.speed) as (fleet, tokenizer):
         run = Run(plan, fleet, tokenizer)
-        await run.run(lambda phase: print(as_rows([phase])[0], *phase.notes[:3], flush=True))
+        await run.run(
+            lambda phase: print(as_rows([phase])[0], *phase.notes[:3], *phase.decisions, sep="\n  ", flush=True)
+        )
         return run.phases, fleet.wrong
 
 

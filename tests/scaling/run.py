@@ -62,6 +62,7 @@ class Phase:
     pause_s: float = 0.0
     wait_s: float = 0.0
     notes: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
 
 
 class Run:
@@ -167,6 +168,9 @@ class Run:
                 self.values[stage] = value
                 if (count := autoscaler.decide(time.monotonic(), current, value)) != current:
                     self._fleet.scale(stage, count)
+                    self.phases[-1].decisions.append(
+                        f"{stage} {current} → {count}: {value:.2f} of {autoscaler.target.per_pod:.2f}"
+                    )
             self._count()
 
     async def _value(self, stage: str, target: Target) -> float | None:
