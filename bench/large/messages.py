@@ -1,0 +1,137 @@
+"""What heartbeats and frames cost: their bytes, the CPU to read them, and that of the NATS server to carry them."""
+
+import asyncio
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import nats
+import structlog
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+
+from bench.cpu import cpu_seconds
+from bench.large.routing import name
+from bench.stack import free_port
+from schemas import subjects
+from schemas.control import Heartbeat, Load, ModelCard, Stage
+from schemas.events import Delta
+from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
+from services.cli.up.embedded_nats import find_nats_server
+from services.runtime.heartbeat_auth import HeartbeatAuth
+from services.runtime.registry import Registry
+
+CARD = ModelCard("org/model-30b", max_model_len=131072, family="qwen3", tools=True, engine="vllm", block_tokens=32)
+READ = 2_000
+"""Heartbeats that are read at least, to know what one costs."""
+
+
+class Heartbeats(Struct, frozen=True):
+    """Of all processes of one bus, each once."""
+
+    processes: int
+    bytes: float
+    """Of one, on average."""
+    read_us: float
+    """CPU to check and take one."""
+
+
+def heartbeats(counts: dict[str, int], links: dict[str, Counter[int]]) -> Heartbeats:
+    """Encodes and reads the heartbeats of every process as the processes do, signed."""
+    with tempfile.TemporaryDirectory() as directory:
+        key = Path(directory) / "heartbeat.key"
+        key.write_text("k" * 64)
+        log = structlog.get_logger()
+        sender = HeartbeatAuth(str(key), CollectorRegistry(), log)
+        receiver = HeartbeatAuth(str(key), CollectorRegistry(), log)
+    receivers = {"worker": "parser", "parser": "frontend"}
+    stages: tuple[Stage, ...] = ("frontend", "preprocessor", "worker", "parser")
+    made: list[tuple[Stage, str, dict[str, int]]] = []
+    for stage in stages:
+        for number in range(counts[stage]):
+            count = links.get(stage, Counter())[number]
+            made.append((stage, name(stage, number), {name(receivers[stage], to): 4242 for to in range(count)}))
+    registry = Registry(3.5)
+    size = read = took = 0.0
+    number = 0
+    while read < READ:
+        number += 1
+        messages = [
+            (
+                subjects.heartbeat(stage, one),
+                sender.encode(
+                    Heartbeat(
+                        stage, one, number, models=[CARD], load=Load(96, 0, 128, 1024, 0.8), window=1 << 20, sent=sent,
+                        unacknowledged=sent, version="1.0.0", host=one[:-7], pid=1,
+                    )
+                ),
+            )
+            for stage, one, sent in made
+        ]  # fmt: skip
+        began = time.process_time()
+        for subject, data in messages:
+            heartbeat = receiver.decode(subject, data)
+            assert heartbeat is not None
+            registry.receive(heartbeat, float(number))
+        took += time.process_time() - began
+        read += len(messages)
+        size = sum(len(data) for _, data in messages) / len(messages)
+    return Heartbeats(len(made), size, took / read * 1e6)
+
+
+def frame_bytes(entries: float) -> tuple[int, int]:
+    """Bytes of a token frame and of an event frame with so many streams, one token each."""
+    count = max(1, round(entries))
+    turns = [f"turn_{number:024x}" for number in range(count)]
+    tokens = TokenFrame("w" * 30, 2**40, [TokenEntry(turn, 1, 300, [4242]) for turn in turns])
+    events = EventFrame("p" * 30, 2**40, [EventEntry(turn, 1, [Delta(2, 300, " word")]) for turn in turns])
+    return len(msgspec.json.encode(tokens)), len(msgspec.json.encode(events))
+
+
+async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float, float]:
+    """CPU microseconds of nats-server for each message that it delivers, and the deliveries per second that it reached
+    with these clients, which share the machine with it."""
+    with tempfile.TemporaryDirectory() as directory:
+        port = free_port()
+        command = [str(find_nats_server()), "-a", "127.0.0.1", "-p", str(port)]
+        server = subprocess.Popen(command, cwd=directory, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+        try:
+            clients = [await _connected(port) for _ in range(subscribers + 1)]
+            done, received = asyncio.Event(), 0
+
+            async def receive(_: object) -> None:
+                nonlocal received
+                received += 1
+                if received == messages * subscribers:
+                    done.set()
+
+            for client in clients[1:]:
+                await client.subscribe("tw.v1.test", cb=receive)
+                await client.flush()
+            before, began = cpu_seconds(server.pid), time.monotonic()
+            data = b"x" * size
+            for number in range(messages):
+                await clients[0].publish("tw.v1.test", data)
+                if number % 256 == 0:
+                    await clients[0].flush()
+            await clients[0].flush()
+            await asyncio.wait_for(done.wait(), 120)
+            took, used = time.monotonic() - began, cpu_seconds(server.pid) - before
+            for client in clients:
+                await client.close()
+        finally:
+            server.kill()
+            server.wait()
+    return used / received * 1e6, received / took
+
+
+async def _connected(port: int) -> nats.NATS:
+    for _ in range(100):
+        try:
+            return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+        except (OSError, nats.errors.Error):
+            await asyncio.sleep(0.1)
+    raise TimeoutError("nats-server did not start")

@@ -1,0 +1,212 @@
+"""Routes the turns of one bus with the preprocessors' own router and index, in virtual time. No processes, no IO.
+
+Sessions of four kinds of clients: those of a kind share the beginning of their prompts, and each has a history of its
+own, which grows with every turn. A session's next turn begins when the last one ends.
+"""
+
+import random
+import time
+from collections import Counter, deque
+
+from msgspec import Struct
+
+from bench.stats import Spread, spread
+from schemas.control import Heartbeat, Load
+from services.preprocessor.routing.kv_index import KvIndex
+from services.preprocessor.routing.router import Router, TurnProfile
+from services.tokenization.block_keys import pack, unpack
+from services.worker.kv.held_blocks import HeldBlocks
+
+BLOCK = 32
+"""Tokens in a KV block."""
+KINDS, SHARED = 4, 16_000 // BLOCK
+"""Kinds of clients, and the blocks that sessions of a kind share."""
+OWN = (1_000 // BLOCK, 7_000 // BLOCK)
+"""Blocks of a session's own history at its first turn."""
+GROWTH = 8
+"""Blocks that a turn adds."""
+TURN_S = 12
+"""Virtual seconds of a turn."""
+TICKS = 10
+"""Of a virtual second: in each, a tenth of the processes sends its heartbeat."""
+KV_BLOCKS = 600_000 // BLOCK
+"""Of one worker's cache."""
+
+
+class Shape(Struct, frozen=True):
+    """How many streams a process has, where all are in use."""
+
+    slots: int = 128
+    """Of a worker; three quarters of them are used."""
+    parser: int = 500
+    frontend: int = 1000
+    preprocessor: int = 4000
+
+    def counts(self, streams: int) -> dict[str, int]:
+        """Processes of each stage for so many streams."""
+        return {
+            "frontend": max(2, -(-streams // self.frontend)),
+            "preprocessor": max(2, -(-streams // self.preprocessor)),
+            "worker": max(2, -(-streams * 4 // (3 * self.slots))),
+            "parser": max(2, -(-streams // self.parser)),
+        }
+
+
+class Placed(Struct, frozen=True):
+    """Where a stream is."""
+
+    worker: int
+    parser: int
+    frontend: int
+
+
+class Routing(Struct, frozen=True):
+    """What came of it."""
+
+    turns: int
+    place_ms: Spread | None
+    """To look one prompt up in the index and order the workers."""
+    returned: float
+    """Share of the last round's turns that went to the worker of the session's last one."""
+    held: float
+    """Share of the last round's prompt tokens that their worker held."""
+    fullest: float
+    """Turns of the fullest worker, by the average, at the end."""
+    keys: int
+    """In the index: of one worker each, so that a block of two workers counts twice."""
+    fill_s: float
+    """To fill an empty index, as a preprocessor that starts does, with the snapshots of all workers."""
+    placed: list[Placed]
+    """Where each stream is at the end."""
+
+
+class _Session:
+    __slots__ = ("kind", "own", "worker")
+
+    def __init__(self, kind: int, own: list[int]) -> None:
+        self.kind = kind
+        self.own = own
+        self.worker = -1
+
+
+class Bus:
+    """One bus: its workers, the index that all preprocessors have, and a router for each of them."""
+
+    def __init__(self, streams: int, shape: Shape, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._streams = streams
+        self._shape = shape
+        self.counts = shape.counts(streams)
+        self.names = {stage: [name(stage, one) for one in range(count)] for stage, count in self.counts.items()}
+        self._caches = [HeldBlocks(KV_BLOCKS) for _ in self.names["worker"]]
+        self._running: dict[str, list[int]] = {stage: [0] * count for stage, count in self.counts.items()}
+        self._routers = [Router() for _ in self.names["preprocessor"]]
+        self._index = KvIndex()
+        self._number = {one: at for at, one in enumerate(self.names["worker"])}
+        self._parser_number = {one: at for at, one in enumerate(self.names["parser"])}
+        self._shared = [self._keys(SHARED) for _ in range(KINDS)]
+        self._sessions = [_Session(n % KINDS, self._keys(self._chance.randint(*OWN))) for n in range(streams)]
+        self._placed: list[Placed | None] = [None] * streams
+        self._workers = [Heartbeat("worker", one, load=Load(0, 0, shape.slots, 1024)) for one in self.names["worker"]]
+        self._parsers = [Heartbeat("parser", one) for one in self.names["parser"]]
+
+    def _keys(self, count: int) -> list[int]:
+        return [self._chance.getrandbits(64) for _ in range(count)]
+
+    def run(self, rounds: int) -> Routing:
+        """Every session has `rounds` turns; the first ones arrive within the length of a turn."""
+        length = TURN_S * TICKS
+        arrivals: deque[list[int]] = deque(list(range(at, self._streams, length)) for at in range(length))
+        times: list[float] = []
+        turns = later = back = 0
+        held_tokens = prompt_tokens = 0
+        for tick in range(rounds * length):
+            self._beat(tick % TICKS)
+            arrivals.append(arriving := arrivals.popleft())  # the next turn begins when this one ends
+            for number in arriving:
+                session = self._sessions[number]
+                if (placed := self._placed[number]) is not None:
+                    self._count(placed, -1)
+                    session.own += self._keys(GROWTH)
+                keys = [*self._shared[session.kind], *session.own]
+                router = self._routers[turns % len(self._routers)]
+                began = time.perf_counter()
+                held = {worker: blocks * BLOCK for worker, blocks in self._index.overlaps(keys).items()}
+                profile = TurnProfile(len(keys) * BLOCK, held)
+                best = router.workers(self._workers, avoid=(), late=(), profile=profile)[0]
+                times.append((time.perf_counter() - began) * 1000)
+                parser = router.parser(self._parsers, late=())
+                router.assigned(best, parser)
+                worker = self._number[best]
+                came, went = self._caches[worker].use(keys)
+                self._index.removed(best, went)
+                self._index.stored(best, came)
+                if tick >= (rounds - 1) * length:
+                    later += 1
+                    back += worker == session.worker
+                    held_tokens += held.get(best, 0)
+                    prompt_tokens += len(keys) * BLOCK
+                session.worker = worker
+                new = Placed(worker, self._parser_number[parser], number % self.counts["frontend"])
+                self._placed[number] = new
+                self._count(new, 1)
+                turns += 1
+        running = self._running["worker"]
+        keys_in_all = sum(len(cache.keys()) for cache in self._caches)
+        fill_s = self._fill()
+        return Routing(
+            turns,
+            spread(times),
+            back / later if later else 0.0,
+            held_tokens / prompt_tokens if prompt_tokens else 0.0,
+            max(running) / (sum(running) / len(running)),
+            keys_in_all,
+            fill_s,
+            [placed for placed in self._placed if placed is not None],
+        )
+
+    def _count(self, placed: Placed, change: int) -> None:
+        self._running["worker"][placed.worker] += change
+        self._running["parser"][placed.parser] += change
+
+    def _beat(self, tick: int) -> None:
+        """The heartbeats of a tick; every router has them."""
+        slots = self._shape.slots
+        for stage, last in (("worker", self._workers), ("parser", self._parsers)):
+            for one in range(tick, len(last), TICKS):
+                running = self._running[stage][one]
+                load = Load(running, 0, slots, 1024) if stage == "worker" else Load(running)
+                last[one] = Heartbeat(stage, last[one].id, load=load)  # type: ignore[arg-type]
+                for router in self._routers:
+                    router.reset(last[one])
+
+    def _fill(self) -> float:
+        """Fills an index again from the snapshots, a tenth of the workers, and returns the seconds of all."""
+        some = range(0, len(self._caches), 10)
+        index, snapshots = KvIndex(), [pack(self._caches[one].keys()) for one in some]
+        began = time.perf_counter()
+        for one, snapshot in zip(some, snapshots, strict=True):
+            index.stored(self.names["worker"][one], unpack(snapshot))
+        return (time.perf_counter() - began) * len(self._caches) / len(some)
+
+
+def name(stage: str, number: int) -> str:
+    """The id of a process in a pod: its host's name and a random part."""
+    return f"{stage}-{0x7D9C5B6F4 + number * 2654435761 % 2**20:x}-{number:05x}-{number * 40503 % 2**24:06x}"
+
+
+def frames(placed: list[Placed]) -> tuple[int, int]:
+    """Token frames and event frames of one step of all engines: one frame for each worker and parser, and then one for
+    each frontend whose streams it had."""
+    return (
+        len({(one.worker, one.parser) for one in placed}),
+        len({(one.worker, one.parser, one.frontend) for one in placed}),
+    )
+
+
+def links(placed: list[Placed]) -> dict[str, Counter[int]]:
+    """How many receivers each worker and each parser sends frames to."""
+    return {
+        "worker": Counter(worker for worker, _ in {(one.worker, one.parser) for one in placed}),
+        "parser": Counter(parser for parser, _ in {(one.parser, one.frontend) for one in placed}),
+    }

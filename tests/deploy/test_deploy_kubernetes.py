@@ -1,0 +1,390 @@
+"""deploy/kubernetes against the schemas of the Kubernetes API and against the code: every setting, secret, probe and metric
+that the manifests name exists. That the autoscalers follow the load is shown by tests/scaling."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+
+from schemas.control import Load
+from services.cli.main import main
+from services.runtime.config import STAGES, BucketsConfig, FrontendConfig, ServiceConfig, StageConfig
+from services.runtime.config.loader import Sources
+from services.runtime.metrics import load_readings
+from tests.certificates import Authority
+from tests.conftest import free_port
+from tests.deploy.deployed import CONF
+from tests.deploy.local_nats import LocalNats
+from tests.deploy.rendered import DEPLOY, Manifest, Rendered, documents, kustomize
+from tests.pipeline.client import Client, body, say
+from tests.pipeline.stack import Stack
+
+OVERLAYS = ("demo", "trtllm", "vllm")
+OLDEST, NEWEST = "1.30", "1.37"
+"""Versions of Kubernetes that the manifests are for."""
+SCALED_OBJECT: dict[str, Any] = {
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "spec": {
+            "required": ["scaleTargetRef", "triggers"],
+            "additionalProperties": False,
+            "properties": {
+                "scaleTargetRef": {
+                    "required": ["name"],
+                    "additionalProperties": False,
+                    "properties": {key: {"type": "string"} for key in ("name", "kind", "apiVersion")},
+                },
+                **{key: {"type": "integer", "minimum": 0} for key in ("minReplicaCount", "maxReplicaCount")},
+                **{key: {"type": "integer", "minimum": 1} for key in ("pollingInterval", "cooldownPeriod")},
+                "triggers": {
+                    "minItems": 1,
+                    "items": {
+                        "required": ["type", "metadata"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "type": {"const": "prometheus"},
+                            "metricType": {"enum": ["AverageValue", "Value"]},
+                            "metadata": {
+                                "required": ["serverAddress", "query", "threshold"],
+                                "additionalProperties": {"type": "string"},
+                            },
+                        },
+                    },
+                },
+                "advanced": {
+                    "additionalProperties": False,
+                    "properties": {
+                        "horizontalPodAutoscalerConfig": {
+                            "additionalProperties": False,
+                            "properties": {"behavior": {"type": "object"}},
+                        }
+                    },
+                },
+            },
+        }
+    },
+}
+"""What KEDA 2 takes, as far as the manifests use it; `behavior` is checked as that of the HPA which KEDA makes."""
+
+
+@pytest.fixture(scope="module")
+def render(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Rendered]:
+    if kustomize() is None:
+        pytest.skip("neither kubectl nor kustomize is installed")
+    made: dict[tuple[str, ...], Rendered] = {}
+
+    def rendered(overlay: str, *components: str) -> Rendered:
+        key = (overlay, *components)
+        if key not in made:
+            made[key] = Rendered(tmp_path_factory.mktemp("kubernetes"), overlay, components)
+        return made[key]
+
+    return rendered
+
+
+Render = Callable[..., Rendered]
+
+
+def hpa_of(scaled: Manifest) -> Manifest:
+    """The HorizontalPodAutoscaler that KEDA makes of a ScaledObject."""
+    spec = scaled["spec"]
+    metrics = [
+        {
+            "type": "External",
+            "external": {
+                "metric": {"name": f"s{number}-prometheus"},
+                "target": {"type": trigger["metricType"], "averageValue": trigger["metadata"]["threshold"]},
+            },
+        }
+        for number, trigger in enumerate(spec["triggers"])
+    ]
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": scaled["metadata"],
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", **spec["scaleTargetRef"]},
+            "minReplicas": spec["minReplicaCount"],
+            "maxReplicas": spec["maxReplicaCount"],
+            "metrics": metrics,
+            **spec["advanced"]["horizontalPodAutoscalerConfig"],
+        },
+    }
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_every_manifest_is_valid(render: Render, version: str) -> None:
+    rendered = [render("demo", "nats-cluster", "nats-tls", "keda"), *(render(overlay) for overlay in OVERLAYS)]
+    seen: list[Manifest] = []
+    for manifest in (one for overlay in rendered for one in overlay.manifests):
+        if manifest in seen or manifest["kind"] == "Secret":  # a Secret has other values in each
+            continue
+        seen.append(manifest)
+        if manifest["kind"] == "ScaledObject":
+            assert manifest["apiVersion"] == "keda.sh/v1alpha1"
+            jsonschema.validate(manifest, SCALED_OBJECT)
+            manifest = hpa_of(manifest)
+        kubernetes_validate.validate(manifest, version, strict=True)
+    for secret in rendered[0].all("Secret"):
+        kubernetes_validate.validate(secret, version, strict=True)
+
+
+def test_a_manifest_with_a_mistake_is_not_valid(render: Render) -> None:
+    wrong = render("demo").get("Deployment", "parser") | {"spec": {"replicas": "two"}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, OLDEST, strict=True)
+    (scaled,) = [m for m in render("vllm").all("ScaledObject") if m["metadata"]["name"] == "parser"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(scaled | {"spec": scaled["spec"] | {"minReplicas": 2}}, SCALED_OBJECT)
+
+
+def test_nats_runs_the_file_that_compose_runs(render: Render) -> None:
+    config = render("demo").generated("ConfigMap", "nats-conf")
+    assert config["data"] == {"nats.conf": CONF.read_text()}
+    (volume,) = [v for v in pod(render("demo").get("StatefulSet", "nats"))["volumes"] if v["name"] == "config"]
+    assert volume["projected"]["sources"][0]["configMap"]["name"] == config["metadata"]["name"]
+
+
+def pod(workload: Manifest) -> dict[str, Any]:
+    spec: dict[str, Any] = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def settings(rendered: Rendered, stage: str) -> ServiceConfig:
+    return Sources(env=rendered.environment(rendered.get("Deployment", stage))).load(STAGES[stage]).config
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_settings_of_a_stage_are_those_of_its_user_and_its_secrets(
+    render: Render, overlay: str, stage: str
+) -> None:
+    rendered = render(overlay)
+    deployment = rendered.get("Deployment", stage)
+    config = settings(rendered, stage)
+    assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", stage)
+    files = [config.bus.nats_password_file, config.bus.heartbeat_key_file, getattr(config, "seal_key_file", None)]
+    files += [config.api_keys_file] if isinstance(config, FrontendConfig) else []
+    assert {f"/secrets/{name}" for name in rendered.mounted(deployment, "/secrets")} == set(filter(None, files))
+    assert pod(deployment)["containers"][0]["args"][:2] == ["serve", stage]
+    port = config.metrics_port if isinstance(config, StageConfig) else getattr(config, "port", None)
+    assert pod(deployment)["containers"][0]["ports"] == [{"containerPort": port, "name": "http"}]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_one_model_and_the_engine_of_the_overlay(render: Render, overlay: str) -> None:
+    rendered = render(overlay)
+    models = {getattr(settings(rendered, stage), "model", None) for stage in STAGES} - {None}
+    args = pod(rendered.get("Deployment", "worker"))["containers"][0]["args"]
+    limits = pod(rendered.get("Deployment", "worker"))["containers"][0]["resources"]["limits"]
+    if overlay == "demo":
+        assert (models, args) == ({"/opt/turnwire/demo-model"}, ["serve", "worker"])
+    else:
+        assert len(models) == 1
+        assert args == ["serve", "worker", "--engine", overlay]
+        assert limits["nvidia.com/gpu"] == 1
+        assert {settings(rendered, stage).bus.recovery_s for stage in STAGES} == {1200}, "the same for all processes"
+
+
+def test_the_job_makes_the_buckets_as_user_setup(render: Render) -> None:
+    job = render("demo").get("Job", "turnwire-buckets")
+    config = Sources(env=render("demo").environment(job)).load(BucketsConfig).config
+    assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", "setup")
+    assert render("demo").mounted(job, "/secrets") == {"nats.password"}
+    assert pod(job)["containers"][0]["args"] == ["buckets"]
+    assert "ttlSecondsAfterFinished" in job["spec"], "else a new image cannot be applied: a Job does not change"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_pod_has_time_to_drain(render: Render, overlay: str, stage: str) -> None:
+    spec = pod(render(overlay).get("Deployment", stage))
+    hook = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
+    assert hook[0] == "sleep"
+    assert (int(hook[1]) > 0) == (stage == "frontend"), "only the frontend is behind a Service"
+    assert spec["terminationGracePeriodSeconds"] > int(hook[1]) + settings(render(overlay), stage).drain_s
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_probes_ask_what_the_service_serves(render: Render, stage: str) -> None:
+    container = pod(render("demo").get("Deployment", stage))["containers"][0]
+    paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/live", "liveness": "/live", "readiness": "/ready"}
+    config = settings(render("demo"), stage)
+    ready = container["readinessProbe"]
+    patience_s = ready["periodSeconds"] * ready["failureThreshold"]
+    assert not isinstance(config, FrontendConfig) or patience_s >= config.wait_s, "requests wait for the bus"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_are_hardened_and_survive_drains_of_nodes(render: Render, overlay: str) -> None:
+    rendered = render(overlay)
+    for workload in rendered.all("Deployment", "StatefulSet", "Job"):
+        spec, (container,) = pod(workload), pod(workload)["containers"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsUser"] == 10001
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        engine = overlay != "demo" and workload["metadata"]["name"] == "worker"
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": not engine,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert set(container["resources"]) == {"requests", "limits"}
+    budgets = {
+        m["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for m in rendered.all("PodDisruptionBudget")
+    }
+    assert budgets == {*STAGES, "nats"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_two_autoscalers_and_no_fixed_number_for_one_deployment(render: Render, overlay: str) -> None:
+    rendered = render(overlay)
+    scaled = [m["spec"]["scaleTargetRef"]["name"] for m in rendered.all("HorizontalPodAutoscaler", "ScaledObject")]
+    assert sorted(scaled) == sorted(["frontend", "preprocessor", *(() if overlay == "demo" else ("parser", "worker"))])
+    fixed = [m["metadata"]["name"] for m in rendered.all("Deployment") if "replicas" in m["spec"]]
+    assert sorted(scaled + fixed) == sorted(STAGES)
+
+
+def test_the_autoscalers_read_metrics_that_the_stage_exposes(render: Render) -> None:
+    for scaled in render("vllm").all("ScaledObject"):
+        stage = scaled["metadata"]["name"]
+        for trigger in scaled["spec"]["triggers"]:
+            names = set(re.findall(r"turnwire_\w+", trigger["metadata"]["query"]))
+            assert names
+            assert names <= set(load_readings(stage, Load))
+
+
+def test_only_what_the_policies_name_may_connect(render: Render) -> None:
+    policies = {m["metadata"]["name"]: m["spec"] for m in render("demo").all("NetworkPolicy")}
+    assert policies["deny-all"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    (ingress,) = policies["nats"]["ingress"]
+    assert ingress["from"] == [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "turnwire"}}}]
+    assert policies["frontend"]["ingress"] == [{"ports": [{"port": 8000}]}]
+    assert [m["metadata"]["name"] for m in render("demo").all("Service") if m["spec"].get("type")] == []
+    labels = [
+        m["spec"]["template"]["metadata"]["labels"] for m in render("demo").all("Deployment", "Job", "StatefulSet")
+    ]
+    assert all(one["app.kubernetes.io/part-of"] == "turnwire" for one in labels)
+
+
+@pytest.fixture(params=["plain", "tls"])
+def local_nats(
+    request: pytest.FixtureRequest, render: Render, nats_binary: str, tmp_path: Path
+) -> Iterator[tuple[LocalNats, Rendered, list[str]]]:
+    flags: list[str] = []
+    more: dict[str, dict[str, bytes]] = {}
+    rendered = render("demo")
+    if request.param == "tls":
+        rendered = render("demo", "nats-cluster", "nats-tls", "keda")
+        # A single server: its peers have no addresses here.
+        args = pod(rendered.get("StatefulSet", "nats"))["containers"][0]["args"]
+        first = args.index("--cluster_name")
+        rendered = Rendered(tmp_path / "tls", "demo", ["nats-tls"])
+        assert pod(rendered.get("StatefulSet", "nats"))["containers"][0]["args"] == [*args[:first], *args[-3:]]
+        authority = Authority("cluster")
+        certificate, key = authority.write(tmp_path, "server")
+        flags = ["--nats-ca-file", authority.write_self(tmp_path / "ca.pem")]
+        more = {"nats-tls": {"tls.crt": Path(certificate).read_bytes(), "tls.key": Path(key).read_bytes()}}
+    server = LocalNats(nats_binary, tmp_path, rendered, more, {"$(POD_NAME)": "nats-0"})
+    yield server, rendered, flags
+    server.stop()
+
+
+def test_the_job_finds_the_server_of_the_stateful_set(
+    local_nats: tuple[LocalNats, Rendered, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, rendered, flags = local_nats
+    server.wait()
+    url = rendered.environment(rendered.get("Job", "turnwire-buckets"))["TURNWIRE_NATS_URL"]
+    assert url.startswith("tls:" if flags else "nats:")
+    password = str(rendered.secrets / "setup" / "nats.password")
+    address = url.replace("nats:4222", f"127.0.0.1:{server.port}")
+    login = ["--nats-url", address, "--nats-user", "setup", "--nats-password-file", password]
+    assert main(["buckets", *login, *flags]) == 0, capsys.readouterr().err
+    assert "tw_ledger" in capsys.readouterr().out
+
+
+class Cluster:
+    """The three servers of the component `nats-cluster`, as a bus for a `Stack`."""
+
+    def __init__(self, binary: str, directory: Path, rendered: Rendered) -> None:
+        self._secrets = rendered.secrets
+        ports = [free_port() for _ in range(3)]
+        routes = {f"nats-{number}.nats-servers:6222": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
+        self.servers = [
+            LocalNats(
+                binary,
+                directory / f"nats-{number}",
+                rendered,
+                {},
+                {**routes, "nats://0.0.0.0:6222": f"nats://127.0.0.1:{port}", "$(POD_NAME)": f"nats-{number}"},
+            )
+            for number, port in enumerate(ports)
+        ]
+        self.url = ",".join(f"nats://127.0.0.1:{server.port}" for server in self.servers)
+
+    def login(self, user: str) -> dict[str, str]:
+        return {"nats_user": user, "nats_password_file": str(self._secrets / user / "nats.password")}
+
+    def make_buckets(self) -> None:
+        """As the Job: again until the servers have a leader."""
+        login = [f"--{name.replace('_', '-')}={value}" for name, value in self.login("setup").items()]
+        for _ in range(10):
+            if main(["buckets", f"--nats-url={self.url}", *login]) == 0:
+                return
+        raise RuntimeError("the cluster makes no buckets")
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
+    render: Render, nats_binary: str, tmp_path: Path, demo_dir: Path
+) -> None:
+    rendered = render("demo", "nats-cluster", "nats-tls", "keda")
+    hook = pod(rendered.get("StatefulSet", "nats"))["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["nats-server", "--signal", "ldm=1"]
+    rendered = Rendered(tmp_path / "rendered", "demo", ["nats-cluster"])
+    cluster = Cluster(nats_binary, tmp_path, rendered)
+    stack = Stack(cluster, demo_dir, tmp_path)  # type: ignore[arg-type]
+    try:
+        for server in cluster.servers:
+            server.wait()
+        options = {stage: cluster.login(stage) | {"token_delay_ms": 20} for stage in STAGES}
+        for stage in STAGES:
+            if stage != "worker":
+                del options[stage]["token_delay_ms"]
+        await asyncio.to_thread(stack.start_all, **options)
+        client = Client(stack.url)
+        text = " ".join(f"word{number}" for number in range(400))
+        streams = [asyncio.create_task(client.stream(body(say(f"Hm.</think>{text}")))) for _ in range(8)]
+        for server in cluster.servers:
+            server.drain([nats_binary, *hook[1:]])  # the clients move to the others
+            server.start()
+            await asyncio.to_thread(server.wait)
+        for answer in await asyncio.gather(*streams):
+            assert answer.stop_reason == "end_turn"
+            assert answer.contents[-1] == ("text", text)
+        await client.http.close()
+    finally:
+        stack.stop()
+        cluster.stop()
+
+
+def test_every_directory_is_used() -> None:
+    """A component that no overlay names is described in the docs."""
+    page = (DEPLOY.parent / "docs" / "kubernetes.md").read_text()
+    overlays = "".join(path.read_text() for path in (DEPLOY / "kubernetes" / "overlays").glob("*/kustomization.yaml"))
+    for component in (DEPLOY / "kubernetes" / "components").iterdir():
+        assert f"components/{component.name}" in overlays + page
+    for path in (DEPLOY / "kubernetes").rglob("*.yaml"):
+        assert list(documents(path.read_text())), path
