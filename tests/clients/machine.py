@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RUN_S = 120
+RUN_S = 400
 
 
 @dataclass
