@@ -124,7 +124,8 @@ def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
         "image_input": {"supported": "images" in card.features},
         "pdf_input": no,
         "structured_outputs": {"supported": "guided" in card.features},
-        "context_management": no,
+        "context_management": yes
+        | dict.fromkeys(("clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"), yes),
         "effort": {"supported": bool(card.efforts)}
         | {level: {"supported": level in card.efforts} for level in _EFFORTS},
         "server_tools": {**search, "web_search": search, "code_execution": no},
