@@ -17,6 +17,7 @@ from services.frontend.apis.responses.api import API as RESPONSES
 from services.frontend.apis.responses.store.shared import Sharing
 from services.frontend.apis.tokens.api import API as TOKENS
 from services.frontend.hosted.gateway import HostedGateway, HostedLimits
+from services.frontend.hosted.metrics import HostedMetrics
 from services.frontend.hosted.provider import provider_of
 from services.frontend.http.auth import Callers
 from services.frontend.http.cors import AllowedHosts, Cors
@@ -86,7 +87,7 @@ def make_app(
             max_chars=config.web_max_chars,
             allow_private=config.web_allow_private,
         )
-        gateway = app[HOSTED] = HostedGateway(gateway, provider_of(config), bounds, log)
+        gateway = app[HOSTED] = HostedGateway(gateway, provider_of(config), bounds, HostedMetrics(registry), log)
         app.cleanup_ctx.append(app[HOSTED].context)
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting

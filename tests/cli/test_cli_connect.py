@@ -103,6 +103,14 @@ def test_codex_by_url_and_by_file() -> None:
     assert "model_catalog_url" not in provider
 
 
+def test_codex_searches_where_the_server_does() -> None:
+    for hosted, setting, noted in (([], "disabled", True), (["web_search", "web_fetch"], "live", False)):
+        [entry, *_] = listing(names(CARDS), {}, hosted=hosted)["data"]
+        plan = codex.CLIENT.plan(target(ServedModel("acme/coder", 131_072, capabilities=entry["capabilities"])))
+        assert plan.files[0].values["web_search"] == setting
+        assert (codex.NO_SEARCH in plan.notes) is noted
+
+
 def test_codex_has_a_key_even_if_the_server_requires_none() -> None:
     provider = codex.CLIENT.plan(target()).files[0].values["model_providers"]["turnwire"]
     assert provider["experimental_bearer_token"]

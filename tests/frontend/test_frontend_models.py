@@ -63,6 +63,19 @@ def test_entries_fit_the_strict_types_of_both_sdks(card: ModelCard) -> None:
     assert (made["object"], made["owned_by"], made["created"]) == ("model", "turnwire", card.created)
 
 
+async def test_served_web_search_is_a_capability() -> None:
+    for config, expected in ((FrontendConfig(), False), (FrontendConfig(web_provider="http://127.0.0.1:9/"), True)):
+        async with serving(config=config) as served, ClientSession() as http:
+            for path in ("/v1/models", f"/v1/models/{MODEL}"):
+                async with http.get(served.url + path) as response:
+                    document = await response.json()
+                model = ModelInfo.model_validate(document["data"][0] if "data" in document else document, strict=False)
+                assert model.capabilities is not None
+                assert model.capabilities.server_tools is not None
+                assert model.capabilities.server_tools.supported is expected
+                assert model.capabilities.server_tools.web_search.supported is expected
+
+
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_entries_fit_openais_strict_type_and_vllms_clients(card: ModelCard) -> None:
     made = entry(card, "alias")

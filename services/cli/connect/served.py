@@ -33,9 +33,11 @@ class ServedModel(Struct, frozen=True):
         """Longest answer."""
         return self.max_output_tokens or self.window
 
-    def supports(self, capability: str) -> bool:
-        """Whether the server lists the capability as supported."""
-        entry = self.capabilities.get(capability)
+    def supports(self, *path: str) -> bool:
+        """Whether the server lists a capability as supported, or one within another."""
+        entry: Any = self.capabilities
+        for name in path:
+            entry = entry.get(name) if isinstance(entry, dict) else None
         return isinstance(entry, dict) and entry.get("supported") is True
 
 

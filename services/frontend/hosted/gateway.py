@@ -36,6 +36,7 @@ from schemas.events import (
     Usage,
 )
 from services.frontend.apis.common.hosted import answered, hosted_argument, result_part
+from services.frontend.hosted.metrics import HostedMetrics
 from services.frontend.hosted.policy import refusal, shown
 from services.frontend.hosted.provider import Provider, ProviderError
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, OpenTurn, TurnGateway, TurnSink
@@ -58,9 +59,15 @@ class HostedGateway:
     """A `TurnGateway` with hosted tools."""
 
     def __init__(
-        self, gateway: TurnGateway, provider: Provider, limits: HostedLimits, log: FilteringBoundLogger
+        self,
+        gateway: TurnGateway,
+        provider: Provider,
+        limits: HostedLimits,
+        metrics: HostedMetrics,
+        log: FilteringBoundLogger,
     ) -> None:
         self.gateway = gateway
+        self.metrics = metrics
         self.provider = provider
         self.limits = limits
         self.log = log
@@ -290,16 +297,30 @@ class HostedAnswer(ContinuedAnswer):
         return await asyncio.gather(*(self._call(call) for call in calls))
 
     async def _call(self, call: Call) -> HostedResult:
-        tool, limits, log = self._hosted[call.name], self._gateway.limits, self._gateway.log
+        tool, limits = self._hosted[call.name], self._gateway.limits
         argument = hosted_argument(tool.kind, call.arguments)
         result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
         self._uses[call.name] += 1
         allowed = limits.calls if tool.max_uses is None else tool.max_uses
         if self._uses[call.name] > allowed or self._uses.total() > limits.calls:
-            return replace(result, error="max_uses_exceeded")
-        code = refusal(tool, argument, self._conversation, allow_private=limits.allow_private)
+            code: str | None = "max_uses_exceeded"
+        else:
+            code = refusal(tool, argument, self._conversation, allow_private=limits.allow_private)
         if code is not None:
+            self._gateway.metrics.ended(tool.kind, code, None)
             return replace(result, error=code)
+        loop = asyncio.get_running_loop()
+        started, outcome = loop.time(), "cancelled"
+        try:
+            result = await self._provided(result, tool, argument)
+            outcome = result.error or "ok"
+        finally:
+            self._gateway.metrics.ended(tool.kind, outcome, loop.time() - started)
+        return result
+
+    async def _provided(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:
+        """The result with what the provider returns."""
+        limits, log = self._gateway.limits, self._gateway.log
         try:
             async with asyncio.timeout(limits.timeout_s):
                 sources = await self._gateway.provider.run(tool, argument)

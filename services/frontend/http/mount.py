@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.conversation import Conversation
 from services.frontend.apis.base import Ask, Dialect, ErrorFormat, Operation
 from services.frontend.http.bodies import apart, read_body
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.pipeline.interfaces import TurnGateway
 from services.frontend.pipeline.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
@@ -38,9 +38,11 @@ class Api(Struct, frozen=True, kw_only=True):
 A = TypeVar("A", bound=Ask)
 Prepare: TypeAlias = Callable[[Any], Awaitable[Any]]
 """Returns the request to serve in place of a parsed one. Raises TurnwireError."""
+PrepareTurn: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
+"""The same, for a request that creates turns."""
 
 
-async def unchanged(ask: A) -> A:
+async def unchanged(ask: A, *_: object) -> A:
     """The request itself."""
     return ask
 
@@ -60,13 +62,14 @@ class Mount:
     sharing: object = None
     """Access to the store that frontends share, for the API that stores its answers."""
 
-    def add_turns(self, path: str, dialect: Dialect, prepare: Prepare = unchanged) -> None:
+    def add_turns(self, path: str, dialect: Dialect, prepare: PrepareTurn = unchanged) -> None:
         """POST `path` creates turns. `prepare` changes a parsed request, with what only the pipeline knows."""
 
         async def create(request: web.Request) -> web.StreamResponse:
             async def read() -> Any:
                 body = await read_body(request, self.config.max_body_bytes)
-                return await prepare(await apart(len(body), lambda: dialect.parse(body, request.headers)))
+                ask = await apart(len(body), lambda: dialect.parse(body, request.headers))
+                return await prepare(ask, request[REQUEST_CONTEXT])
 
             return await self.server.serve(request, dialect, read)
 

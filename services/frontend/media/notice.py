@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Part, Text, Turn
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
+from services.frontend.apis.common.summary import SummaryRequest
 from services.frontend.pipeline.interfaces import TurnSink
 
 MediaKind: TypeAlias = Literal["image", "document", "audio"]
@@ -53,8 +54,10 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
 
 
 def wants_notice(conversation: Conversation) -> bool:
-    """Whether text can be added to the answer: not to one that is read by a program."""
+    """Whether text can be added to the answer: not to one that is read by a program, as a summary is by this server."""
     sampling = conversation.sampling
+    if isinstance(conversation, SummaryRequest):
+        return False
     return conversation.format is None and sampling.logprobs is None and not sampling.return_token_ids
 
 

@@ -17,7 +17,7 @@ from schemas.errors import ContextOverflow, Overloaded, TurnwireError
 from schemas.events import TurnEvent
 from services.frontend.hosted.gateway import next_turn_id
 from services.runtime.config import FrontendConfig
-from tests.conftest import LIMIT_S
+from tests.conftest import LIMIT_S, eventually
 from tests.frontend.frontend_fakes import (
     MODEL,
     FakeGateway,
@@ -103,6 +103,18 @@ async def message(served: Served, request: dict[str, Any]) -> Any:
     status, answer = await post(served, "/v1/messages", request)
     assert status == 200, answer
     return answer
+
+
+def counted(served: Served) -> dict[str, float]:
+    """How many calls of web search ended how, and under `timed` how many the provider got."""
+    samples = [sample for metric in served.registry.collect() for sample in metric.samples]
+    found = {
+        sample.labels["outcome"]: sample.value
+        for sample in samples
+        if sample.name == "turnwire_hosted_calls_total" and sample.labels["tool"] == "web_search"
+    }
+    timed = [sample.value for sample in samples if sample.name == "turnwire_hosted_call_seconds_count"]
+    return {**found, "timed": sum(timed)}
 
 
 async def test_messages_streams_calls_results_and_the_rest_as_one_message() -> None:
@@ -203,6 +215,7 @@ async def test_errors_of_calls_are_results() -> None:
     async with hosted(gateway) as (served, stub):
         stub.status, stub.answer = 429, {}
         answer = await message(served, body({**SEARCH, "max_uses": 3}))
+        assert counted(served) == {"too_many_requests": 2, "query_too_long": 1, "max_uses_exceeded": 1, "timed": 2}
     codes = [block["content"] for block in answer["content"] if block["type"] == "web_search_tool_result"]
     assert codes == [
         {"type": "web_search_tool_result_error", "error_code": code}
@@ -240,6 +253,7 @@ async def test_a_client_that_hangs_up_ends_the_call() -> None:
             await asyncio.wait_for(stub.called.wait(), LIMIT_S)
         await asyncio.wait_for(stub.dropped.wait(), LIMIT_S)
         await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), LIMIT_S)
+        await eventually(lambda: counted(served) == {"cancelled": 1, "timed": 1})
     assert len(gateway.turns) == 1
 
 
@@ -248,6 +262,7 @@ async def test_domains_limit_what_is_searched_and_shown() -> None:
         location = {"type": "approximate", "city": "Oslo"}
         tool = {**SEARCH, "allowed_domains": ["example.com"], "user_location": location}
         answer = await message(served, body(tool))
+        assert counted(served) == {"ok": 1, "timed": 1}
     assert [page["title"] for page in answer["content"][3]["content"]] == ["Moon"]
     assert stub.calls[0]["allowed_domains"] == ["example.com"]
     assert stub.calls[0]["user_location"] == location

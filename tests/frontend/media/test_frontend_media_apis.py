@@ -153,6 +153,31 @@ async def test_a_chained_response_has_the_note_once() -> None:
         assert served.gateway.turns[1].conversation.turns[1].parts == [Text(HELLO)]
 
 
+async def test_a_summary_has_no_note() -> None:
+    """Each of the three compactions; the answer behind one has the note, since its image is still there."""
+    api = APIS[2]
+    body = api.body([api.image()])
+    async with serving() as served:
+        compacted = json.loads(await post(served, "/v1/responses/compact", {"model": MODEL, "input": body["input"]}))
+        trigger = {**body, "input": [*body["input"], {"type": "compaction_trigger"}]}
+        triggered = json.loads(await post(served, api.path, trigger))
+        managed = {**body, "context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+        answered = json.loads(await post(served, api.path, managed))
+        assert api.text(json.dumps(answered)) == HELLO + notice({"image"})
+        summaries = [compacted["output"][-1], triggered["output"][-1], answered["output"][0]]
+        assert [summary["type"] for summary in summaries] == ["compaction"] * 3
+        for summary in summaries:
+            await post(served, api.path, {**body, "input": [summary, {"role": "user", "content": "And?"}]})
+            texts = [
+                part.text
+                for turn in served.gateway.turns[-1].conversation.turns
+                for part in turn.parts
+                if isinstance(part, Text)
+            ]
+            assert HELLO in texts[0]
+            assert "Note from the server" not in "".join(texts)
+
+
 async def test_without_notes_answers_are_the_models_own() -> None:
     async with serving(config=FrontendConfig(media_notice=False)) as served:
         for api in APIS:

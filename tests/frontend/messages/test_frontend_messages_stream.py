@@ -36,7 +36,7 @@ class Case(msgspec.Struct):
         return MessagesStream(self.reply(), **self._display())
 
     def collector(self) -> MessagesCollector:
-        return MessagesCollector(self.reply(), **self._display())
+        return MessagesCollector(MessagesStream(self.reply(), **self._display()))
 
     def stream(self, batches: list[list[TurnEvent]]) -> str:
         renderer = self.renderer()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
+from services.frontend.apis.common.summary import SUMMARIZE
 from services.frontend.apis.responses.dialect import ResponsesAsk, understand
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.request.conversation import SUMMARIZE
 from services.frontend.apis.responses.request.items import COMPACTED
 from tests.captures import CAPTURES, REASON
 

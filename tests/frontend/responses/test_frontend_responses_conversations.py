@@ -11,6 +11,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from schemas.conversation import Text
 from schemas.events import FinishReason
+from services.frontend.apis.responses.conversations import turns
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, finish, serving, text
 
@@ -90,7 +91,8 @@ async def test_items_are_added_shown_and_deleted(served: Served) -> None:
         await items.create(id, items=[{"type": "function_call", "name": "x"}])  # type: ignore[list-item]
 
 
-async def test_one_response_at_a_time() -> None:
+async def test_one_response_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "WAITS_S", ())
     held = asyncio.Event()
     gateway = FakeGateway(lambda: [held, [*text(0, "Hello there"), finish(1)]])
     async with serving(gateway) as served:
@@ -100,7 +102,7 @@ async def test_one_response_at_a_time() -> None:
         await gateway.opening.wait()
         with pytest.raises(BadRequestError) as refusal:
             await client.responses.create(model=MODEL, input="Two.", conversation=id)
-        assert refusal.value.code == "conversation_locked"
+        assert (refusal.value.code, refusal.value.param) == ("conversation_locked", "conversation")
         held.set()
         await first
         await client.responses.create(model=MODEL, input="Three.", conversation=id)
@@ -123,8 +125,6 @@ async def test_what_a_conversation_cannot_be_combined_with(served: Served) -> No
     response = await client.responses.create(model=MODEL, input="Hi.")
     with pytest.raises(BadRequestError, match="Mutually exclusive"):
         await client.responses.create(model=MODEL, input="Hi.", conversation=id, previous_response_id=response.id)
-    with pytest.raises(BadRequestError, match="background"):
-        await client.responses.create(model=MODEL, input="Hi.", conversation=id, background=True)
     with pytest.raises(NotFoundError):
         await client.responses.retrieve(id)
     with pytest.raises(NotFoundError):
@@ -152,3 +152,29 @@ async def test_the_prompt_of_a_conversation_is_counted(served: Served) -> None:
     id = (await client.conversations.create(items=[HELLO])).id
     await client.responses.input_tokens.count(model=MODEL, input="Hi.", conversation=id)
     assert len(served.gateway.counted[-1].turns) == 2
+
+
+async def test_items_of_a_conversation_are_found_by_reference(served: Served) -> None:
+    client = sdk(served)
+    id = (await client.conversations.create(items=[HELLO])).id
+    items: list[Any] = [item async for item in client.conversations.items.list(id)]
+    reference: Any = {"type": "item_reference", "id": items[0].id}
+    await client.responses.create(model=MODEL, input=[reference, HELLO], conversation=id, store=False)
+    assert texts(served) == ["Hello.", "Hello.", "Hello."]
+
+
+async def test_a_conversation_has_a_limit(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MAX_BYTES", 1000)
+    client = sdk(served)
+    long: Any = {**HELLO, "content": "x" * 600}
+    id = (await client.conversations.create(items=[long])).id
+    for attempt in (
+        client.conversations.create(items=[long, long]),
+        client.conversations.items.create(id, items=[long]),
+        client.responses.create(model=MODEL, input=[long], conversation=id),
+    ):
+        with pytest.raises(BadRequestError) as refusal:
+            await attempt
+        assert refusal.value.code == "conversation_too_large"
+    await client.responses.create(model=MODEL, input="Hi.", conversation=id)
+    assert await said(client, id) == ["x" * 600, "Hi.", "Hello there"]

@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from schemas.conversation import Call, Media, Reasoning, Result, Text, ToolReference, Turn
 from schemas.errors import Invalid, NotFound
+from services.frontend.apis.common.summary import SUMMARIZE
 from services.frontend.apis.responses.dialect import ResponsesAsk, understand
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.request.conversation import SUMMARIZE
 from services.frontend.apis.responses.request.items import COMPACTED
 from services.frontend.apis.responses.sealing import seal_summary
 from services.frontend.media.pdf_document import document

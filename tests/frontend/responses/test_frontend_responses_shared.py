@@ -1,76 +1,20 @@
 """Two frontends that share their responses over a real nats-server."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 from aiohttp import ClientSession
-from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from openai import BadRequestError, NotFoundError
 from structlog.typing import FilteringBoundLogger
 
-from schemas import subjects
-from schemas.control import ResponseNotice
 from services.frontend.apis.responses.store import shared
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
-from services.runtime.bus import Message
-from services.runtime.config import FrontendConfig
 from services.runtime.kv import Bucket, digest_key
-from services.runtime.process import Process
-from tests.conftest import MakeProcess, make_bucket
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, finish, serving, text
+from tests.conftest import LIMIT_S, MakeProcess
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
+from tests.frontend.responses.pair import CONFIG, Pair, sdk, share
 from tests.frontend.responses.responses_client import Client, said
-
-CONFIG = FrontendConfig(response_store="shared")
-
-
-class Pair:
-    """Two frontends; `go` lets their turns end, `living` has the ids of their processes."""
-
-    def __init__(
-        self, one: Served, other: Served, http: ClientSession, bucket: Bucket, go: asyncio.Event, living: list[str]
-    ) -> None:
-        self.one, self.other = one, other
-        self.ask_one, self.ask_other = Client(http, one), Client(http, other)
-        self.bucket, self.go, self.living = bucket, go, living
-
-
-@pytest.fixture
-async def pair(make_process: MakeProcess, quiet_log: FilteringBoundLogger) -> AsyncIterator[Pair]:
-    living: list[str] = []
-    go = asyncio.Event()
-
-    async def sharing(process: Process) -> Sharing:
-        bucket = await make_bucket(process.bus, bucket_config(CONFIG), quiet_log)
-        living.append(process.id)
-        return Sharing(
-            bucket,
-            process.id,
-            lambda id: id in living,
-            lambda notice: process.publish(subjects.responses(), notice),
-            process.spawn,
-        )
-
-    def turn() -> list[Step]:
-        return [[*text(0, "So far")], go, [finish(1)]]
-
-    one_process, other_process = await make_process("frontend", "f1"), await make_process("frontend", "f2")
-    shares = [await sharing(one_process), await sharing(other_process)]
-    async with (
-        serving(FakeGateway(turn), CONFIG, sharing=shares[0]) as one,
-        serving(FakeGateway(turn), CONFIG, sharing=shares[1]) as other,
-        ClientSession() as http,
-    ):
-        decode = msgspec.json.Decoder(ResponseNotice).decode
-        for process, served in ((one_process, one), (other_process, other)):
-
-            def apply(message: Message, served: Served = served) -> None:
-                served.responses.apply_notice(decode(message.data))
-
-            await process.subscribe(subjects.responses(), apply)
-            await process.bus.flush()
-        yield Pair(one, other, http, shares[1].bucket, go, living)
-        go.set()
 
 
 async def until(client: Client, id: str, status: str) -> None:
@@ -187,15 +131,35 @@ async def test_without_its_bucket_a_store_keeps_its_own(
 
 async def test_stored_chat_completions_are_found_changed_and_deleted_everywhere(pair: Pair) -> None:
     pair.go.set()
-    one, other = (AsyncOpenAI(base_url=f"{served.url}/v1", api_key="k") for served in (pair.one, pair.other))
+    one, other = pair.sdks()
+    run = {"run": pair.one.url}  # the server has those of other tests
     sent = await one.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi."}], store=True)
     assert (await other.chat.completions.retrieve(sent.id)).choices[0].message.content == "So far"
     assert [message.id async for message in other.chat.completions.messages.list(sent.id)] == [f"{sent.id}-0"]
-    await other.chat.completions.update(sent.id, metadata={"a": "b"})
+    await other.chat.completions.update(sent.id, metadata=run)
     async with asyncio.timeout(60):
-        while (await one.chat.completions.retrieve(sent.id)).metadata != {"a": "b"}:
+        while (await one.chat.completions.retrieve(sent.id)).metadata != run:
             pass
+    again = await other.chat.completions.create(
+        model="claude-alias", messages=[{"role": "user", "content": "Hi."}], store=True, metadata=run
+    )
+    third = await one.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "Hi."}], store=True, metadata={**run, "b": "c"}
+    )
+    every = {sent.id, again.id, third.id}
+    for chats in (one.chat.completions, other.chat.completions):
+        async with asyncio.timeout(LIMIT_S):
+            while {kept.id async for kept in chats.list(metadata=run)} != every:
+                pass
+        oldest_first = [kept.id async for kept in chats.list(limit=1, metadata=run)]
+        assert set(oldest_first) == every
+        assert [kept.id async for kept in chats.list(limit=2, order="desc", metadata=run)] == oldest_first[::-1]
+        assert [kept.id async for kept in chats.list(metadata={**run, "b": "c"})] == [third.id]
+        assert [kept.id async for kept in chats.list(model="claude-alias", metadata=run)] == [again.id]
+    with pytest.raises(BadRequestError, match="not found"):
+        await one.chat.completions.list(after="chatcmpl-none")
     await other.chat.completions.delete(sent.id)
+    assert {kept.id async for kept in other.chat.completions.list(metadata=run)} == {again.id, third.id}
 
     async def retrieve_until_it_fails() -> None:
         while True:
@@ -206,11 +170,19 @@ async def test_stored_chat_completions_are_found_changed_and_deleted_everywhere(
             await retrieve_until_it_fails()
 
 
-async def test_conversations_need_a_store_of_their_own(pair: Pair) -> None:
-    client = AsyncOpenAI(base_url=f"{pair.one.url}/v1", api_key="k")
-    for attempt in (
-        client.conversations.create(),
-        client.responses.create(model=MODEL, input="Hi.", conversation="conv_1"),
-    ):
-        with pytest.raises(BadRequestError, match="response_store"):
-            await attempt
+async def test_the_list_of_chat_completions_outlives_the_frontends(
+    pair: Pair, make_process: MakeProcess, quiet_log: FilteringBoundLogger
+) -> None:
+    pair.go.set()
+    run, sent = {"run": pair.one.url}, []
+    for client in pair.sdks() * 3:
+        request = client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi."}], store=True, metadata=run
+        )
+        sent.append((await request).id)
+    for served in (pair.one, pair.other):
+        await served.responses.drain()
+    sharing = await share(await make_process("frontend", "f3"), quiet_log, pair.living)
+    async with serving(FakeGateway(), CONFIG, sharing=sharing) as later:
+        chats = sdk(later).chat.completions
+        assert {kept.id async for kept in chats.list(limit=4, metadata=run)} == set(sent)

@@ -5,6 +5,10 @@ from typing import Any
 from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
 
 CATALOGUE_PATH = "/codex/models.json"
+NO_SEARCH = (
+    "Web search is off, because this server has no provider for it (--web-provider, docs/hosted-tools.md): "
+    "connect again when it has one."
+)
 
 
 def make_settings(target: Target) -> Plan:
@@ -12,10 +16,11 @@ def make_settings(target: Target) -> Plan:
     `default`, the same in config.toml."""
     folder = target.settings_folder("~/.codex", "CODEX_HOME")
     catalogue = f"{folder}/{PROVIDER}-models.json"
+    searches = target.model.supports("server_tools", "web_search")
     top: dict[str, Any] = {
         "model": target.model.id,
         "model_provider": PROVIDER,
-        "web_search": "disabled",  # a tool that OpenAI hosts; nothing here runs it
+        "web_search": "live" if searches else "disabled",
     }
     provider: dict[str, Any] = {
         "name": "Turnwire",
@@ -39,6 +44,7 @@ def make_settings(target: Target) -> Plan:
         files=files,
         start="codex" if target.default else f"codex --profile {PROVIDER}",
         notes=[
+            *([] if searches else [NO_SEARCH]),
             "Codex compresses requests only for OpenAI's own service with a ChatGPT login: no setting changes that.",
             *(["The catalogue is a file: write it again when the model changes."] if target.catalogue_file else []),
         ],

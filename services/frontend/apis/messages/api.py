@@ -1,14 +1,19 @@
 """The Messages API: its answers as types, and its operations."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from schemas.conversation import Conversation
+from schemas.events import TurnEvent
 from services.frontend.apis.base import Operation
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
-from services.frontend.apis.messages.request import Messages, MessagesAsk, edited
+from services.frontend.apis.messages.request import Messages, MessagesAsk, compacted, edited
+from services.frontend.http.middleware import RequestContext
 from services.frontend.http.mount import Api, Mount
+from services.frontend.pipeline.side_turn import run_side_turn
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
@@ -61,8 +66,21 @@ class WebFetchContent(Struct, tag="web_fetch_tool_result"):
     caller: dict[str, Any]
 
 
+class CompactionContent(Struct, tag="compaction"):
+    """The summary of everything before it; null where the model wrote none."""
+
+    content: str | None
+    encrypted_content: str | None
+
+
 Content: TypeAlias = (
-    TextContent | ThinkingContent | ToolUseContent | ServerToolUseContent | WebSearchContent | WebFetchContent
+    TextContent
+    | ThinkingContent
+    | ToolUseContent
+    | ServerToolUseContent
+    | WebSearchContent
+    | WebFetchContent
+    | CompactionContent
 )
 
 
@@ -77,6 +95,7 @@ class Usage(Struct):
     service_tier: str
     output_tokens_details: dict[str, int]
     server_tool_use: dict[str, int] | None = None
+    iterations: list[dict[str, Any]] | None = None
 
 
 class Answer(Struct):
@@ -88,7 +107,13 @@ class Answer(Struct):
     model: str
     content: list[Content]
     stop_reason: Literal[
-        "end_turn", "tool_use", "max_tokens", "stop_sequence", "model_context_window_exceeded", "pause_turn"
+        "end_turn",
+        "tool_use",
+        "max_tokens",
+        "stop_sequence",
+        "model_context_window_exceeded",
+        "pause_turn",
+        "compaction",
     ]
     stop_sequence: str | None
     usage: Usage
@@ -139,7 +164,16 @@ def _mount(mount: Mount) -> None:
     async def prepare(ask: MessagesAsk) -> MessagesAsk:
         return await edited(ask, mount.count)
 
-    mount.add_turns(PATH, messages, prepare)
+    async def prepare_turn(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
+        async def write(conversation: Conversation) -> Sequence[TurnEvent]:
+            return await run_side_turn(mount.server, conversation, context, messages.name)
+
+        ask = await prepare(ask)
+        if ask.compact is None:
+            return ask
+        return await compacted(ask, mount.count, mount.server.card(ask.conversation.model).max_model_len, write)
+
+    mount.add_turns(PATH, messages, prepare_turn)
     mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body, prepare)
 
 

@@ -2,7 +2,7 @@
 
 `clear_thinking_20251015` is applied when the request is parsed. `clear_tool_uses_20250919` starts at a size of the
 prompt, and the answer has the tokens that each edit cleared: `apply_edits` counts them, and only where an edit has
-something to clear. `compact_20260112` is accepted and ignored.
+something to clear. `compact_20260112` is in `compaction`.
 """
 
 from collections.abc import Awaitable, Callable

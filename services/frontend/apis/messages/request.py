@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
@@ -19,6 +20,8 @@ from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import tools, wire
+from services.frontend.apis.messages.compaction import Compacted, CompactEdit, Write, compact_edit, summary_of
+from services.frontend.apis.messages.compaction_stream import CompactionStream
 from services.frontend.apis.messages.context_edits import (
     Count,
     Edits,
@@ -54,6 +57,12 @@ class MessagesAsk(Struct, frozen=True):
     """The edits that cleared something."""
     original_tokens: int | None = None
     """The tokens of the prompt without the edits; None where nothing was to clear."""
+    compact: CompactEdit | None = None
+    """What `compacted` still has to apply."""
+    compaction: Compacted | None = None
+    """The compaction that the answer begins with."""
+    pausing: bool = False
+    """The answer is the compaction alone: the conversation requests a summary."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -62,16 +71,20 @@ class MessagesAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        omitted = self.conversation.thinking.display == "omitted"
-        return MessagesStream(
-            reply, omit_thinking=omitted, context_management=self.context_management, applied_edits=self.applied
-        )
+        return self._stream(reply)
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        omitted = self.conversation.thinking.display == "omitted"
-        return MessagesCollector(
-            reply, omit_thinking=omitted, context_management=self.context_management, applied_edits=self.applied
+        return MessagesCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)))
+
+    def _stream(self, reply: Reply) -> MessagesStream:
+        make = CompactionStream if self.pausing else MessagesStream
+        return make(
+            reply,
+            omit_thinking=self.conversation.thinking.display == "omitted",
+            context_management=self.context_management,
+            applied_edits=self.applied,
+            compaction=self.compaction,
         )
 
 
@@ -105,9 +118,7 @@ def parse(
         system=[*_system(request.system), *given_tools.missing],
         tools=history.tools.specs,
         tool_choice=tools.choice(request, history.tools.offered),
-        thinking=msgspec.structs.replace(
-            _thinking(request, history.effort), history="default" if kept is None else "keep"
-        ),
+        thinking=replace(_thinking(request, history.effort), history="default" if kept is None else "keep"),
         sampling=sampling_of(
             request,
             max_tokens=request.max_tokens,
@@ -121,7 +132,12 @@ def parse(
     )
     edits = Edits(history.turns if cleared else None, cleared, tool_edit(request.context_management))
     return MessagesAsk(
-        conversation, bool(request.stream), given_tools.dropped, request.context_management is not None, edits
+        conversation,
+        bool(request.stream),
+        given_tools.dropped,
+        request.context_management is not None,
+        edits,
+        compact=compact_edit(request.context_management, given_tools.specs),
     )
 
 
@@ -130,9 +146,26 @@ async def edited(ask: MessagesAsk, count: Count) -> MessagesAsk:
     if ask.edits == Edits():
         return ask
     conversation, applied, original = await apply_edits(ask.conversation, ask.edits, count)
-    return msgspec.structs.replace(
-        ask, conversation=conversation, edits=Edits(), applied=applied, original_tokens=original
-    )
+    return replace(ask, conversation=conversation, edits=Edits(), applied=applied, original_tokens=original)
+
+
+async def compacted(ask: MessagesAsk, count: Count, window: int, write: Write) -> MessagesAsk:
+    """The request after its compaction, if it needs one. `window`: see `CompactEdit`; `write`: for the summary.
+
+    Raises as `count` and `write`.
+    """
+    edit, conversation = ask.compact, ask.conversation
+    # A last message of the assistant is to be continued, and would be gone.
+    if edit is None or conversation.turns[-1].role == "assistant":
+        return ask
+    if not edit.applies(await count(conversation), window):
+        return ask
+    if edit.pause:
+        return replace(ask, conversation=edit.request(conversation), pausing=True)
+    compaction = summary_of(await write(edit.request(conversation)))
+    if compaction.summary is not None:
+        conversation = edit.compacted(conversation, compaction.summary)
+    return replace(ask, conversation=conversation, compaction=compaction)
 
 
 def _refuse(request: wire.Body) -> None:

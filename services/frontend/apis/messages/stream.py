@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo
 from schemas.events import (
@@ -39,6 +38,7 @@ from schemas.events import (
 from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.common.merging import merge, payloads
 from services.frontend.apis.common.token_report import TokenReport
+from services.frontend.apis.messages.compaction import Compacted, block_events, iteration
 from services.frontend.apis.messages.errors import error_event
 from services.frontend.apis.messages.hosted import result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
@@ -73,6 +73,7 @@ class MessagesStream:
         "_block",
         "_call",
         "_calls",
+        "_compaction",
         "_context_management",
         "_head",
         "_hosted_uses",
@@ -93,8 +94,11 @@ class MessagesStream:
         omit_thinking: bool = False,
         context_management: bool = False,
         applied_edits: Sequence[dict[str, Any]] = (),
+        compaction: Compacted | None = None,
     ) -> None:
+        """`compaction`: the answer begins with it."""
         self._reply = reply
+        self._compaction = compaction
         self._omit_thinking = omit_thinking
         self._context_management = {"applied_edits": list(applied_edits)} if context_management else None
         self._block: BlockStart | None = None
@@ -128,7 +132,7 @@ class MessagesStream:
             "usage": _first_usage(prepared[0]),
             **self._tokens.prompt(),
         }
-        return _event("message_start", {"message": message})
+        return event_bytes("message_start", {"message": message}) + self._compacted()
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together are sent together, as one."""
@@ -164,6 +168,13 @@ class MessagesStream:
         """The `error` event; nothing follows it."""
         return error_event(info, self._reply.request_id)
 
+    def _compacted(self) -> bytes:
+        """The block of the compaction, if there is one."""
+        if self._compaction is None:
+            return b""
+        self._index += 1
+        return b"".join(event_bytes(name, fields) for name, fields in block_events(self._compaction))
+
     def _start(self, event: BlockStart, out: list[bytes]) -> None:
         self._block = event
         self._open = self._plain = False
@@ -178,7 +189,7 @@ class MessagesStream:
         self._index += 1
         self._open = True
         self._head = _DELTA % (self._index, *_FIELDS[block.kind])
-        out.append(_event("content_block_start", {"index": self._index, "content_block": content}))
+        out.append(event_bytes("content_block_start", {"index": self._index, "content_block": content}))
         if not self._pinged:
             self._pinged = True
             out.append(PING)
@@ -212,7 +223,7 @@ class MessagesStream:
         if block.kind == "tool_use" and not event.complete and not self._begun:
             # No arguments at all would be read as {} and run; the beginning of an object never is.
             out.append(self._head + b'"{"' + _END)
-        out.append(_event("content_block_stop", {"index": self._index}))
+        out.append(event_bytes("content_block_stop", {"index": self._index}))
         if block.kind == "tool_use" and event.complete:
             self._calls += 1
         if block.kind == "reasoning" and event.complete and self._reply.dispatch_reasoning:
@@ -223,8 +234,8 @@ class MessagesStream:
     def _result(self, result: HostedResult, out: list[bytes]) -> None:
         self._index += 1
         self._hosted_uses[result.kind] += result.error is None
-        out.append(_event("content_block_start", {"index": self._index, "content_block": result_block(result)}))
-        out.append(_event("content_block_stop", {"index": self._index}))
+        out.append(event_bytes("content_block_start", {"index": self._index, "content_block": result_block(result)}))
+        out.append(event_bytes("content_block_stop", {"index": self._index}))
 
     def _dispatch(self, block: BlockStart, text: str, seal: str | None, out: list[bytes]) -> None:
         """An extra event on request: the whole block, as in a document.
@@ -253,15 +264,20 @@ class MessagesStream:
         elif isinstance(event, Finish):
             if self._block is not None:
                 self._stop(BlockStop(self._block.block, complete=False), out)
-            last: dict[str, Any] = {"delta": _stop(event, self._calls), "usage": _last_usage(event.usage)}
+            last: dict[str, Any] = {"delta": _stop(event, self._calls), "usage": last_usage(event.usage)}
             if self._hosted_uses:
                 uses = {f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")}
                 last["usage"]["server_tool_use"] = uses
+            if self._compaction is not None:
+                last["usage"]["iterations"] = [
+                    iteration("compaction", self._compaction.usage),
+                    iteration("message", event.usage),
+                ]
             last |= self._tokens.output()
             if self._context_management is not None:
                 last["context_management"] = self._context_management
-            out.append(_event("message_delta", last))
-            out.append(_event("message_stop", {}))
+            out.append(event_bytes("message_delta", last))
+            out.append(event_bytes("message_stop", {}))
 
 
 class MessagesCollector:
@@ -271,20 +287,9 @@ class MessagesCollector:
     turn's `stop_reason` shows the cut.
     """
 
-    def __init__(
-        self,
-        reply: Reply,
-        *,
-        omit_thinking: bool = False,
-        context_management: bool = False,
-        applied_edits: Sequence[dict[str, Any]] = (),
-    ) -> None:
-        self._stream = MessagesStream(
-            replace(reply, dispatch=False, dispatch_reasoning=False),
-            omit_thinking=omit_thinking,
-            context_management=context_management,
-            applied_edits=applied_edits,
-        )
+    def __init__(self, stream: MessagesStream) -> None:
+        """`stream`: sends no block again whole."""
+        self._stream = stream
         self._opening = b""
         self._events: list[TurnEvent] = []
 
@@ -339,7 +344,7 @@ def _first_usage(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def _last_usage(usage: Usage) -> dict[str, Any]:
+def last_usage(usage: Usage) -> dict[str, Any]:
     """Usage of the whole turn; `input_tokens` excludes those that were read from the cache."""
     return {
         "input_tokens": usage.prompt - usage.cached,
@@ -382,5 +387,6 @@ def _tool_use(block: BlockStart, reply: Reply) -> dict[str, Any]:
     }
 
 
-def _event(name: str, fields: dict[str, Any]) -> bytes:
+def event_bytes(name: str, fields: dict[str, Any]) -> bytes:
+    """An event of the stream."""
     return b"event: " + name.encode() + b"\ndata: " + _encode({"type": name, **fields}) + b"\n\n"

@@ -364,6 +364,8 @@ class ContextEdit(Struct):
     clear_at_least: Threshold | None = None
     exclude_tools: list[str] | None = None
     clear_tool_inputs: bool | list[str] | None = None
+    pause_after_compaction: bool | None = None
+    instructions: str | None = None
 
 
 class ContextManagement(Struct):

@@ -81,8 +81,11 @@ class ModelRoutes:
         *,
         profiles: Mapping[str, Profile] | None = None,
         slugs: Mapping[str, str] | None = None,
+        hosted: Sequence[str] = (),
     ) -> None:
+        """`hosted`: the kinds of hosted tools that are served."""
         self._gateway = gateway
+        self._hosted = hosted
         self._profiles = profiles or {}
         self._slugs = slugs or {}
         self._etags: dict[tuple[str, ...], tuple[Sequence[Named], str]] = {}
@@ -94,7 +97,7 @@ class ModelRoutes:
         path = config.codex_models_file
         try:
             profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
-            return cls(gateway, profiles=profiles, slugs=config.codex_profiles)
+            return cls(gateway, profiles=profiles, slugs=config.codex_profiles, hosted=config.served_tools)
         except ValueError as error:
             raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
 
@@ -102,13 +105,13 @@ class ModelRoutes:
         """Every model under each of its names."""
         lifecycles = [*request.query.getall("lifecycle[]", []), *request.query.getall("lifecycle", [])]
         named = self._named()
-        document = listing(named, request.query, lifecycles, self._own(named))
+        document = listing(named, request.query, lifecycles, self._own(named), self._hosted)
         return _answer(request, document, None if _PAGED & request.query.keys() else self._etag(named))
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound, Forbidden."""
         name = request.match_info["id"]
-        return _answer(request, entry(self._gateway.resolve(name), name))
+        return _answer(request, entry(self._gateway.resolve(name), name, self._hosted))
 
     async def codex(self, request: web.Request) -> web.StreamResponse:
         """Codex' catalogue of the same models."""
@@ -131,7 +134,7 @@ class ModelRoutes:
         key = tuple(name for _, name in named)
         held, etag = self._etags.get(key, ((), ""))
         if not etag or held != named:
-            etag = _etag_of(msgspec.json.encode(listing(named, {}, profiles=self._own(named))))
+            etag = _etag_of(msgspec.json.encode(listing(named, {}, profiles=self._own(named), hosted=self._hosted)))
             if len(self._etags) >= MAX_ETAGS:
                 self._etags.clear()
             self._etags[key] = (named, etag)

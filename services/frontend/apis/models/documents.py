@@ -1,6 +1,6 @@
 """Served models as one document for Anthropic's SDKs, OpenAI's SDKs, Codex and vLLM's clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -16,8 +16,8 @@ Named: TypeAlias = tuple[ModelCard, str]
 """A model under one of its names."""
 
 
-def entry(card: ModelCard, name: str) -> dict[str, Any]:
-    """A model under one of its names, with the fields of all families."""
+def entry(card: ModelCard, name: str, hosted: Collection[str] = ()) -> dict[str, Any]:
+    """A model under one of its names, with the fields of all families. `hosted`: the kinds of hosted tools served."""
     window = card.max_model_len or None
     longest = card.max_output_tokens or window
     return {
@@ -41,7 +41,7 @@ def entry(card: ModelCard, name: str) -> dict[str, Any]:
         "max_model_len": window,
         "context_window": window,
         "max_output_tokens": longest,
-        "capabilities": _capabilities(card),
+        "capabilities": _capabilities(card, hosted),
     }
 
 
@@ -55,15 +55,17 @@ def listing(
     query: Mapping[str, str],
     lifecycles: Sequence[str] = (),
     profiles: Mapping[str, Profile] | None = None,
+    hosted: Collection[str] = (),
 ) -> dict[str, Any]:
     """The list, one entry for each name, cut to the requested page. Raises Invalid for a bad query.
 
-    Without `limit` it is complete: OpenAI's clients use no pages. `profiles`: see `codex_profile.catalogue`.
+    Without `limit` it is complete: OpenAI's clients use no pages. `profiles`: see `codex_profile.catalogue`, `hosted`:
+    see `entry`.
     """
     if lifecycles and "active" not in lifecycles:
         named = []
     page, more = _page(named, query)
-    data = [entry(card, name) for card, name in page]
+    data = [entry(card, name, hosted) for card, name in page]
     return {
         "object": "list",
         "data": data,
@@ -112,7 +114,8 @@ def _permission(card: ModelCard, name: str) -> dict[str, Any]:
     }
 
 
-def _capabilities(card: ModelCard) -> dict[str, Any]:
+def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
+    search = {"supported": "web_search" in hosted}
     no, yes, thinks = {"supported": False}, {"supported": True}, {"supported": card.reasoning}
     return {
         "batch": no,
@@ -121,10 +124,11 @@ def _capabilities(card: ModelCard) -> dict[str, Any]:
         "image_input": {"supported": "images" in card.features},
         "pdf_input": no,
         "structured_outputs": {"supported": "guided" in card.features},
-        "context_management": no,
+        "context_management": yes
+        | dict.fromkeys(("clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"), yes),
         "effort": {"supported": bool(card.efforts)}
         | {level: {"supported": level in card.efforts} for level in _EFFORTS},
-        "server_tools": {**no, "web_search": no, "code_execution": no},
+        "server_tools": {**search, "web_search": search, "code_execution": no},
         "thinking": {
             **thinks,
             "types": {

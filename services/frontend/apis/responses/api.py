@@ -7,8 +7,8 @@ from msgspec import Struct
 from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.conversations import PATH as CONVERSATIONS
-from services.frontend.apis.responses.conversations import ConversationBody, ConversationChange, NewItems
+from services.frontend.apis.responses.conversations.paths import PATH as CONVERSATIONS
+from services.frontend.apis.responses.conversations.paths import ConversationBody, ConversationChange, NewItems
 from services.frontend.apis.responses.server import RESPONSES, ResponsesServer
 from services.frontend.http.mount import Api, Mount
 

@@ -11,6 +11,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.base import Reply
 from services.frontend.apis.common.known_parts import KnownParts
 from services.frontend.apis.common.openai_wording import unsupported
+from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.responses.answer.compaction import CompactionStream
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.answer.stream import KEEPALIVE, ResponsesCollector, ResponsesStream
@@ -92,7 +93,7 @@ def understand(
     items.close()
     built = conversation.build(request, headers, tools, items)
     if compacting:
-        built = conversation.request_summary(built)
+        built = request_summary(built)
     else:
         sealer = None
     summary = request.reasoning.summary or request.reasoning.generate_summary

@@ -23,7 +23,7 @@ from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequ
 from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.store.chain import Histories, items_of
 from services.frontend.apis.responses.store.input_items import stored_items
-from services.frontend.apis.responses.store.record import StoredResponse, json_size
+from services.frontend.apis.responses.store.record import StoredResponse, item_id, json_size
 from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
 from services.frontend.http.middleware import RequestContext
 from services.frontend.pipeline.interfaces import TurnGateway
@@ -109,7 +109,9 @@ class Intake:
         previous = request.body.previous_response_id
         histories = histories or self.histories
         history = items_of(await histories.chain(previous, tenant)) if previous is not None else conversation or []
-        references = await histories.items(request.references, tenant) if request.references else {}
+        named = set(request.references)
+        references = {id: item for item in conversation or () if (id := item_id(item)) in named}
+        references |= await histories.items(named - references.keys(), tenant)
         size = json_size(*history, *request.items, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.
         early = size >= UNDERSTAND_APART_BYTES and request.store and not counting

@@ -1,9 +1,9 @@
 """The stateful Responses API: assembles its parts, handles `/v1/responses`, and ends what runs with the process."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from typing import cast
 
@@ -16,7 +16,8 @@ from schemas.control import ResponseNotice
 from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError, raised
 from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
-from services.frontend.apis.responses.conversations import Conversations
+from services.frontend.apis.responses.conversations.paths import Conversations
+from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import with_own_param
 from services.frontend.apis.responses.intake import AcceptedRequest, Intake, user_messages
@@ -32,7 +33,7 @@ from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimi
 from services.frontend.apis.responses.store.record import StoredResponse, is_response
 from services.frontend.apis.responses.store.shared import SharedStore, Sharing
 from services.frontend.http.bodies import apart, read_body
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.mount import Mount
 from services.frontend.pipeline.interfaces import TurnGateway
 from services.runtime.seal import Sealer, TenantSealer
@@ -90,10 +91,12 @@ class ResponsesServer:
         self._intake = Intake(self.dialect, Histories(self.store), sealer_of, self._runner, gateway)
         owner = self._sharing.id if self._sharing is not None else "here"
         self.background = Background(self._runner, self.store, mount.log, slots=config.max_background, owner=owner)
-        self.conversations = Conversations(
-            self.store, self.dialect, available=self._sharing is None, max_body_bytes=config.max_body_bytes
+        alive = self._sharing.alive if self._sharing is not None else lambda _id: False
+        self.turns = ConversationTurns(self.store, mount.log, owner=owner, alive=alive)
+        self.conversations = Conversations(self.store, self.turns, self.dialect, max_body_bytes=config.max_body_bytes)
+        services = Services(
+            self.dialect, self._runner, self.store, self._intake, self.turns, mount.server.limits, mount.log
         )
-        services = Services(self.dialect, self._runner, self.store, self._intake, mount.server.limits, mount.log)
         self.connections = Connections(services, config)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -113,15 +116,13 @@ class ResponsesServer:
         body = await self._decoded(request)
         if body.body.background:
             return await self._start(request, body)
-        with self.conversations.turn(body.conversation):
+        exchange = request[REQUEST_CONTEXT]
+        with await self._begin(body, exchange) as turn:
             accepted: AcceptedRequest | None = None
 
             async def read() -> ResponsesAsk:
                 nonlocal accepted, body
-                earlier = self._conversation_items(request, body)
-                accepted = await self._intake.accept(
-                    body, request.headers, request[REQUEST_CONTEXT], conversation=earlier
-                )
+                accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
                 if not body.store and body.conversation is None:
                     accepted, body = accepted.without_input(), body.without_input()
                 return accepted.ask
@@ -131,7 +132,7 @@ class ResponsesServer:
                 if accepted is None or not isinstance(stream, ResponsesStream):
                     return
                 record = accepted.record(stream)
-                self.conversations.extend(accepted, record)
+                turn.end(record)
                 if body.store:
                     self.store.put(record)
 
@@ -211,7 +212,8 @@ class ResponsesServer:
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
         body, exchange = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
-        earlier = self._conversation_items(request, body)
+        named = body.conversation
+        earlier = None if named is None else (await self.turns.record(named, exchange.tenant)).input
         accepted = await self._intake.accept(body, request.headers, exchange, counting=True, conversation=earlier)
         tokens = await self._turns.gateway.count(accepted.ask.conversation)
         exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
@@ -230,10 +232,23 @@ class ResponsesServer:
         return await self._turns.serve(request, self.dialect, read)
 
     async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
-        exchange = request[REQUEST_CONTEXT]
-        try:
+        with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._turns.config.max_body_bytes)
             return await apart(len(data), lambda: self.dialect.decode(data, counting=counting))
+
+    async def _begin(self, body: ResponsesRequest, exchange: RequestContext) -> ConversationTurn:
+        """A turn in the conversation that the request names, if any."""
+        with self._counting_refusals(exchange), ExitStack() as stack:
+            turn = stack.enter_context(await self.turns.begin(body.conversation, exchange.tenant))
+            turn.check(body.items)
+            stack.pop_all()
+            return turn
+
+    @contextmanager
+    def _counting_refusals(self, exchange: RequestContext) -> Iterator[None]:
+        """Counts what is refused before `TurnServer.serve` does."""
+        try:
+            yield
         except TurnwireError as error:
             seconds = asyncio.get_running_loop().time() - exchange.started
             self._turns.metrics.answered("", self.dialect.name, str(error.info.kind), seconds)
@@ -241,18 +256,16 @@ class ResponsesServer:
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
         exchange = request[REQUEST_CONTEXT]
-        accepted = await self._intake.accept(body, request.headers, exchange)
-        reply = self._runner.reply(exchange, body.model)
-        job = self.background.start(accepted, reply, exchange)
+        with ExitStack() as stack:
+            turn = stack.enter_context(await self._begin(body, exchange))
+            accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
+            reply = self._runner.reply(exchange, body.model)
+            job = self.background.start(accepted, reply, exchange, turn.end)
+            stack.pop_all()  # the job ends the turn
         exchange.note(accepted.ask.notes)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)
         return _json(msgspec.json.encode(job.document()))
-
-    def _conversation_items(self, request: web.Request, body: ResponsesRequest) -> list[Raw] | None:
-        if body.conversation is None:
-            return None
-        return self.conversations.items(body.conversation, request[REQUEST_CONTEXT].tenant)
 
     def _job(self, request: web.Request) -> Job | None:
         """The response if it runs in the background of this process."""
@@ -291,13 +304,14 @@ class ResponsesServer:
         try:
             await self.background.drain()
         finally:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.store.settled(), SETTLE_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(self.store.settled(), self.turns.settled()), SETTLE_S)
 
     async def close(self, _app: web.Application) -> None:
         """Signal handler of the application's shutdown: ends what still runs."""
         self.connections.drain(CLOSING)
         await self.background.end()
+        await self.turns.close(SETTLE_S)
 
 
 def _with_own_params(handler: Handler) -> Handler:

@@ -4,6 +4,7 @@ They are in the store of the Responses API: with its limits, shared by several f
 visible only to the key that made them.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from schemas.errors import NotFound
+from schemas.errors import Invalid, NotFound
 from services.frontend.apis.base import Collector, Dialect, Renderer
 from services.frontend.apis.chat.request import ChatAsk
 from services.frontend.apis.chat.stream import KeptCollector, KeptStream
@@ -19,7 +20,7 @@ from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.openai_wording import explainer
 from services.frontend.apis.responses.server import RESPONSES
-from services.frontend.apis.responses.store.input_items import listed, page_of
+from services.frontend.apis.responses.store.input_items import list_document, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CHAT_PREFIX, StoredResponse
 from services.frontend.apis.stored_chat.messages import stored_messages
@@ -34,6 +35,8 @@ class Change(Struct):
     metadata: Metadata
 
 
+READ_AT_ONCE = 32
+"""Completions that are read from the store at once, to make a page."""
 _change = msgspec.json.Decoder(Change).decode
 _explain = explainer({})
 
@@ -85,17 +88,30 @@ class StoredChats:
 
     async def list(self, request: web.Request) -> web.Response:
         """Lists what is stored, oldest first: in all or with some model and metadata."""
-        query = request.query
+        query, tenant, store = request.query, request[REQUEST_CONTEXT].tenant, self._store(request)
         wanted = {name[9:-1]: value for name, value in query.items() if name.startswith("metadata[")}
-        found = []
-        for record in self._store(request).records(CHAT_PREFIX, request[REQUEST_CONTEXT].tenant):
-            document = msgspec.json.decode(record.response)
-            if (
-                query.get("model", document["model"]) == document["model"]
-                and wanted.items() <= document["metadata"].items()
-            ):
-                found.append(record.response)
-        return _json(listed(found, page_of(query, order="asc")))
+        page = page_of(query, order="asc")
+        ids = await store.chats(tenant)
+        if page.newest_first:
+            ids.reverse()
+        if page.after is not None:
+            if page.after not in ids:
+                raise Invalid(f"Item with id '{page.after}' not found.", param="after")
+            ids = ids[ids.index(page.after) + 1 :]
+        found: list[Raw] = []
+        for start in range(0, len(ids), READ_AT_ONCE):
+            batch = ids[start : start + READ_AT_ONCE]
+            records = await asyncio.gather(*(store.get(id, tenant, patient=False) for id in batch))
+            for record in filter(None, records):
+                document = msgspec.json.decode(record.response)
+                if (
+                    query.get("model", document["model"]) == document["model"]
+                    and wanted.items() <= document["metadata"].items()
+                ):
+                    found.append(record.response)
+            if len(found) > page.limit:
+                break
+        return _json(list_document(found[: page.limit], has_more=len(found) > page.limit))
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """Returns a stored completion."""

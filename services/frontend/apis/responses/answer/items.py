@@ -83,6 +83,8 @@ class OutputItem:
         self.call_id = start.call_id or f"call_{reply.turn}{start.block}"
         self.id = _id(self.kind, reply.turn, index)
         self.logprobs: list[dict[str, Any]] = []
+        self.annotations: list[dict[str, Any]] = []
+        """Of the text; set before `close`."""
         self._pieces: list[str] = []
         self._freeform = FreeformInput() if self.kind == "custom" else None
         self._shape = shape
@@ -134,7 +136,7 @@ class OutputItem:
         """The text of a message or of reasoning as a content part."""
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": self.text}
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
+        return {"type": "output_text", "text": self.text, "annotations": self.annotations, "logprobs": self.logprobs}
 
     def close(self, stop: BlockStop, *, cut: bool = False) -> ClosedItem | None:
         """The item when it is over; None for a cut-off call of a built-in tool. `cut`: the turn ended in its middle.

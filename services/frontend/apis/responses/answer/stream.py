@@ -36,6 +36,7 @@ from schemas.events import (
     TurnEvent,
 )
 from services.frontend.apis.base import Reply, failure_of
+from services.frontend.apis.responses.answer.citations import url_citations
 from services.frontend.apis.responses.answer.document import ResponseState
 from services.frontend.apis.responses.answer.items import BUFFERED, ClosedItem, OutputItem, Shape
 from services.frontend.apis.responses.answer.recording import EventPacker
@@ -79,6 +80,8 @@ class ResponsesStream:
         """Has the id of the turn at work, after which items are named."""
         self._searches: dict[str, OutputItem] = {}
         """Searches without results, by call id."""
+        self._titles: dict[str, str] = {}
+        """Of the pages that searches found, by URL."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`response.created` and `response.in_progress`, and the items that were made before the turn."""
@@ -225,6 +228,7 @@ class ResponsesStream:
         carried = [result for result in event.results if result.call_id in self._searches]
         for result in carried:
             item = self._searches.pop(result.call_id)
+            self._titles |= {source.url: source.title for source in result.sources}
             sources = [source.url for source in result.sources] if self.state.shape.sources else None
             call = call_item(item.id, result.kind, item.text, "failed" if result.error else "completed", sources)
             self.state.items[item.index] = call
@@ -290,6 +294,8 @@ class ResponsesStream:
         rest = item.rest(stop.complete and not cut)
         if rest and not buffered:
             self._show(item, rest, (), out)
+        if self._titles and item.kind == "text":
+            item.annotations = url_citations(item.text, self._titles)
         closed = item.close(stop, cut=cut)
         if closed is None:
             return
@@ -316,6 +322,9 @@ class ResponsesStream:
             self._event("response.custom_tool_call_input.done", {**place, "input": item.text}, out)
         elif item.kind in ("text", "reasoning"):
             part = item.part()
+            for index, annotation in enumerate(item.annotations):
+                fields = {**content, "annotation_index": index, "annotation": annotation}
+                self._event("response.output_text.annotation.added", fields, out)
             done = {name: value for name, value in part.items() if name in ("text", "logprobs")}
             self._event(f"response.{part['type']}.done", {**content, **done}, out)
             self._event("response.content_part.done", {**content, "part": part}, out)

@@ -21,9 +21,9 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
 from schemas.events import Finish, FinishReason, Usage
-from services.frontend.apis.common.openai_wording import unsupported
 from services.frontend.apis.responses.answer.document import response_id
 from services.frontend.apis.responses.answer.stream import payloads
+from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.intake import Intake
@@ -32,7 +32,7 @@ from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, 
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.store.chain import Histories
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import StreamLimits
 from services.runtime.config import FrontendConfig
 
@@ -62,6 +62,7 @@ class Services(Struct, frozen=True):
     runner: Runner
     store: MemoryStore
     intake: Intake
+    turns: ConversationTurns
     limits: StreamLimits
     log: FilteringBoundLogger
 
@@ -146,8 +147,6 @@ class Socket:
         request = self._services.dialect.decode(data)
         if request.body.background:
             raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
-        if request.conversation is not None:
-            raise unsupported("conversation", "is not for WebSockets; use 'previous_response_id', or HTTP")
         waiting = self._lanes.get(lane)
         if waiting is not None:
             if len(waiting) > MAX_WAITING:
@@ -174,46 +173,56 @@ class Socket:
             self.end(self._ending)
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
+        exchange = self._services.runner.exchange(self._exchange)
+        try:
+            with await self._services.turns.begin(request.conversation, exchange.tenant) as turn:
+                turn.check(request.items)
+                await self._run(lane, request, exchange, turn)
+        except TurnwireError as error:
+            self._refuse(error.info, lane)
+        except Exception:
+            # Nobody awaits this task: an unexpected error must be logged and sent.
+            self._services.log.exception("responses.socket_failed", request=exchange.request_id)
+            self._refuse(INTERNAL, lane)
+
+    async def _run(
+        self, lane: str | None, request: ResponsesRequest, exchange: RequestContext, turn: ConversationTurn
+    ) -> None:
         services, runner = self._services, self._services.runner
-        exchange = runner.exchange(self._exchange)
         suffix = frames.lane_suffix(lane)
 
         def emit(rendered: bytes) -> None:
             for payload in payloads(rendered):
                 self._outbox.send(payload[:-1] + suffix)
 
+        accepted = await services.intake.accept(
+            request, self._request.headers, exchange, histories=self._histories, conversation=turn.items
+        )
+        reply = runner.reply(exchange, request.model)
+        if lane is not None:
+            self._lane_of[response_id(reply.turn)] = lane
+        renderer = accepted.ask.renderer(reply)
+
+        def keep() -> None:
+            # Before the client receives the end: its next request may continue this response.
+            record = accepted.record(renderer)
+            turn.end(record)
+            self._memory.put(msgspec.structs.replace(record, events=b""))
+            if request.store:
+                services.store.put(record)
+
+        record = runner.record()
         try:
-            accepted = await services.intake.accept(request, self._request.headers, exchange, histories=self._histories)
-            reply = runner.reply(exchange, request.model)
-            if lane is not None:
-                self._lane_of[response_id(reply.turn)] = lane
-            renderer = accepted.ask.renderer(reply)
-
-            def keep() -> None:
-                # Before the client receives the end: its next request may continue this response.
-                record = accepted.record(renderer)
-                self._memory.put(msgspec.structs.replace(record, events=b""))
-                if request.store:
-                    services.store.put(record)
-
-            record = runner.record()
-            try:
-                with exchange.turn(record):
-                    await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
-            except Invalid as error:
-                if not request.prefill or error.kind is not ErrorKind.INVALID:
-                    raise
-                # Codex warms up with instructions only, which some templates cannot render.
-                emit(renderer.start([NOT_STARTED]))
-                last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
-                keep()
-                emit(last)
-        except TurnwireError as error:
-            self._refuse(error.info, lane)
-        except Exception:
-            # Nobody awaits this task: an unexpected error must be logged and sent.
-            services.log.exception("responses.socket_failed", request=exchange.request_id)
-            self._refuse(INTERNAL, lane)
+            with exchange.turn(record):
+                await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
+        except Invalid as error:
+            if not request.prefill or error.kind is not ErrorKind.INVALID:
+                raise
+            # Codex warms up with instructions only, which some templates cannot render.
+            emit(renderer.start([NOT_STARTED]))
+            last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
+            keep()
+            emit(last)
 
     def _refuse_steering(self, envelope: frames.Envelope) -> None:
         target = envelope.previous_response_id

@@ -133,15 +133,12 @@ def _one_line(raw: Raw) -> Raw:
 
 
 def _refuse_unsupported(body: wire.Body) -> None:
-    if given(body.conversation):
-        if body.previous_response_id is not None:
-            raise Invalid(
-                "Mutually exclusive parameters: 'conversation' and 'previous_response_id'.",
-                param="conversation",
-                code="mutually_exclusive_parameters",
-            )
-        if body.background:
-            raise unsupported("conversation", "cannot be used by a background response on this server")
+    if given(body.conversation) and body.previous_response_id is not None:
+        raise Invalid(
+            "Mutually exclusive parameters: 'conversation' and 'previous_response_id'.",
+            param="conversation",
+            code="mutually_exclusive_parameters",
+        )
     if given(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:

@@ -13,7 +13,6 @@ from schemas.conversation import (
     Sampling,
     Text,
     Thinking,
-    ToolChoice,
     ToolSpec,
     Turn,
 )
@@ -32,13 +31,6 @@ from services.frontend.apis.responses.request.tools import RequestTools
 Resolve = Callable[[str], Raw | None]
 """Returns a stored item by its id."""
 
-SUMMARIZE = (
-    "Summarize the conversation so far for a model that goes on with it and sees nothing else of it. Tell the user's "
-    "goals and instructions, the decisions and their reasons, every file, command and result that still matters, what "
-    "is done, what is open, and the next step. Be exact with names, paths and values. Write the summary only; call no "
-    "tools."
-)
-"""The last message to the model where a compaction is requested."""
 TRIGGER = "compaction_trigger"
 _SESSION_HEADERS = ("session-id", "thread-id", "x-session-id", "x-session-affinity")
 _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
@@ -82,18 +74,6 @@ def _limited(specs: list[ToolSpec], calls: int | None) -> list[ToolSpec]:
         else msgspec.structs.replace(spec, hosted=msgspec.structs.replace(spec.hosted, max_uses=calls))
         for spec in specs
     ]
-
-
-def request_summary(conversation: Conversation) -> Conversation:
-    """The same conversation, tools included, with a last message that requests a summary: the prefix stays cached."""
-    # A prefill-only limit and stop strings would leave no summary.
-    sampling = msgspec.structs.replace(
-        conversation.sampling, max_tokens=conversation.sampling.max_tokens or None, stop=[], stop_token_ids=[]
-    )
-    turns = [*conversation.turns, Turn("user", [Text(SUMMARIZE)])]
-    return msgspec.structs.replace(
-        conversation, turns=turns, tool_choice=ToolChoice("none"), format=None, sampling=sampling
-    )
 
 
 def resolved(

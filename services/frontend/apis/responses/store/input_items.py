@@ -132,14 +132,14 @@ def listed(items: Sequence[Raw], page: Page) -> bytes:
         start = next((at for at, (id, _) in enumerate(shown, 1) if id == page.after), 0)
         if not start:
             raise Invalid(f"Item with id '{page.after}' not found.", param="after")
-    window = shown[start : start + page.limit]
-    document = {
-        "object": "list",
-        "data": [raw for _, raw in window],
-        "first_id": window[0][0] if window else "",
-        "last_id": window[-1][0] if window else "",
-        "has_more": start + page.limit < len(shown),
-    }
+    end = start + page.limit
+    return list_document([raw for _, raw in shown[start:end]], has_more=end < len(shown))
+
+
+def list_document(items: Sequence[Raw], *, has_more: bool) -> bytes:
+    """One page of a list, of items with ids."""
+    ids = (item_id(items[0]), item_id(items[-1])) if items else ("", "")
+    document = {"object": "list", "data": items, "first_id": ids[0], "last_id": ids[1], "has_more": has_more}
     return msgspec.json.encode(document)
 
 

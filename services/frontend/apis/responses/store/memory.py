@@ -4,8 +4,12 @@ from collections.abc import Callable
 
 from cachetools import Cache, LRUCache
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from services.frontend.apis.responses.store.record import StoredResponse
+from services.frontend.apis.responses.store.record import CHAT_PREFIX, StoredResponse
+
+Change = Callable[[StoredResponse], StoredResponse]
+"""Makes the next state of a record."""
 
 
 class StoreLimits(Struct, frozen=True):
@@ -73,11 +77,29 @@ class MemoryStore:
             self.forget(id)
         return found
 
-    def records(self, prefix: str, tenant: str | None) -> list[StoredResponse]:
-        """The tenant's records in this process whose ids begin so, oldest first."""
-        every = [self._records.peek(id) for id in self._records if id.startswith(prefix)]
-        mine = [record for record in every if record.tenant == tenant and not self._expired(record)]
-        return sorted(mine, key=lambda record: (record.created, record.id))
+    async def chats(self, tenant: str | None) -> list[str]:
+        """The ids of the tenant's chat completions, oldest first; some may be deleted. Raises as `get`."""
+        return [id for _, id in sorted(self._own_chats(tenant))]
+
+    async def latest(self, id: str, tenant: str | None) -> StoredResponse | None:
+        """The tenant's conversation with this id, as it was last written by any process. Raises as `get`."""
+        return self.find(id, tenant)
+
+    async def add(self, record: StoredResponse) -> None:
+        """Keeps a new conversation; when this returns, every process can read it. Raises as `get`; TooLarge."""
+        self.put(record)
+
+    async def revise(self, id: str, tenant: str | None, change: Change) -> StoredResponse | None:
+        """Replaces a conversation by what `change` makes of it, and returns that; None where there is none.
+
+        No other write comes between: `change` is called again where another process was faster. What it raises ends the
+        call. Raises as `add`.
+        """
+        record = self.find(id, tenant)
+        if record is not None:
+            record = replace(change(record), created=self._clock())  # its age counts from the last change
+            self.put(record)
+        return record
 
     def change(self, record: StoredResponse) -> None:
         """Replaces a record that has ended, everywhere."""
@@ -89,6 +111,11 @@ class MemoryStore:
 
     async def settled(self) -> None:
         """Waits until every record that was put before this call is where it is kept."""
+
+    def _own_chats(self, tenant: str | None) -> list[tuple[float, str]]:
+        """When each of the tenant's chat completions in this process was created, and its id."""
+        every = [self._records.peek(id) for id in self._records if id.startswith(CHAT_PREFIX)]
+        return [(r.created, r.id) for r in every if r.tenant == tenant and not self._expired(r)]
 
     def _expired(self, record: StoredResponse) -> bool:
         return self._clock() - record.created > self._limits.ttl_s

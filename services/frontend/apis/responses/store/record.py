@@ -1,4 +1,7 @@
-"""A stored response: enough to show it again, to replay its stream, and to continue from it."""
+"""A stored response: enough to show it again, to replay its stream, and to continue from it.
+
+The store has two more kinds of object, conversations and chat completions, in records of the same form.
+"""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +41,9 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     context: list[Raw] | None = None
     """Set where it was compacted: all items that a chain starts with here, instead of the earlier ones."""
     owner: str = ""
-    """The process in which it runs; empty when it has ended."""
+    """The process in which it runs; empty when it has ended. Of a conversation: the one that runs a turn of it."""
+    turn: str = ""
+    """Of a conversation: the turn that runs, as its process names it."""
     messages: list[Raw] = []
     """Of a stored chat completion: those of its request, each with an id."""
 

@@ -2,6 +2,9 @@
 
 A response is written to the bucket at once. Another frontend reads it there, and tries again for a moment, since a
 client may be faster than the bus. Deletions are published, so that no frontend's memory keeps the response.
+
+A conversation, which changes, is in the bucket only. A write names the one that it replaces, and JetStream refuses it
+where another came between: frontends agree on each state without any other message.
 """
 
 import asyncio
@@ -12,15 +15,24 @@ from msgspec import Raw, Struct
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ResponseNotice
-from schemas.errors import TooLarge, TurnwireError
-from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.apis.responses.store.record import StoredResponse, decode, failed_view, response_of_item
+from schemas.errors import RETRY_AFTER_S, TooLarge, TurnwireError, Unavailable
+from services.frontend.apis.responses.store.chat_index import ChatIndex
+from services.frontend.apis.responses.store.memory import Change, MemoryStore, StoreLimits
+from services.frontend.apis.responses.store.record import (
+    CHAT_PREFIX,
+    StoredResponse,
+    decode,
+    failed_view,
+    response_of_item,
+)
 from services.runtime.config import ResponseStoreConfig
 from services.runtime.kv import Bucket, BucketConfig, digest_key
 
 BUCKET = "tw_responses"
 MAX_VALUE_BYTES = 7 * 1024 * 1024
 """Below the 8 MB of the bus."""
+ATTEMPTS = 20
+"""To replace a conversation that others change as well."""
 WAITS_S = (0.02, 0.05, 0.1, 0.2)
 """Pauses before reading the bucket again for a response that may be on its way."""
 
@@ -62,6 +74,7 @@ class SharedStore(MemoryStore):
     ) -> None:
         super().__init__(limits, clock)
         self._sharing = sharing
+        self._index = ChatIndex(sharing.bucket, limits.ttl_s, clock)
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
 
@@ -121,6 +134,35 @@ class SharedStore(MemoryStore):
         self._sharing.publish_notice(ResponseNotice("forget", id))
         return True
 
+    async def chats(self, tenant: str | None) -> list[str]:
+        """See `MemoryStore.chats`."""
+        return [id for _, id in sorted({*self._own_chats(tenant), *await self._index.entries(tenant)})]
+
+    async def latest(self, id: str, tenant: str | None) -> StoredResponse | None:
+        """See `MemoryStore.latest`."""
+        return (await self._revision(id, tenant))[0]
+
+    async def add(self, record: StoredResponse) -> None:
+        """See `MemoryStore.add`."""
+        await self._sharing.bucket.replace(digest_key(record.tenant, record.id), msgspec.json.encode(record), 0)
+
+    async def revise(self, id: str, tenant: str | None, change: Change) -> StoredResponse | None:
+        """See `MemoryStore.revise`. Raises Unavailable where others are faster each time."""
+        for _ in range(ATTEMPTS):
+            record, number = await self._revision(id, tenant)
+            if record is None:
+                return None
+            record = change(record)
+            if await self._sharing.bucket.replace(digest_key(tenant, id), msgspec.json.encode(record), number):
+                return record
+        raise Unavailable("The conversation is being changed by other requests.", retry_after_s=RETRY_AFTER_S)
+
+    async def _revision(self, id: str, tenant: str | None) -> tuple[StoredResponse | None, int]:
+        revision = await self._sharing.bucket.revision(digest_key(tenant, id))
+        record = None if revision.value is None else decode(revision.value)
+        mine = record is not None and record.tenant == tenant and record.id == id
+        return record if mine else None, revision.number
+
     async def settled(self) -> None:
         """See `MemoryStore.settled`."""
         if self._writes:
@@ -134,6 +176,8 @@ class SharedStore(MemoryStore):
             value = msgspec.json.encode(msgspec.structs.replace(record, events=b""))
         try:
             await self._sharing.bucket.put(key, value)
+            if record.id.startswith(CHAT_PREFIX):
+                await self._index.add(record.tenant, record.created, record.id)
         except TooLarge:
             self._log.warning("responses.not_shared", response=record.id, bytes=len(value), reason="too large")
         except TurnwireError as error:

@@ -1,13 +1,8 @@
-"""`conversation` objects: named lists of items that responses continue and add to, in the store of responses.
-
-A conversation is one record that every turn replaces. Two frontends could not agree on it without a lock on the bus, so
-these objects exist only where each frontend has a store of its own.
-"""
+"""`conversation` objects: named lists of items that responses continue and add to, in the store of responses."""
 
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -15,13 +10,13 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from schemas.errors import Invalid, NotFound
+from schemas.errors import NotFound
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
-from services.frontend.apis.common.openai_wording import out_of_length, unsupported
+from services.frontend.apis.common.openai_wording import out_of_length
+from services.frontend.apis.responses.conversations.turns import ConversationTurns, check_size, not_found
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.errors import explain
-from services.frontend.apis.responses.intake import AcceptedRequest
 from services.frontend.apis.responses.store.input_items import listed, page_of, stored_items
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, item_id
@@ -31,7 +26,6 @@ from services.frontend.http.middleware import REQUEST_CONTEXT
 PATH = "/v1/conversations"
 MAX_ITEMS = 20
 """Items that one request may add."""
-_KEPT = ("completed", "incomplete")
 B = TypeVar("B", bound=Struct)
 
 
@@ -55,14 +49,15 @@ class NewItems(Struct):
 
 
 class Conversations:
-    """The conversations of one frontend."""
+    """The paths of conversations."""
 
-    def __init__(self, store: MemoryStore, dialect: Responses, *, available: bool, max_body_bytes: int) -> None:
+    def __init__(
+        self, store: MemoryStore, turns: ConversationTurns, dialect: Responses, *, max_body_bytes: int
+    ) -> None:
         self._store = store
+        self._turns = turns
         self._dialect = dialect
-        self._available = available
         self._max_body_bytes = max_body_bytes
-        self._busy: set[str] = set()
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
@@ -75,38 +70,8 @@ class Conversations:
         router.add_get(f"{PATH}/{{id}}/items/{{item}}", self.item, allow_head=False)
         router.add_delete(f"{PATH}/{{id}}/items/{{item}}", self.delete_item)
 
-    def items(self, id: str, tenant: str | None) -> list[Raw]:
-        """The items of a conversation. Raises NotFound, and Invalid where there are no conversations."""
-        return self._record(id, tenant).input
-
-    @contextmanager
-    def turn(self, id: str | None) -> Iterator[None]:
-        """While a response is made for a conversation. Raises Invalid where another one is."""
-        if id is None:
-            yield
-            return
-        if id in self._busy:
-            raise Invalid(
-                "Another process is currently operating on this conversation. Please retry in a few seconds.",
-                code="conversation_locked",
-            )
-        self._busy.add(id)
-        try:
-            yield
-        finally:
-            self._busy.discard(id)
-
-    def extend(self, accepted: AcceptedRequest, made: StoredResponse) -> None:
-        """Adds the input and the output of a response that has ended to its conversation, if that is still there."""
-        id = accepted.ask.request.conversation
-        record = None if id is None else self._store.find(id, made.tenant)
-        if record is not None and made.status in _KEPT:
-            items = [*record.input, *made.input, *made.output] if made.context is None else made.context
-            self._put(record, items)
-
     async def create(self, request: web.Request) -> web.Response:
         """Creates a conversation."""
-        self._check()
         body = await self._read(request, ConversationBody)
         now = time.time()
         id = f"{CONVERSATION_PREFIX}{secrets.token_hex(24)}"
@@ -116,59 +81,70 @@ class Conversations:
             created=now,
             response=Raw(msgspec.json.encode(document)),
             status="completed",
-            tenant=request[REQUEST_CONTEXT].tenant,
+            tenant=_tenant(request),
             input=self._new_items(body.items or []),
         )
-        self._store.put(record)
+        await self._store.add(record)
         return _json(record.response)
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """Returns a conversation."""
-        return _json(self._of(request).response)
+        return _json((await self._of(request)).response)
 
     async def update(self, request: web.Request) -> web.Response:
         """Replaces the metadata of a conversation."""
         change = await self._read(request, ConversationChange)
-        record = self._of(request)
-        document = msgspec.json.decode(record.response) | {"metadata": change.metadata}
-        record = replace(record, response=Raw(msgspec.json.encode(document)))
-        self._put(record, record.input)
+
+        def changed(record: StoredResponse) -> StoredResponse:
+            document = msgspec.json.decode(record.response) | {"metadata": change.metadata}
+            return replace(record, response=Raw(msgspec.json.encode(document)))
+
+        id = _id(request)
+        record = await self._store.revise(id, _tenant(request), changed) if _is_one(id) else None
+        if record is None:
+            raise not_found(id)
         return _json(record.response)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a conversation. Its responses stay."""
-        record = self._of(request)
-        self._store.forget(record.id)
-        return _json(msgspec.json.encode({"id": record.id, "object": "conversation.deleted", "deleted": True}))
+        id = _id(request)
+        if not _is_one(id) or not await self._store.delete(id, _tenant(request)):
+            raise not_found(id)
+        return _json(msgspec.json.encode({"id": id, "object": "conversation.deleted", "deleted": True}))
 
     async def list_items(self, request: web.Request) -> web.Response:
         """Lists the items, newest first."""
-        return _json(listed(self._of(request).input, page_of(request.query)))
+        page = page_of(request.query)
+        return _json(listed((await self._of(request)).input, page))
 
     async def add_items(self, request: web.Request) -> web.Response:
         """Adds items, and returns them."""
         body = await self._read(request, NewItems)
-        record, new = self._of(request), self._new_items(body.items)
-        with self.turn(record.id):
-            self._put(record, [*record.input, *new])
+        new = self._new_items(body.items)
+        await self._change(request, lambda items: [*items, *new])
         return _json(listed(new, page_of({"order": "asc"})))
 
     async def item(self, request: web.Request) -> web.Response:
         """Returns one item."""
-        item = self._of(request).item(request.match_info["item"])
+        item = (await self._of(request)).item(request.match_info["item"])
         if item is None:
             raise _no_item(request)
         return _json(item)
 
     async def delete_item(self, request: web.Request) -> web.Response:
         """Deletes one item, and returns the conversation."""
-        record, name = self._of(request), request.match_info["item"]
-        kept = [item for item in record.input if item_id(item) != name]
-        if len(kept) == len(record.input):
-            raise _no_item(request)
-        with self.turn(record.id):
-            self._put(record, kept)
-        return _json(record.response)
+        name = request.match_info["item"]
+
+        def without(items: list[Raw]) -> list[Raw]:
+            kept = [item for item in items if item_id(item) != name]
+            if len(kept) == len(items):
+                raise _no_item(request)
+            return kept
+
+        return _json((await self._change(request, without)).response)
+
+    async def _change(self, request: web.Request, items: Callable[[list[Raw]], list[Raw]]) -> StoredResponse:
+        return await self._turns.change(_id(request), _tenant(request), items)
 
     async def _read(self, request: web.Request, kind: type[B]) -> B:
         data = await read_body(request, self._max_body_bytes)
@@ -180,25 +156,24 @@ class Conversations:
             raise out_of_length("items", "array", "<=", str(MAX_ITEMS), items)
         request = self._dialect.decode(msgspec.json.encode({"input": items}), counting=True)
         self._dialect.understand(request, {}, counting=True)
-        return stored_items(request, secrets.token_hex(12))
+        stored = stored_items(request, secrets.token_hex(12))
+        check_size(stored)
+        return stored
 
-    def _put(self, record: StoredResponse, items: list[Raw]) -> None:
-        # Its age counts from the last change.
-        self._store.put(replace(record, input=items, created=time.time()))
+    async def _of(self, request: web.Request) -> StoredResponse:
+        return await self._turns.record(_id(request), _tenant(request))
 
-    def _check(self) -> None:
-        if not self._available:
-            raise unsupported("conversation", 'needs `response_store = "memory"` on this server')
 
-    def _of(self, request: web.Request) -> StoredResponse:
-        return self._record(request.match_info["id"], request[REQUEST_CONTEXT].tenant)
+def _id(request: web.Request) -> str:
+    return request.match_info["id"]
 
-    def _record(self, id: str, tenant: str | None) -> StoredResponse:
-        self._check()
-        record = self._store.find(id, tenant) if id.startswith(CONVERSATION_PREFIX) else None
-        if record is None:
-            raise NotFound(f"Conversation with id '{id}' not found.", param="conversation")
-        return record
+
+def _is_one(id: str) -> bool:
+    return id.startswith(CONVERSATION_PREFIX)
+
+
+def _tenant(request: web.Request) -> str | None:
+    return request[REQUEST_CONTEXT].tenant
 
 
 def _no_item(request: web.Request) -> NotFound:

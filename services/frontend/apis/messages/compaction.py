@@ -1,0 +1,115 @@
+"""`compact_20260112` of `context_management`: replaces a long conversation by a summary. Pure.
+
+Where a prompt is larger than the edit's trigger, a separate turn writes a summary of the whole conversation, and the
+request is answered from the instructions and the summary. The answer begins with a `compaction` block, which stands for
+everything before it when the client sends it back. With `pause_after_compaction` the block is the whole answer.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from schemas.errors import Invalid
+from schemas.events import BlockStart, BlockStop, Delta, Finish, TurnEvent, Usage
+from services.frontend.apis.common.summary import request_summary
+from services.frontend.apis.messages import wire
+
+COMPACT = "compact_20260112"
+DEFAULT_TRIGGER = 150_000
+WINDOW_SHARE = 0.8
+"""Of a context window that is smaller than what the default trigger needs."""
+
+
+class CompactEdit(Struct, frozen=True):
+    """The edit of a request."""
+
+    trigger: int | None
+    """Tokens of the prompt beyond which it applies; None: the default."""
+    pause: bool
+    instructions: str | None
+    tools: list[ToolSpec]
+    """Those of the request, without what the conversation changed of them."""
+
+    def applies(self, tokens: int, window: int) -> bool:
+        """Whether a prompt is too large. `window`: of the model; 0: unknown."""
+        if self.trigger is not None:
+            return tokens > self.trigger
+        return tokens > min(DEFAULT_TRIGGER, window * WINDOW_SHARE if window else DEFAULT_TRIGGER)
+
+    def compacted(self, conversation: Conversation, summary: str) -> Conversation:
+        """The conversation as it will be when the client sends the block back."""
+        return replace(conversation, turns=[Turn("user", [Text(summary)])], tools=self.tools)
+
+    def request(self, conversation: Conversation) -> Conversation:
+        """The conversation whose answer is the summary, as long as the model needs."""
+        asked = request_summary(conversation, self.instructions)
+        return replace(asked, sampling=replace(asked.sampling, max_tokens=None))
+
+
+class Compacted(Struct, frozen=True):
+    """A compaction that an answer begins with."""
+
+    summary: str | None
+    """None: the model wrote none, and nothing was compacted."""
+    usage: Usage
+
+
+def compact_edit(given: wire.ContextManagement | None, tools: list[ToolSpec]) -> CompactEdit | None:
+    """The edit, if the request has one. Raises Invalid."""
+    edits = (given.edits if given else None) or []
+    found = next((edit for edit in edits if edit.type == COMPACT), None)
+    if found is None:
+        return None
+    trigger = found.trigger
+    if trigger is not None and (trigger.type != "input_tokens" or trigger.value < 1):
+        place = f"context_management.edits.{COMPACT}.trigger"
+        raise Invalid(f"{place}: Input should be a number of `input_tokens` from 1", param=place)
+    instructions = (found.instructions or "").strip() or None
+    return CompactEdit(
+        None if trigger is None else trigger.value, bool(found.pause_after_compaction), instructions, tools
+    )
+
+
+def summary_of(events: Iterable[TurnEvent]) -> Compacted:
+    """The text of a whole turn, without its reasoning, and what the turn cost."""
+    texts: list[str] = []
+    usage, kind = Usage(), ""
+    for event in events:
+        if isinstance(event, BlockStart):
+            kind = event.kind
+        elif isinstance(event, Delta) and kind == "text":
+            texts.append(event.text)
+        elif isinstance(event, BlockStop) and kind == "text":
+            texts.append("\n")
+        elif isinstance(event, Finish):
+            usage = event.usage
+    return Compacted("".join(texts).strip() or None, usage)
+
+
+def block_events(compacted: Compacted) -> Sequence[tuple[str, dict[str, Any]]]:
+    """The events of the block, by their names. It comes whole, in one delta, as natively."""
+    block = {"type": "compaction", "content": None, "encrypted_content": None}
+    delta = {"type": "compaction_delta", "content": compacted.summary, "encrypted_content": None}
+    return (
+        ("content_block_start", {"index": 0, "content_block": block}),
+        ("content_block_delta", {"index": 0, "delta": delta}),
+        ("content_block_stop", {"index": 0}),
+    )
+
+
+def iteration(kind: str, usage: Usage) -> dict[str, Any]:
+    """An entry of `usage.iterations`."""
+    return {
+        "type": kind,
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.output,
+    }
+
+
+Write = Callable[[Conversation], Awaitable[Sequence[TurnEvent]]]
+"""Runs a turn to its end. Raises TurnwireError."""

@@ -1,0 +1,1 @@
+"""`conversation` objects: their paths, and the turns that responses take in them."""

@@ -1,0 +1,196 @@
+"""`compact_20260112` over HTTP, through the SDK: a summary in place of a long conversation."""
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+from anthropic import AsyncAnthropic, BadRequestError, InternalServerError
+from anthropic.types.beta import BetaMessage
+
+from schemas.conversation import Conversation, Text, ToolChoice, Turn
+from schemas.events import FinishReason, TurnEvent
+from services.frontend.apis.common.summary import SUMMARIZE
+from services.frontend.apis.messages.compaction import CompactEdit
+from tests.conftest import LIMIT_S, eventually
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, finish, reasoning, serving, text
+from tests.pdf_files import PNG
+
+LOOK: Any = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
+LATER: Any = {**LOOK, "name": "later", "defer_loading": True}
+SUMMARY: list[TurnEvent] = [*reasoning(0, "Hm."), *text(1, "The user wants tea."), finish(2)]
+ANSWER: list[TurnEvent] = [*reasoning(0, "So."), *text(1, "Here it is."), finish(2)]
+USAGE = {"input_tokens": 56, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 600, "output_tokens": 74}
+
+
+class Turns(FakeGateway):
+    """Plays one list of events for each turn. A prompt has 4321 tokens."""
+
+    def __init__(self, *turns: list[TurnEvent]) -> None:
+        left = iter(turns)
+        super().__init__(lambda: [next(left)])
+
+    def got(self, index: int) -> Conversation:
+        return self.turns[index].conversation
+
+
+def edit(trigger: int | None = 4000, **more: Any) -> Any:
+    given = {} if trigger is None else {"trigger": {"type": "input_tokens", "value": trigger}}
+    return {"edits": [{"type": "compact_20260112", **given, **more}]}
+
+
+TALK: list[Any] = [
+    {"role": "user", "content": "I want tea."},
+    {"role": "assistant", "content": [{"type": "text", "text": "Which?"}]},
+    {"role": "user", "content": "Green."},
+]
+BODY: Any = {"model": MODEL, "max_tokens": 9, "system": "Be kind.", "messages": TALK, "tools": [LOOK, LATER]}
+
+
+async def ask(served: Served, *, stream: bool = False, **more: Any) -> BetaMessage:
+    async with AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0) as client:
+        body = {**BODY, "context_management": edit(), **more}
+        if not stream:
+            made: BetaMessage = await client.beta.messages.create(**body)
+            return made
+        async with client.beta.messages.stream(**body) as streaming:
+            return await streaming.get_final_message()
+
+
+@pytest.fixture(params=[False, True], ids=["document", "stream"])
+def stream(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+async def test_the_answer_goes_on_from_the_summary(stream: bool) -> None:
+    gateway = Turns(SUMMARY, ANSWER, ANSWER)
+    async with serving(gateway) as served:
+        message = await ask(served, stream=stream)
+        assert [block.type for block in message.content] == ["compaction", "thinking", "text"]
+        first: Any = message.content[0]
+        assert first.content == "The user wants tea."
+        assert message.stop_reason == "end_turn"
+        if not stream:  # the SDK's accumulator leaves the iterations out
+            assert message.usage.iterations is not None
+            iterations = [one.to_dict() for one in message.usage.iterations]
+            assert iterations == [{"type": kind, **USAGE} for kind in ("compaction", "message")]
+            assert (message.usage.input_tokens, message.usage.output_tokens) == (56, 74)
+        sent = {"role": "assistant", "content": [block.to_dict() for block in message.content]}
+        await ask(served, messages=[*TALK, sent, {"role": "user", "content": "Thanks."}], context_management=None)
+    asked, compacted, later = (gateway.got(n) for n in range(3))
+    assert asked.turns[-1] == Turn("user", [Text(SUMMARIZE)])
+    assert (asked.tool_choice, asked.sampling.max_tokens) == (ToolChoice("none"), None)
+    assert [len(c.tools) for c in (asked, compacted, later)] == [2, 2, 2]
+    assert compacted.turns == [Turn("user", [Text("The user wants tea.")])]
+    assert (compacted.system, compacted.sampling.max_tokens) == (asked.system, 9)
+    # What the client sends back makes the same prompt again.
+    assert later.turns[:1] == compacted.turns
+    assert (later.tools, later.system) == (compacted.tools, compacted.system)
+    assert [turn.role for turn in later.turns] == ["user", "assistant", "user"]
+
+
+async def test_a_pause_leaves_the_answer_to_the_next_request(stream: bool) -> None:
+    gateway = Turns(SUMMARY, ANSWER)
+    async with serving(gateway) as served:
+        message = await ask(served, stream=stream, context_management=edit(pause_after_compaction=True))
+        assert [block.to_dict() for block in message.content] == [
+            {"type": "compaction", "content": "The user wants tea.", "encrypted_content": None}
+        ]
+        assert message.stop_reason == "compaction"
+        if not stream:
+            assert message.usage.iterations is not None
+            assert [one.to_dict() for one in message.usage.iterations] == [{"type": "compaction", **USAGE}]
+            assert (message.usage.input_tokens, message.usage.output_tokens) == (0, 0)
+        sent = {"role": "assistant", "content": [block.to_dict() for block in message.content]}
+        following = await ask(served, stream=stream, messages=[*TALK, sent], context_management=edit(5000))
+    assert [block.type for block in following.content] == ["thinking", "text"]
+    assert gateway.got(1).turns == [Turn("user", [Text("The user wants tea.")])]
+
+
+@pytest.mark.parametrize("managed", [edit(4321), edit(None), {"edits": []}, None])
+async def test_below_the_trigger_nothing_is_compacted(managed: Any) -> None:
+    gateway = Turns(ANSWER)
+    async with serving(gateway) as served:
+        message = await ask(served, context_management=managed)
+    assert [block.type for block in message.content] == ["thinking", "text"]
+    assert message.usage.iterations is None
+    assert len(gateway.got(0).turns) == 3
+
+
+def test_the_default_trigger_fits_the_window() -> None:
+    usual = CompactEdit(None, False, None, [])
+    assert [usual.applies(tokens, 0) for tokens in (150_000, 150_001)] == [False, True]
+    assert [usual.applies(tokens, 1_000_000) for tokens in (150_000, 150_001)] == [False, True]
+    assert [usual.applies(tokens, 100_000) for tokens in (80_000, 80_001)] == [False, True]
+
+
+async def test_a_message_to_be_continued_is_not_compacted() -> None:
+    gateway = Turns(ANSWER)
+    async with serving(gateway) as served:
+        await ask(served, messages=[*TALK, {"role": "assistant", "content": "Here"}])
+    assert gateway.got(0).turns[-1] == Turn("assistant", [Text("Here")])
+
+
+async def test_instructions_replace_those_of_this_server() -> None:
+    gateway = Turns(SUMMARY, ANSWER, SUMMARY, ANSWER)
+    async with serving(gateway) as served:
+        await ask(served, context_management=edit(instructions="In one word."))
+        await ask(served, context_management=edit(instructions=" "))
+    assert gateway.got(0).turns[-1] == Turn("user", [Text("In one word.")])
+    assert gateway.got(2).turns[-1] == Turn("user", [Text(SUMMARIZE)])
+
+
+async def test_without_a_summary_the_conversation_stays(stream: bool) -> None:
+    gateway = Turns([*reasoning(0, "Hm."), finish(1)], ANSWER)
+    async with serving(gateway) as served:
+        message = await ask(served, stream=stream)
+    first: Any = message.content[0]
+    assert (first.type, first.content) == ("compaction", None)
+    assert len(gateway.got(1).turns) == 3
+
+
+async def test_a_summary_that_fails_is_the_requests_failure() -> None:
+    gateway = Turns([*text(0, "The"), finish(1, FinishReason.ERROR)])
+    async with serving(gateway) as served:
+        with pytest.raises(InternalServerError, match="engine failed"):
+            await ask(served)
+        assert len(gateway.turns) == 1
+        (line,) = [line for line in served.lines if line["event"] == "summary"]
+        assert line["outcome"] == "engine"
+
+
+async def test_a_client_that_hangs_up_ends_the_summary() -> None:
+    never = asyncio.Event()
+    script: list[Step] = [[*text(0, "The")], never]
+    gateway = FakeGateway(lambda: script)
+    async with serving(gateway) as served:
+        request = asyncio.create_task(ask(served))
+        await asyncio.wait_for(gateway.opening.wait(), LIMIT_S)
+        await eventually(lambda: bool(gateway.turns) and gateway.turns[0].player is not None)
+        request.cancel()
+        await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), LIMIT_S)
+    assert len(gateway.turns) == 1
+
+
+async def test_a_summary_has_no_note_about_images() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PNG).decode()}
+    messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+    async with serving(Turns(SUMMARY, ANSWER)) as served:
+        message: Any = await ask(served, messages=messages)
+    assert message.content[0].content == "The user wants tea."
+
+
+@pytest.mark.parametrize("trigger", [{"type": "tool_uses", "value": 3}, {"type": "input_tokens", "value": 0}])
+async def test_what_a_trigger_cannot_be(trigger: Any) -> None:
+    async with serving(Turns(ANSWER)) as served:
+        with pytest.raises(BadRequestError, match=r"compact_20260112\.trigger"):
+            await ask(served, context_management={"edits": [{"type": "compact_20260112", "trigger": trigger}]})
+
+
+async def test_counting_does_not_compact() -> None:
+    gateway = Turns()
+    async with serving(gateway) as served, AsyncAnthropic(base_url=served.url, api_key="k") as client:
+        body = {name: value for name, value in BODY.items() if name != "max_tokens"}
+        counted = await client.beta.messages.count_tokens(**body, context_management=edit())
+    assert counted.input_tokens == 4321
+    assert gateway.turns == []

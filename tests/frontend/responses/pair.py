@@ -1,0 +1,88 @@
+"""Two frontends that share their store over a real nats-server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from aiohttp import ClientSession
+from openai import AsyncOpenAI
+from structlog.typing import FilteringBoundLogger
+
+from schemas import subjects
+from schemas.control import ResponseNotice
+from services.frontend.apis.responses.store.shared import Sharing, bucket_config
+from services.runtime.bus import Message
+from services.runtime.config import FrontendConfig
+from services.runtime.kv import Bucket
+from services.runtime.process import Process
+from tests.conftest import MakeProcess, make_bucket
+from tests.frontend.frontend_fakes import FakeGateway, Served, Step, finish, serving, text
+from tests.frontend.responses.responses_client import Client
+
+CONFIG = FrontendConfig(response_store="shared")
+
+
+class Pair:
+    """Two frontends; `go` lets their turns end, `living` has the ids of their processes."""
+
+    def __init__(
+        self, one: Served, other: Served, http: ClientSession, bucket: Bucket, go: asyncio.Event, living: list[str]
+    ) -> None:
+        self.one, self.other = one, other
+        self.http = http
+        self.ask_one, self.ask_other = Client(http, one), Client(http, other)
+        self.bucket, self.go, self.living = bucket, go, living
+
+    def sdks(self, key: str = "k") -> tuple[AsyncOpenAI, AsyncOpenAI]:
+        """Clients of the one and the other."""
+        return sdk(self.one, key), sdk(self.other, key)
+
+
+def sdk(served: Served, key: str = "k") -> AsyncOpenAI:
+    """A client that does not try again."""
+    return AsyncOpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0)
+
+
+def paired_turn(go: asyncio.Event) -> list[Step]:
+    """What the model writes."""
+    return [[*text(0, "So far")], go, [finish(1)]]
+
+
+async def share(process: Process, log: FilteringBoundLogger, living: list[str]) -> Sharing:
+    """What a process shares its store by; its bucket is made."""
+    bucket = await make_bucket(process.bus, bucket_config(CONFIG), log)
+    living.append(process.id)
+    return Sharing(
+        bucket,
+        process.id,
+        lambda id: id in living,
+        lambda notice: process.publish(subjects.responses(), notice),
+        process.spawn,
+    )
+
+
+@asynccontextmanager
+async def pairing(
+    make_process: MakeProcess, log: FilteringBoundLogger, config: FrontendConfig = CONFIG
+) -> AsyncIterator[Pair]:
+    """Runs the two."""
+    living: list[str] = []
+    go = asyncio.Event()
+    one_process, other_process = await make_process("frontend", "f1"), await make_process("frontend", "f2")
+    shares = [await share(one_process, log, living), await share(other_process, log, living)]
+    async with (
+        serving(FakeGateway(lambda: paired_turn(go)), config, sharing=shares[0]) as one,
+        serving(FakeGateway(lambda: paired_turn(go)), config, sharing=shares[1]) as other,
+        ClientSession() as http,
+    ):
+        decode = msgspec.json.Decoder(ResponseNotice).decode
+        for process, served in ((one_process, one), (other_process, other)):
+
+            def apply(message: Message, served: Served = served) -> None:
+                served.responses.apply_notice(decode(message.data))
+
+            await process.subscribe(subjects.responses(), apply)
+            await process.bus.flush()
+        yield Pair(one, other, http, shares[1].bucket, go, living)
+        go.set()

@@ -1,0 +1,102 @@
+"""Citations of pages that a search of the same answer found, where the model wrote their URLs."""
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Finish,
+    FinishReason,
+    HostedResult,
+    HostedResults,
+    Prepared,
+    TurnEvent,
+    Usage,
+    WebSource,
+)
+from services.frontend.apis.base import Reply
+from services.frontend.apis.responses.answer.citations import url_citations
+from services.frontend.apis.responses.answer.stream import payloads
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.request.body import decode
+
+TIDES, MOON = "https://example.org/tides", "https://example.org/moon?full=1"
+TITLES = {TIDES: "Tides", MOON: "Moon"}
+EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+
+
+@pytest.mark.parametrize(
+    ("text", "cited"),
+    [
+        ("At noon.", []),
+        (f"At noon: {TIDES}.", [(TIDES, "Tides")]),
+        (f"At noon ([the tides]({TIDES})).", [(f"[the tides]({TIDES})", "Tides")]),
+        (f'[1](<{TIDES}> "Tides"), {MOON}', [(f'[1](<{TIDES}> "Tides")', "Tides"), (MOON, "Moon")]),
+        (f"{TIDES} and {TIDES}?", [(TIDES, "Tides"), (TIDES, "Tides")]),
+        # Other pages of the same site.
+        (f"{TIDES}/today {TIDES}.html {TIDES}?at=1 {TIDES}2", []),
+        ("http://example.org/tides example.org/tides", []),
+        (f"é {TIDES} [no link] (x)", [(TIDES, "Tides")]),
+    ],
+)
+def test_what_is_cited(text: str, cited: list[tuple[str, str]]) -> None:
+    found = url_citations(text, TITLES)
+    assert [(text[one["start_index"] : one["end_index"]], one["title"]) for one in found] == cited
+    assert all(one["type"] == "url_citation" and TITLES[one["url"]] == one["title"] for one in found)
+
+
+def said(block: int, text: str) -> list[TurnEvent]:
+    return [BlockStart(block, "text"), Delta(block, 0, text), BlockStop(block, length=len(text))]
+
+
+def searched(text: str) -> list[TurnEvent]:
+    """A turn that writes a URL, searches, and writes the text."""
+    call = '{"query": "tides"}'
+    source = WebSource(TIDES, "Tides", "High water is at noon.")
+    return [
+        *said(0, f"Is it on {TIDES}?"),
+        BlockStart(1, "hosted", name="web_search", call_id="call_1"),
+        Delta(1, 0, call),
+        BlockStop(1, length=len(call)),
+        HostedResults([HostedResult("call_1", "web_search", "web_search", call, [source])], "1b2c"),
+        *said(2, text),
+        Finish(FinishReason.STOP, 3, Usage(prompt=9, output=5)),
+    ]
+
+
+def test_a_stream_has_them_before_the_end_of_the_text() -> None:
+    text = f"At noon ([tides]({TIDES})), says {TIDES}."
+    body = {"model": "m", "input": "When?", "tools": [{"type": "web_search"}]}
+    ask = Responses(["web_search"]).parse(json.dumps(body).encode(), {})
+    renderer = ask.renderer(Reply("0a1b2c", "req_0a1b2c", "m", 1700000000))
+    out = renderer.start([Prepared(9, 1024)])
+    for event in searched(text):
+        out += renderer.events([event])
+    events = [json.loads(payload) for payload in payloads(out)]
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    for event in events:
+        EVENTS.validate_python(event)
+    kinds = [event["type"] for event in events]
+    added = [at for at, kind in enumerate(kinds) if kind == "response.output_text.annotation.added"]
+    assert kinds[added[-1] + 1] == "response.output_text.done"
+    annotations = [events[at]["annotation"] for at in added]
+    assert [events[at]["annotation_index"] for at in added] == [0, 1]
+    assert [text[one["start_index"] : one["end_index"]] for one in annotations] == [f"[tides]({TIDES})", TIDES]
+    response = Response.model_validate(events[-1]["response"])
+    messages = [item for item in events[-1]["response"]["output"] if item["type"] == "message"]
+    # What was written before the search cites nothing.
+    assert [item["content"][0]["annotations"] for item in messages] == [[], annotations]
+    assert response.output_text.endswith(text)
+    # A client that sends the answer back gets the same conversation as without them.
+    plain = [{**item, "content": [{**item["content"][0], "annotations": []}]} for item in messages]
+    sent = [
+        Responses().understand(decode(json.dumps({"model": "m", "input": items}).encode()), {})
+        for items in (messages, plain)
+    ]
+    assert sent[0].conversation.turns == sent[1].conversation.turns
