@@ -67,6 +67,8 @@ def generate_request(
         cache_salt=salt,
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),
+        reused=0 if prompt.found is None else prompt.found.reused,
+        recall="" if prompt.found is None else prompt.found.outcome,
     )
 
 
