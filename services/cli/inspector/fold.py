@@ -59,6 +59,8 @@ class Fold:
         self._prompts: LRUCache[str, KnownPrompt] = LRUCache(max_bytes, lambda known: known.size)
         self._histories: LRUCache[int, list[str]] = LRUCache(8 * max_turns)
         """Turns by the history that the next request of their session has."""
+        self._latest: LRUCache[int, str] = LRUCache(max_turns)
+        """The newest turn by the key of a session's beginning."""
         self._answers: LRUCache[int, tuple[Turn, int]] = LRUCache(65_536)
         """Hashes of answers, by the identity of their message: decoders return the same objects again."""
         self._decode = decode
@@ -138,10 +140,15 @@ class Fold:
                 previous = self._best(self.sessions[previous.session]) or previous
             turn.previous = previous.id
             break
+        else:
+            latest = self.turns.get(self._latest.get(keys[0], ""))
+            if latest is not None and len(keys) > 1 and conversation.client.session:
+                turn.previous, turn.session = latest.id, latest.session  # its whole history changed
         names = self.sessions.setdefault(turn.session, [])
         turn.number = self.turns[names[-1]].number + 1 if names else 1
         names.append(turn.id)
         self._remember(keys[-1], turn.id)
+        self._latest[keys[0]] = turn.id
 
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
         """A key for the history behind each answer; the first one for none. `more`: hashes of answers behind them.

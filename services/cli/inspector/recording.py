@@ -18,6 +18,7 @@ from schemas.frames import (
 from services.cli.replay import script
 from services.cli.tap import bus_view
 from services.cli.tap.command import Recorded
+from services.runtime.streams.turn_log import TurnLog, with_dispatches
 
 Timed: TypeAlias = tuple[float, str, Any]
 """Unix time of arrival, receiver, decoded message."""
@@ -78,10 +79,11 @@ def _turn(turn: script.Turn, conversation: Any, recorded: dict[str, Any]) -> Ite
         opened = Prepared(turn.usage.prompt, limit, worker, parser, cached=turn.usage.cached)
         at = start + (0.0 if prompt is None else prompt.at)
         yield at, "", EventFrame("", 0, [EventEntry(name, attempt, [opened])])
-    tokens = 0
+    tokens, log = 0, TurnLog()
     for step in turn.steps:
         if isinstance(step, script.RecordedTokens):
             yield start + step.at, "", TokenFrame("", 0, [TokenEntry(name, attempt, tokens, step.tokens)])
             tokens += len(step.tokens)
         elif isinstance(step, script.RecordedEvents):
-            yield start + step.at, "", EventFrame("", 0, [EventEntry(name, attempt, step.events)])
+            events = with_dispatches(step.events, log)  # type: ignore[arg-type]  # a recorder writes no others
+            yield start + step.at, "", EventFrame("", 0, [EventEntry(name, attempt, list(events))])

@@ -81,9 +81,13 @@ class InspectorServer:
         """Passes on what changed, every tick, until it is cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
-            changed, self._fold.changed = self._fold.changed, {}
-            for waiting in self._waiting:
-                waiting.add(changed)
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Passes on what changed since the last time."""
+        changed, self._fold.changed = self._fold.changed, {}
+        for waiting in self._waiting:
+            waiting.add(changed)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:

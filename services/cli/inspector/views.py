@@ -78,7 +78,7 @@ class Cost(Struct, frozen=True):
     """What a turn computed that a previous turn had computed."""
 
     changed: int
-    """Tokens behind the first difference to the previous prompt and answer."""
+    """Tokens computed again because of the difference to the previous prompt and answer."""
     changed_ms: float | None
     lost: int
     """Tokens of the common beginning that the worker did not hold."""
@@ -260,12 +260,16 @@ def _answers_kept(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> Se
 
 
 def _again(turn: InspectedTurn) -> tuple[int, int]:
-    """Tokens computed again: behind the difference, and of the common beginning."""
+    """Tokens computed again: those behind the difference, as far as the worker did not hold the new prompt from another
+    session, and those of the common beginning."""
     difference = turn.difference
-    if difference is None or difference.at is None or turn.cached is None:
-        return (difference.again if difference is not None else 0), 0
+    if difference is None:
+        return 0, 0
+    if difference.at is None or turn.cached is None:
+        return difference.again, 0
+    computed = max(0, turn.prompt_tokens - turn.cached)
     lost = max(0, min(difference.at, turn.prompt_tokens) - turn.cached)
-    return difference.again, lost if lost >= MIN_LOST else 0
+    return min(difference.again, computed - lost), lost if lost >= MIN_LOST else 0
 
 
 def _cost(fold: Fold, turn: InspectedTurn, previous: InspectedTurn | None) -> Cost | None:

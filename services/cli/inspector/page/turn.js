@@ -50,9 +50,9 @@ function why(turn) {
   }
   const bad = cost.changed > 0 || cost.lost > 0;
   const lines = [h("p", { id: "cause" }, sentence(difference.reason))];
-  if (cost.changed) {
-    lines.push(h("p", { id: "cost" }, `From token ${count(difference.at)} on, ${count(cost.changed)} tokens of `, previous && turnLink(previous),
-      ` and its answer are computed again${estimate(cost.changed_ms)}.`));
+  if (difference.again) {
+    lines.push(h("p", { id: "cost" }, `From token ${count(difference.at)} on, ${count(difference.again)} tokens of `, previous && turnLink(previous),
+      ` and its answer could not be reused: ${count(cost.changed)} tokens were computed again${estimate(cost.changed_ms)}.`));
   }
   if (cost.lost) {
     lines.push(h("p", { id: "lost" }, `${count(cost.lost)} tokens that both have in common were not in the worker's cache${estimate(cost.lost_ms)}: ${cost.lost_reason}.`));
@@ -93,7 +93,7 @@ function prompt(turn) {
   const text = (segment) => `tokens ${count(segment.start)} to ${count(segment.end)}: ${KINDS[kindOf(segment)]}${segment.answer === null ? "" : `, the answer of turn ${segment.answer} in its own tokens`}`;
   const parts = turn.segments.map((segment) => h("span", { class: `${kindOf(segment)}${segment.answer === null ? "" : " answer"}`, title: text(segment), at: place(segment) }));
   const at = turn.difference && !turn.difference.extends ? turn.difference.at : null;
-  if (at !== null && turn.cost.changed) parts.push(h("i", { title: `departs from the previous prompt at token ${count(at)}`, at: { left: percent((100 * at) / total) } }));
+  if (at !== null && turn.difference.again) parts.push(h("i", { title: `departs from the previous prompt at token ${count(at)}`, at: { left: percent((100 * at) / total) } }));
   const legend = Object.entries(sums).map(([kind, sum]) => h("li", null, h("b", { class: kind }), `${KINDS[kind]} `, h("strong", { id: `sum-${kind}` }, count(sum))));
   if (answers) legend.push(h("li", null, h("b", { class: "answer" }), "original tokens of earlier answers ", h("strong", null, count(answers))));
   const recall = { "": "", first: "", reused: "" }[turn.recall] ?? ` The ledger's outcome for the newest answer: ${turn.recall}.`;
