@@ -57,9 +57,9 @@ def test_the_buckets_are_made_before_any_service_starts() -> None:
         assert SERVICES[service]["depends_on"] == {"setup": {"condition": "service_completed_successfully"}}
 
 
-@pytest.mark.parametrize("service", [*OF_STAGE, "setup", "tap"])
+@pytest.mark.parametrize("service", [*OF_STAGE, "setup", "tap", "inspect"])
 def test_a_service_sees_its_own_secrets_only(service: str, tmp_path: Path) -> None:
-    stage = OF_STAGE.get(service, service)
+    stage = "tap" if service == "inspect" else OF_STAGE.get(service, service)
     make_secrets(tmp_path)
     (mount,) = [v for v in SERVICES[service]["volumes"] if isinstance(v, dict)]
     assert (mount["source"], mount["volume"], mount["read_only"]) == ("secrets", {"subpath": stage}, True)
