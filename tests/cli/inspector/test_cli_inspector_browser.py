@@ -51,7 +51,7 @@ class Browser:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-        self.driver.set_window_size(1280, 1000)
+        self.driver.set_window_size(1160, 900)
 
     def open(self, url: str) -> None:
         self.driver.get(url)
@@ -83,6 +83,8 @@ class Browser:
     def keep(self, name: str) -> None:
         if SCREENSHOTS:
             Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+            frames = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+            self.driver.execute_async_script(frames)  # what was changed is painted
             self.driver.save_screenshot(f"{SCREENSHOTS}/{name}.png")
 
     def errors(self) -> list[str]:
