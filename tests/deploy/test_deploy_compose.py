@@ -132,5 +132,10 @@ def test_make_env_chooses_one_worker_by_the_machine(tmp_path: Path) -> None:
 
 
 def test_nothing_but_the_frontend_is_reachable_from_outside() -> None:
-    assert [name for name, container in SERVICES.items() if "ports" in container] == ["frontend"]
+    """The inspector is started by hand, listens on this machine by default, and requires a key."""
+    assert [name for name, container in SERVICES.items() if "ports" in container] == ["frontend", "inspect"]
+    inspector = SERVICES["inspect"]
+    assert inspector["profiles"] == ["tools"]
+    assert [resolved(port) for port in inspector["ports"]] == ["127.0.0.1:8090:8090"]
+    assert inspector["entrypoint"] == ["turnwire", "inspect", "--host", "0.0.0.0"]
     assert resolved(SERVICES["frontend"]["ports"][0]) == "127.0.0.1:8000:8000"

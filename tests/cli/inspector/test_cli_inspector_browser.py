@@ -186,7 +186,6 @@ def test_one_finds_from_the_page_why_turn_seven_computed_its_prompt_again(browse
             theme = browser.script("getComputedStyle(document.documentElement).colorScheme")
             browser.press("d")
             assert browser.script("getComputedStyle(document.documentElement).colorScheme") != theme
-            browser.keep("dark")
             assert (browser.errors(), browser.foreign()) == ([], [])
             browser.open("about:blank")  # else it misses the server
     with running(tmp_path, "recorded", "inspect", str(recording), "--port", "0", ready="http://") as log:
