@@ -58,7 +58,7 @@ class Flags:
     max_turns: int = 20_000
     """Turns that are kept; the oldest are dropped."""
     memory_mb: int = 256
-    """Memory for prompts that the next ones are compared with."""
+    """Memory for prompts that the next ones are compared with, and again for answers."""
 
 
 def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
@@ -106,7 +106,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
         for at, receiver, message in recording.read(str(path), path.read_text("utf-8")):
             fold.take(message, at, receiver)
     source = ", ".join(path.name for path in files) or mask_passwords(config.nats_url)
-    key = _key(flags)
+    key = required_key(flags)
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
     server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
@@ -152,7 +152,7 @@ def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
         return None
 
 
-def _key(flags: Flags) -> str | None:
+def required_key(flags: Flags) -> str | None:
     """The key that the server requires. Raises OSError or ValueError."""
     if flags.key_file is not None:
         key = flags.key_file.read_text().strip()

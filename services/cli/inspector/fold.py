@@ -6,12 +6,12 @@ may come twice or not at all: replays and repeats are dropped, and gaps are mark
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
 from cachetools import LRUCache
-from msgspec import Raw
 
 from schemas.control import Cancel, Replay
 from schemas.conversation import Conversation, Text, Turn
@@ -46,7 +46,8 @@ class Fold:
     """The turns of a deployment."""
 
     def __init__(self, *, max_turns: int = 20_000, max_bytes: int = 256 * MIB, decode: Decode | None = None) -> None:
-        """`max_bytes`: for prompts that the next ones are compared with. `decode`: text of tokens."""
+        """`max_bytes`: for prompts that the next ones are compared with, and again for answers. `decode`: text of
+        tokens."""
         self.turns: OrderedDict[str, InspectedTurn] = OrderedDict()
         """By id, oldest first."""
         self.sessions: dict[str, list[str]] = {}
@@ -56,12 +57,15 @@ class Fold:
         self.changed: dict[str, None] = {}
         """Turns that changed since this was cleared last."""
         self._max_turns = max_turns
+        self._max_bytes = max_bytes
+        self._characters = 0
+        """Of all blocks."""
         self._prompts: LRUCache[str, KnownPrompt] = LRUCache(max_bytes, lambda known: known.size)
         self._histories: LRUCache[int, list[str]] = LRUCache(8 * max_turns)
         """Turns by the history that the next request of their session has."""
         self._latest: LRUCache[int, str] = LRUCache(max_turns)
         """The newest turn by the key of a session's beginning."""
-        self._answers: LRUCache[int, tuple[Turn, int]] = LRUCache(65_536)
+        self._answers: LRUCache[int, tuple[Turn, int]] = LRUCache(16_384)
         """Hashes of answers, by the identity of their message: decoders return the same objects again."""
         self._decode = decode
 
@@ -98,6 +102,13 @@ class Fold:
             yield previous
             turn = previous
 
+    def context(self, turn: InspectedTurn) -> ParseContext | None:
+        """How the turn's output is parsed, where that is still known."""
+        known = self._prompts.get(turn.id)
+        with suppress(msgspec.MsgspecError):
+            return None if known is None or not known.context else _decode_context(known.context)
+        return None
+
     def rate(self, model: str) -> PrefillRate:
         """The prefill rate of a model."""
         return self.rates.setdefault(model, PrefillRate())
@@ -124,7 +135,7 @@ class Fold:
         self.turns[turn.id] = turn
         self.changed[turn.id] = None
         self._prompts[turn.id] = KnownPrompt(conversation, unpack_array(b""))
-        while len(self.turns) > self._max_turns:
+        while len(self.turns) > 1 and (len(self.turns) > self._max_turns or self._characters > self._max_bytes):
             self._forget()
 
     def _place_in_session(self, turn: InspectedTurn, conversation: Conversation) -> None:
@@ -192,14 +203,13 @@ class Fold:
         turn.prompt_tokens = len(ids) or turn.prompt_tokens
         refused = ", after a refusal" if again else ""
         turn.mark(now, "placed", f"{turn.prompt_tokens} tokens, on {worker}{refused}", trouble=again)
-        turn.context = _context(request.context)
         self.changed[turn.id] = None
         known = self._prompts.get(turn.id)
         if known is None or known.ids == ids:
             if known is not None and not ids:
                 self._compare(turn, known)
             return
-        known = KnownPrompt(known.conversation, ids)
+        known = KnownPrompt(known.conversation, ids, bytes(request.context))
         if known.size <= self._prompts.maxsize:
             self._prompts[turn.id] = known
         self._compare(turn, known)
@@ -267,6 +277,7 @@ class Fold:
                 block = turn.blocks[-1]
                 if block.length < MAX_TEXT:
                     block.pieces.append(accepted.text)
+                    self._characters += len(accepted.text)
                 block.length += len(accepted.text)
             elif isinstance(accepted, BlockStart):
                 self._first(turn, now)
@@ -287,7 +298,7 @@ class Fold:
                 self._ended(turn, accepted, now)
 
     def _opened(self, turn: InspectedTurn, event: Prepared, now: float) -> None:
-        turn.prompt_tokens = event.prompt_tokens
+        turn.prompt_tokens, turn.max_tokens = event.prompt_tokens, event.max_tokens
         if event.cached and turn.cached is None:
             turn.cached = event.cached
         if turn.opened is not None and event.parser != turn.parser:
@@ -320,6 +331,7 @@ class Fold:
     def _forget(self) -> None:
         """Drops the oldest turn."""
         name, turn = self.turns.popitem(last=False)
+        self._characters -= sum(len(block.text) for block in turn.blocks)
         self._prompts.pop(name, None)
         self.changed.pop(name, None)
         names = self.sessions[turn.session]
@@ -335,10 +347,3 @@ def _runs(turns: Sequence[Turn]) -> Iterator[Turn]:
         return
     for parts in answers_in(turns):
         yield Turn("assistant", parts)
-
-
-def _context(raw: Raw) -> ParseContext | None:
-    try:
-        return _decode_context(raw)
-    except msgspec.MsgspecError:
-        return None

@@ -139,11 +139,9 @@ class InspectorServer:
 
     async def _tokens(self, request: web.Request) -> web.Response:
         turn = self._fold.turns.get(request.match_info["id"])
-        return (
-            _problem(404, "this turn is not known (any more)")
-            if turn is None
-            else _json(tokens_of(turn, self._vocabulary))
-        )
+        if turn is None:
+            return _problem(404, "this turn is not known (any more)")
+        return _json(tokens_of(turn, self._fold.context(turn), self._vocabulary))
 
     async def _session(self, request: web.Request) -> web.Response:
         found = session_view(self._fold, request.match_info["id"])

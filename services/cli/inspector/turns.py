@@ -7,7 +7,6 @@ from msgspec import Struct, field
 
 from schemas.conversation import Conversation
 from schemas.events import BlockKind
-from schemas.frames import ParseContext
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.segments import TokenIds
 
@@ -129,6 +128,7 @@ class InspectedTurn(Struct, eq=False):
     first: float | None = None
     ended: float | None = None
     prompt_tokens: int = 0
+    max_tokens: int = 0
     cached: int | None = None
     """Prompt tokens that the engine had; before the end, what the worker reported or expects."""
     reused: int | None = None
@@ -148,7 +148,6 @@ class InspectedTurn(Struct, eq=False):
     output: TokenIds = field(default_factory=lambda: array("I"))
     """Without the end token."""
     cursor: Cursor = field(default_factory=Cursor)
-    context: ParseContext | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -167,8 +166,10 @@ class KnownPrompt(Struct, frozen=True, eq=False):
     conversation: Conversation
     ids: TokenIds
     """Empty: unknown."""
+    context: bytes = b""
+    """The parse context, as JSON."""
 
     @property
     def size(self) -> int:
         """Bytes, about: an id, and the text that it stands for."""
-        return 12 * len(self.ids) + 4096
+        return 12 * len(self.ids) + len(self.context) + 4096

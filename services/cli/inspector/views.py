@@ -153,7 +153,6 @@ def rows_of(fold: Fold, names: Iterable[str]) -> list[Row]:
 def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
     """All of a turn."""
     previous = fold.turns.get(turn.previous)
-    context = turn.context
     return TurnView(
         row_of(turn),
         turn.worker,
@@ -163,7 +162,7 @@ def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
         turn.incomplete,
         turn.reused,
         turn.recall,
-        0 if context is None else context.max_tokens,
+        turn.max_tokens,
         turn.reasoning_tokens,
         turn.marks,
         segments_of(turn, fold.ancestors(turn)),

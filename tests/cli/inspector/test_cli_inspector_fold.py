@@ -152,3 +152,19 @@ def test_an_end_counts_for_the_prefill_rate(bus: Bus) -> None:
     bus.events(turn, Finish(FinishReason.ERROR, 0, Usage(1000)))
     # A message a second: two of them from the placement to the first token, for 500 tokens.
     assert bus.fold.rate("m").ms_per_token == 4.0
+
+
+def test_the_text_of_answers_is_bounded() -> None:
+    fold = Fold(max_bytes=20_000)
+    bus = Bus(fold)
+    turns = [bus.turn(asked(user(f"Q{at}"), session=None), range(9), [1], Text("x" * 9000)) for at in range(5)]
+    assert list(fold.turns) == [turn.id for turn in turns[-3:]]  # two and the one that made it too much
+
+
+def test_the_parse_context_is_kept_with_the_prompt(bus: Bus) -> None:
+    turn = bus.turn(asked(user("Q")), range(9), [1], Text("x"))
+    context = bus.fold.context(turn)
+    assert context is not None
+    assert (context.family, context.prompt_tokens, turn.max_tokens) == ("qwen3_coder", 9, 99)
+    turn.id = "unknown"
+    assert bus.fold.context(turn) is None

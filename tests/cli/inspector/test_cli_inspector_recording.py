@@ -9,6 +9,7 @@ import pytest
 from schemas import subjects
 from schemas.conversation import Call, Text
 from schemas.frames import EventFrame, GenerateRequest, TokenFrame, TurnRequest
+from services.cli.inspector.command import Flags, required_key
 from services.cli.inspector.fold import Fold
 from services.cli.inspector.recording import read
 from services.cli.inspector.views import TurnView, turn_view
@@ -114,3 +115,12 @@ def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
     file.write_bytes(bus.turns)
     assert main(["inspect", str(file), "--port", "0", "--key-file", str(key)]) == 1
     assert "less than 16 characters" in capsys.readouterr().err
+
+
+def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) -> None:
+    assert [required_key(Flags(host=host)) for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost")] == [None] * 4
+    keys = {required_key(Flags(host=host)) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")}
+    assert len(keys - {None}) == 4  # a new one each time
+    file = tmp_path / "key"
+    file.write_text("a-key-of-sixteen-characters\n")
+    assert required_key(Flags(key_file=file)) == "a-key-of-sixteen-characters"
