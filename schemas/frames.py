@@ -160,6 +160,10 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """An `OutputFormat`, for engines with guided decoding."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
+    reused: int = 0
+    """Prompt tokens at its start that were not encoded: those of a known prompt, and original ones of earlier turns."""
+    recall: str = ""
+    """What the ledger found of the newest earlier turn (`services.ledger.recall.Outcome`); "": there is no ledger."""
 
 
 class GenerateReply(Struct, frozen=True, omit_defaults=True):

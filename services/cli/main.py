@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "connect": ("services.cli.connect.command:connect", "set up an agent client for a running server"),
     "catalog": ("services.cli.connect.catalog:catalog", "write the model catalogue for Codex"),
     "tap": ("services.cli.tap.command:tap", "watch the bus: a turn, a subject or everything, decoded"),
+    "inspect": ("services.cli.inspector.command:inspect", "show turns and sessions in a web page, live or recorded"),
     "trajectories": (
         "services.cli.trajectories.command:trajectories",
         "write sessions as training samples of token ids",
@@ -41,6 +42,7 @@ SETTINGS: Mapping[str, Sequence[type[config.Config]]] = {
     "up": (config.UpConfig, *_SERVICES),
     "buckets": (config.BusConfig, config.BucketsConfig),
     "tap": (config.BusConfig,),
+    "inspect": (config.BusConfig,),
     "trajectories": (config.BusConfig,),
     "doctor": (config.BusConfig, *_SERVICES),
     "check": tuple(STAGES.values()),

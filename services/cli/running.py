@@ -27,6 +27,8 @@ class Instance(msgspec.Struct, frozen=True):
     model: str
     pid: int
     nats_url: str
+    model_dir: str = ""
+    """Directory or hub id of the model: where a command finds its tokenizer."""
 
 
 @contextmanager

@@ -138,11 +138,14 @@ def _difference(before: SeenPrompt, now: SeenPrompt, text: str) -> Difference:
     tokens = len(before.ids) - len(common_prefix(before.ids, now.ids))
     if before.tools != now.tools:
         return Difference("tools", tokens, *_changed_tools(before.tools, now.tools))
-    was, is_now = _word_at(before.text, at), _word_at(text, at)
-    cause: Cause = "history"
-    if at < before.head:
-        cause = next((cause for cause, found in _CAUSES if found.search(was) and found.search(is_now)), "text")
-    return Difference(cause, tokens, was[:SHOWN], is_now[:SHOWN])
+    cause = kind_of_change(before.text, text, at) if at < before.head else "history"
+    return Difference(cause, tokens, _word_at(before.text, at)[:SHOWN], _word_at(text, at)[:SHOWN])
+
+
+def kind_of_change(was: str, now: str, at: int) -> Cause:
+    """What kind of text varies where two texts differ first, at `at`: `date`, `id`, `number` or other `text`."""
+    one, other = _word_at(was, at), _word_at(now, at)
+    return next((cause for cause, found in _CAUSES if found.search(one) and found.search(other)), "text")
 
 
 def _word_at(text: str, at: int) -> str:

@@ -77,14 +77,15 @@ def test_the_model_is_checked_before_anything_starts() -> None:
         assert env.items() <= {name: resolved(str(v)) for name, v in SERVICES[stage]["environment"].items()}.items()
 
 
-@pytest.mark.parametrize("service", [*STAGES, "setup", "tap"])
+@pytest.mark.parametrize("service", [*STAGES, "setup", "tap", "inspect"])
 def test_a_service_sees_its_own_secrets_only(service: str, tmp_path: Path) -> None:
+    user = "tap" if service == "inspect" else service
     make_secrets(tmp_path)
     (mount,) = [v for v in SERVICES[service]["volumes"] if isinstance(v, dict)]
-    assert (mount["source"], mount["volume"], mount["read_only"]) == ("secrets", {"subpath": service}, True)
+    assert (mount["source"], mount["volume"], mount["read_only"]) == ("secrets", {"subpath": user}, True)
     for name, value in SERVICES[service]["environment"].items():
         if name.endswith("_FILE") and resolved(value):
-            assert (tmp_path / service / Path(value).relative_to(mount["target"])).is_file()
+            assert (tmp_path / user / Path(value).relative_to(mount["target"])).is_file()
 
 
 def test_tokens_and_keys_are_files_that_only_their_services_have() -> None:
@@ -168,7 +169,12 @@ def test_make_env_chooses_the_engine_by_the_machine(tmp_path: Path) -> None:
 
 
 def test_nothing_but_the_proxy_is_reachable_from_outside() -> None:
-    assert [name for name, container in SERVICES.items() if "ports" in container] == ["proxy"]
+    """The inspector is started by hand, listens on this machine by default, and requires a key."""
+    assert [name for name, container in SERVICES.items() if "ports" in container] == ["proxy", "inspect"]
+    inspector = SERVICES["inspect"]
+    assert inspector["profiles"] == ["tools"]
+    assert [resolved(port) for port in inspector["ports"]] == ["127.0.0.1:8090:8090"]
+    assert inspector["entrypoint"] == ["turnwire", "inspect", "--host", "0.0.0.0"]
     assert resolved(SERVICES["proxy"]["ports"][0]) == "127.0.0.1:8000:8000"
     assert SERVICES["proxy"]["networks"] == ["web"], "it reaches frontends only"
     assert [name for name, container in SERVICES.items() if "web" in container.get("networks", [])] == [

@@ -5,6 +5,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -252,8 +253,8 @@ def command(nats: DeployedNats, user: str, *argv: str) -> list[str]:
 
 @contextmanager
 def observing(nats: DeployedNats) -> Iterator[None]:
-    """`turnwire tap` and `turnwire trajectories` run along, and get something."""
-    argv = (("tap", "--json"), ("trajectories",))
+    """`turnwire tap`, `turnwire trajectories` and `turnwire inspect` run along, and get something."""
+    argv = (("tap", "--json"), ("trajectories",), ("inspect", "--port", "0"))
     outputs = [Path(f"{nats.log}.{name}") for name, *_ in argv]
     running = [
         subprocess.Popen(command(nats, "tap", *one), stdout=output.open("wb"), stderr=subprocess.DEVNULL)
@@ -261,11 +262,16 @@ def observing(nats: DeployedNats) -> Iterator[None]:
     ]
     try:
         yield
+        address = outputs[2].read_text().split()[-1]
+        with urllib.request.urlopen(f"{address}api/stream", timeout=LIMIT_S) as stream:
+            assert stream.readline() == b"event: head\n"
+            head = json.loads(stream.readline().removeprefix(b"data: "))
     finally:
         for process in running:
             process.terminate()
             process.wait(LIMIT_S)
-    lines = [[json.loads(line) for line in output.read_text().splitlines()] for output in outputs]
+    assert head["turns"]
+    lines = [[json.loads(line) for line in output.read_text().splitlines()] for output in outputs[:2]]
     assert any(line["subject"].startswith("tw.v1.tok.") for line in lines[0])
     assert lines[1]
 

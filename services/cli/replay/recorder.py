@@ -32,6 +32,7 @@ class _Recording(Struct):
     started: float
     attempt: int = 1
     context: frames.ParseContext | None = None
+    prompt: script.RecordedPrompt | None = None
     steps: list[script.Step] = []
     events: list[TurnEvent] = []
     tokens: int = 0
@@ -60,6 +61,12 @@ class _Recording(Struct):
         self.events += new
         return next((event for event in new if isinstance(event, Finish | Failed)), None)
 
+    def add_prompt(self, request: frames.GenerateRequest, worker: str, now: float) -> None:
+        """Keeps the prompt of the newest attempt."""
+        self.prompt = script.RecordedPrompt(
+            self._at(now), request.prompt, worker, request.parser, request.attempt, request.reused, request.recall
+        )
+
     def _at(self, now: float) -> float:
         return round(max(0.0, now - self.started), 4)
 
@@ -70,6 +77,8 @@ class _Recording(Struct):
         yield script.TurnStart(conversation=self.conversation, recorded=recorded)
         if self.context is not None:
             yield script.TurnProperties(context=self.context)
+        if self.prompt is not None:
+            yield script.TurnProperties(prompt=self.prompt)
         yield script.TurnProperties(usage=Usage(usage.prompt, usage.cached))
         yield from self.steps
         story = story_of(self.events)
@@ -93,14 +102,16 @@ class Recorder:
         """The number of turns that have not ended."""
         return len(self._open)
 
-    def take(self, message: Any, now: float) -> list[bytes]:
-        """Takes a message of the bus; returns the lines of each turn that it ends."""
+    def take(self, message: Any, now: float, receiver: str = "") -> list[bytes]:
+        """Takes a message of the bus to `receiver`; returns the lines of each turn that it ends."""
         match message:
             case frames.TurnRequest():
                 self._begin(message, now)
             case frames.GenerateRequest(turn=turn) if turn in self._open:
                 recording = self._open[turn]
                 recording.context = recording.context or _context(message.context)
+                if message.parser:
+                    recording.add_prompt(message, receiver, now)
             case frames.TokenFrame():
                 for entry in message.entries:
                     if entry.turn in self._open:

@@ -28,6 +28,8 @@ def redact(lines: list[Any]) -> list[Any]:
     _redact_events(events)
     kept = [line for line in lines if "tokens" not in line]
     for line in kept:
+        if "prompt" in line:
+            line["prompt"].pop("ids", None)
         if "conversation" in line:
             line["conversation"] = _conversation(line["conversation"])
         if "context" in line:

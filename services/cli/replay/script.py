@@ -94,6 +94,19 @@ class Header(Struct, forbid_unknown_fields=True):
             raise ValueError(f"version {self.replay} is unknown; this is version {VERSION}")
 
 
+class RecordedPrompt(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The prompt as its worker got it, `at` seconds after the request. No player needs it; `turnwire inspect` does."""
+
+    at: float
+    ids: bytes = b""
+    """Packed (`frames.pack_ids`)."""
+    worker: str = ""
+    parser: str = ""
+    attempt: int = 1
+    reused: int = 0
+    recall: str = ""
+
+
 class ToolResult(Struct):
     """The result of a tool call."""
 
@@ -108,6 +121,8 @@ class TurnProperties(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_
     """The error with which the pipeline refuses the request."""
     context: ParseContext | None = None
     """The recorded parse context."""
+    prompt: RecordedPrompt | None = None
+    """The recorded prompt."""
     finish: FinishReason = FinishReason.STOP
     usage: Usage = Usage(prompt=100, cached=64)
     """`prompt` and `cached`; output tokens are counted."""

@@ -105,7 +105,7 @@ class Tap:
         try:
             decoded = bus_view.decode(message.subject, message.data)
             lines = bus_view.lines(message.subject, decoded)
-            self._record_turns(decoded, now)
+            self._record_turns(decoded, now, bus_view.target_of(message.subject).rpartition(" ")[2])
         except (msgspec.MsgspecError, ValueError) as error:
             lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
         if self._flags.request is not None:
@@ -115,13 +115,13 @@ class Tap:
         if lines:
             self._show(now, message, lines)
 
-    def _record_turns(self, decoded: Any, now: datetime) -> None:
+    def _record_turns(self, decoded: Any, now: datetime, receiver: str) -> None:
         if self._record is None:
             return
         wanted = self._flags.request
         if isinstance(decoded, TurnRequest) and wanted is not None and not concerns(decoded.turn, wanted):
             return
-        for text in self.recorder.take(decoded, now.timestamp()):
+        for text in self.recorder.take(decoded, now.timestamp(), receiver):
             self._record.write(text)
             self._record.flush()
 

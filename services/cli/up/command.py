@@ -110,7 +110,7 @@ class _Up:
         bus_url = nats_url or plan.frontend.bus.nats_url
         window = await self._wait_until_ready(urls)
         self._supervisor.ready = True
-        instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url)
+        instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
         if plan.up.ready_file:
             path = Path(plan.up.ready_file)
             path.parent.mkdir(parents=True, exist_ok=True)

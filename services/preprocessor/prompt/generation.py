@@ -69,6 +69,8 @@ def generate_request(
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),
         trace=request.trace,
+        reused=0 if prompt.found is None else prompt.found.reused,
+        recall="" if prompt.found is None else prompt.found.outcome,
     )
 
 

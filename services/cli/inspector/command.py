@@ -1,0 +1,176 @@
+"""`turnwire inspect`: a web page that shows sessions and turns, of the bus or of recordings."""
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+from cyclopts import Parameter
+
+from schemas import subjects
+from schemas.errors import TurnwireError
+from schemas.frames import TurnRequest
+from services.cli.inspector import recording
+from services.cli.inspector.fold import MIB, Fold
+from services.cli.inspector.server import InspectorServer
+from services.cli.inspector.tokens import text_of
+from services.cli.observer import follow
+from services.cli.running import bus_defaults, newest
+from services.cli.tap import bus_view
+from services.frontend.http.cors import AllowedHosts
+from services.parser.service import load_backend
+from services.preprocessor.request_decoder import RequestDecoder
+from services.runtime.bus import Message
+from services.runtime.config import BusConfig
+from services.runtime.config.loader import Sources, mask_passwords
+from services.tokenization.detokenizer import Vocabulary
+
+NICE = 10
+"""The pipeline's processes on this machine come first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of `turnwire inspect`."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Any other than a loopback address needs a key."""
+    port: int = 8090
+    """Port to listen on; 0: a free one."""
+    key_file: Path | None = None
+    """File with the key that a browser has to present; default: none on a loopback address, else a new one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names under which a browser may open the page, besides localhost and addresses."""
+    model: str | None = None
+    """Directory or hub id of the served model, whose tokenizer shows tokens as text; default: that of the running
+    `turnwire up`, or TURNWIRE_MODEL."""
+    max_turns: int = 20_000
+    """Turns that are kept; the oldest are dropped."""
+    memory_mb: int = 256
+    """Memory for prompts that the next ones are compared with, and again for answers."""
+
+
+def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+    """Serves a page that shows sessions and turns: time line, prompt, blocks, and what was computed again and why.
+
+    Without a file it follows the bus until Ctrl-C.
+
+    Args:
+        file: Recordings of `turnwire tap`, made with `--record` or `--json`.
+    """
+    try:
+        return asyncio.run(_serve(sources, file, flags))
+    except (TurnwireError, OSError, ValueError) as error:
+        print(f"turnwire inspect: {mask_passwords(error)}", file=sys.stderr)
+        return 1
+
+
+class Feed:
+    """Takes the bus's messages as they are, and folds them."""
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self._requests = RequestDecoder(64 * MIB)
+
+    def take(self, message: Message) -> None:
+        """One message. Those that cannot be read are left out."""
+        kind = bus_view.kind_of(message.subject)
+        if kind not in recording.KINDS:
+            return
+        decoded: Any
+        with suppress(msgspec.MsgspecError, ValueError):
+            if kind == "turn":
+                decoded = self._requests.decode(message.data, TurnRequest)
+            else:
+                decoded = bus_view.decode(message.subject, message.data)
+            self._fold.take(decoded, time.time(), recording.receiver_of(message.subject) if kind == "gen" else "")
+
+
+async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:
+    config = sources.load(BusConfig, bus_defaults(sources.env)).config
+    vocabulary = await asyncio.to_thread(_vocabulary, flags.model, sources.env)
+    decode = None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
+    fold = Fold(max_turns=flags.max_turns, max_bytes=flags.memory_mb * MIB, decode=decode)
+    for path in files:
+        for at, receiver, message in recording.read(str(path), path.read_text("utf-8")):
+            fold.take(message, at, receiver)
+    source = ", ".join(path.name for path in files) or mask_passwords(config.nats_url)
+    key = required_key(flags)
+    hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
+    server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
+    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    publishing = asyncio.create_task(server.publish())
+    try:
+        site = web.TCPSite(runner, flags.host, flags.port)
+        await site.start()
+        print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
+        return await _until_stopped() if files else await _follow(config, Feed(fold))
+    finally:
+        publishing.cancel()
+        await runner.cleanup()
+
+
+async def _follow(config: BusConfig, feed: Feed) -> int:
+    with suppress(OSError):
+        os.nice(NICE)
+    # One subscription, which keeps the order of all messages.
+    return await follow(config, "inspect", [subjects.ALL], feed.take)
+
+
+async def _until_stopped() -> int:
+    stopped = asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
+    await stopped.wait()
+    return 0
+
+
+def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
+    """The served model's. Without a named one, a tokenizer that cannot be read is left out. Raises TurnwireError."""
+    found = newest(env)
+    name = model or (found.model_dir if found is not None else "") or env.get("TURNWIRE_MODEL")
+    if not name:
+        return None
+    try:
+        return Vocabulary(load_backend(name, trust_remote_code=False))
+    except (TurnwireError, OSError, ValueError) as error:
+        if model is not None:
+            raise
+        print(f"turnwire inspect: tokens are shown without their text: {error}", file=sys.stderr)
+        return None
+
+
+def required_key(flags: Flags) -> str | None:
+    """The key that the server requires. Raises OSError or ValueError."""
+    if flags.key_file is not None:
+        key = flags.key_file.read_text().strip()
+        if len(key) < 16:
+            raise ValueError(f"{flags.key_file} has a key of less than 16 characters")
+        return key
+    return None if _is_loopback(flags.host) else secrets.token_urlsafe(24)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _address(runner: web.AppRunner, host: str, key: str | None) -> str:
+    """What a user opens in a browser on this machine."""
+    port = runner.addresses[0][1]
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + (f"?key={key}" if key is not None else "")

@@ -1,0 +1,155 @@
+"""Explains how a prompt departs from the session's previous one: where, why, and how many tokens that costs. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from schemas.conversation import Call, Part, Reasoning, Text
+from services.cli.inspector.changes import changes_of
+from services.cli.inspector.turns import Change, Difference, InspectedTurn, KnownPrompt
+from services.tokenization.segments import common_prefix
+
+OPENING_TOKENS = 12
+"""A prompt's last tokens open the answer. Templates write them differently once the answer is history."""
+AROUND = 24
+"""Tokens behind the first difference whose text is shown."""
+AHEAD = 8
+"""Tokens before it."""
+
+Decode = Callable[[Sequence[int]], str]
+
+RECALL = {
+    "unknown": "the ledger does not have the turn",
+    "client": "the client changed it",
+    "ambiguous": "it may be one of several turns",
+    "moved": "the text before it changed",
+    "template": "the template renders it differently",
+    "": "there is no ledger",
+}
+"""Why the newest turn's original tokens are not in the prompt (`services.ledger.recall.Outcome`)."""
+
+
+def compare(
+    turn: InspectedTurn,
+    now: KnownPrompt,
+    previous: InspectedTurn,
+    before: KnownPrompt | None,
+    *,
+    ancestors: Iterable[InspectedTurn] = (),
+    decode: Decode | None = None,
+) -> Difference:
+    """Compares a prompt with the previous one and its answer.
+
+    `before`: what is known of the previous prompt; None: nothing any more. `ancestors`: the previous turn and those
+    before it, newest first. `decode` makes text of tokens, where a tokenizer is at hand.
+    """
+    if before is None:
+        reason = "the previous prompt is no longer known"
+        return Difference(previous=previous.id, extends=False, cause="unknown", reason=reason)
+    changes = changes_of(before.conversation, answer_parts(previous), now.conversation)
+    if not before.ids or not now.ids:
+        return _by_messages(previous, changes)
+    sequence = before.ids + previous.output
+    at = len(common_prefix(sequence, now.ids))
+    again = len(sequence) - at
+    if not again:
+        reason = "the prompt begins with all tokens of the previous prompt and its answer"
+        return Difference(previous=previous.id, extends=True, at=at, cause="none", reason=reason, changes=changes)
+    if at == len(now.ids):
+        reason = "the same prompt again: another try, or another choice of one request"
+        return Difference(previous=previous.id, extends=False, at=at, cause="none", reason=reason, changes=changes)
+    cause, reason = _cause(turn, at, before, changes, ancestors)
+    was = now_text = ""
+    if decode is not None:
+        start = max(0, at - AHEAD)
+        was, now_text = decode(sequence[start : at + AROUND]), decode(now.ids[start : at + AROUND])
+    return Difference(
+        previous=previous.id,
+        extends=False,
+        at=at,
+        again=again,
+        cause=cause,
+        reason=reason,
+        changes=changes,
+        was=was,
+        now=now_text,
+    )
+
+
+def answer_parts(turn: InspectedTurn) -> list[Part]:
+    """A turn's answer, as a client would send it back."""
+    parts: list[Part] = []
+    for block in turn.blocks:
+        if block.kind == "reasoning":
+            parts.append(Reasoning(block.text))
+        elif block.kind == "text":
+            parts.append(Text(block.text))
+        elif block.complete:
+            parts.append(Call(block.call_id, block.name, block.text))
+    return parts
+
+
+def in_words(change: Change) -> str:
+    """What a change did, as the end of a sentence."""
+    match change.kind:
+        case "tools":
+            return f"{change.where} changed"
+        case "system":
+            kinds = {"date": " (a date or time)", "id": " (an identifier)", "number": " (a number)"}
+            return f"{change.where} changed{kinds.get(change.varies, '')}"
+        case "settings":
+            return f"{change.where} changed"
+        case "reasoning":
+            return f"the reasoning of {change.where} was {'added' if 'no reasoning' in change.was else 'left out'}"
+        case "answer":
+            return f"the client changed the model's answer, {change.where}"
+        case "history":
+            return f"{change.where} was cut or rearranged: {change.was} before, {change.now} now"
+        case "message":
+            return f"{change.where} was edited"
+
+
+def _by_messages(previous: InspectedTurn, changes: Sequence[Change]) -> Difference:
+    """Where the tokens are unknown, as in a redacted recording, the messages alone decide."""
+    real = [change for change in changes if change.kind != "reasoning"]
+    cause, reason = ("none", "the history is extended") if not real else (real[0].kind, in_words(real[0]))
+    return Difference(
+        previous=previous.id, extends=not real, cause=cause, reason=f"{reason} (tokens unknown)", changes=list(changes)
+    )
+
+
+def _cause(
+    turn: InspectedTurn,
+    at: int,
+    before: KnownPrompt,
+    changes: Sequence[Change],
+    ancestors: Iterable[InspectedTurn],
+) -> tuple[str, str]:
+    """The cause and its description. A change of the conversation explains a departure only where that can be its
+    place: one behind the previous prompt's last message is due to the answer."""
+    behind_prompt = at >= len(before.ids) - OPENING_TOKENS
+    answered = [change for change in changes if change.kind in ("answer", "reasoning", "history")]
+    others = [change for change in changes if change.kind != "reasoning"]
+    possible = answered if behind_prompt else others
+    if possible and possible[0].kind != "reasoning":
+        return possible[0].kind, in_words(possible[0])
+    for one in ancestors:
+        start = one.prompt_tokens
+        if start - OPENING_TOKENS <= at < start + len(one.output) + 1:
+            return _in_answer(turn, one, at, possible or changes)
+    if changes:
+        return changes[0].kind, in_words(changes[0])
+    return "unknown", "the conversation is the same, and its tokens are others: the template wrote something else"
+
+
+def _in_answer(turn: InspectedTurn, one: InspectedTurn, at: int, changes: Sequence[Change]) -> tuple[str, str]:
+    """The cause of a departure in the answer of an earlier turn."""
+    which = f"the answer of turn {one.number}"
+    reasoning = any(block.kind == "reasoning" for block in one.blocks)
+    dropped = next((change for change in changes if change.kind == "reasoning"), None)
+    if reasoning and at <= one.prompt_tokens + OPENING_TOKENS:
+        by = "the client did not send it back, and " if dropped is not None else ""
+        because = RECALL.get(turn.recall)
+        return "reasoning", f"the reasoning in {which} is left out: " + by + (because or "the template drops it")
+    if turn.recall == "template":
+        return "template", f"the template renders {which} differently"
+    because = RECALL.get(turn.recall, "its text was encoded again")
+    return "tokenization", f"{which} has the same text in other tokens: {because}"

@@ -1,0 +1,349 @@
+"""Folds the messages of a bus into sessions and turns, within a bound of memory. Pure.
+
+Messages come decoded (`services.cli.tap.bus_view`), in their order, with the time of their arrival. Tokens and events
+may come twice or not at all: replays and repeats are dropped, and gaps are marked.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from typing import Any
+
+import msgspec
+from cachetools import LRUCache
+
+from schemas.control import Cancel, Replay
+from schemas.conversation import Conversation, Text, Turn
+from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, Interrupted, Prepared, TurnEvent
+from schemas.frames import (
+    EventEntry,
+    EventFrame,
+    GenerateRequest,
+    ParseContext,
+    TokenEntry,
+    TokenFrame,
+    TurnRequest,
+    unpack_array,
+)
+from services.cli.inspector.changes import answers_in, written_parts
+from services.cli.inspector.difference import Decode, answer_parts, compare
+from services.cli.inspector.prefill import PrefillRate
+from services.cli.inspector.turns import MAX_TEXT, Block, InspectedTurn, KnownPrompt
+from services.runtime.streams.turn_log import Verdict
+
+MAX_ALIKE = 16
+"""Turns with one history that are told apart."""
+MAX_ANCESTORS = 2000
+MIB = 1024 * 1024
+
+_decode_context = msgspec.json.Decoder(ParseContext).decode
+_ENDS_QUIETLY = ("superseded", "stop_string", "calls")
+"""Cancellations after which the turn goes on, or has a `Finish`."""
+
+
+class Fold:
+    """The turns of a deployment."""
+
+    def __init__(self, *, max_turns: int = 20_000, max_bytes: int = 256 * MIB, decode: Decode | None = None) -> None:
+        """`max_bytes`: for prompts that the next ones are compared with, and again for answers. `decode`: text of
+        tokens."""
+        self.turns: OrderedDict[str, InspectedTurn] = OrderedDict()
+        """By id, oldest first."""
+        self.sessions: dict[str, list[str]] = {}
+        """The turns of each session, by its first turn."""
+        self.rates: dict[str, PrefillRate] = {}
+        """By model."""
+        self.changed: dict[str, None] = {}
+        """Turns that changed since this was cleared last."""
+        self._max_turns = max_turns
+        self._max_bytes = max_bytes
+        self._characters = 0
+        """Of all blocks."""
+        self._prompts: LRUCache[str, KnownPrompt] = LRUCache(max_bytes, lambda known: known.size)
+        self._histories: LRUCache[int, list[str]] = LRUCache(8 * max_turns)
+        """Turns by the history that the next request of their session has."""
+        self._latest: LRUCache[int, str] = LRUCache(max_turns)
+        """The newest turn by the key of a session's beginning."""
+        self._answers: LRUCache[int, tuple[Turn, int]] = LRUCache(16_384)
+        """Hashes of answers, by the identity of their message: decoders return the same objects again."""
+        self._decode = decode
+
+    def take(self, message: Any, now: float, receiver: str = "") -> None:
+        """Takes a message that came at this Unix time. `receiver`: the last part of its subject."""
+        match message:
+            case EventFrame():
+                for entry in message.entries:
+                    if (turn := self.turns.get(entry.turn)) is not None:
+                        self._events(turn, entry, now)
+            case TokenFrame():
+                for token_entry in message.entries:
+                    if (turn := self.turns.get(token_entry.turn)) is not None:
+                        self._tokens(turn, token_entry, now)
+            case TurnRequest():
+                self._request(message, now)
+            case GenerateRequest(turn=name) if message.parser and name in self.turns:
+                self._generate(self.turns[name], message, now, receiver)
+            case Cancel(turn=name) if name in self.turns:
+                self._cancel(self.turns[name], message, now)
+            case Replay():
+                for position in message.streams:
+                    if (turn := self.turns.get(position.turn)) is not None and not turn.has_ended:
+                        text = f"{message.receiver} requests what follows position {position.block}/{position.offset}"
+                        turn.mark(now, "replay", text, trouble=True)
+                        self.changed[turn.id] = None
+
+    def ancestors(self, turn: InspectedTurn) -> Iterator[InspectedTurn]:
+        """The turns before this one, newest first, as far as they are kept."""
+        for _ in range(MAX_ANCESTORS):
+            previous = self.turns.get(turn.previous)
+            if previous is None:
+                return
+            yield previous
+            turn = previous
+
+    def context(self, turn: InspectedTurn) -> ParseContext | None:
+        """How the turn's output is parsed, where that is still known."""
+        known = self._prompts.get(turn.id)
+        with suppress(msgspec.MsgspecError):
+            return None if known is None or not known.context else _decode_context(known.context)
+        return None
+
+    def rate(self, model: str) -> PrefillRate:
+        """The prefill rate of a model."""
+        return self.rates.setdefault(model, PrefillRate())
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def _request(self, request: TurnRequest, now: float) -> None:
+        turn, conversation = self.turns.get(request.turn), request.conversation
+        if turn is not None:
+            if request.attempt > turn.attempt:
+                turn.attempt = request.attempt
+                if turn.has_ended:
+                    turn.state, turn.ended, turn.cursor.ended = "received", None, False
+                resume = f", continues behind {len(request.resume) // 4} tokens" if request.resume else ""
+                avoid = f", avoids {', '.join(request.avoid)}" if request.avoid else ""
+                turn.mark(now, "attempt", f"attempt {request.attempt}{resume}{avoid}", trouble=True)
+                self.changed[turn.id] = None
+            return
+        agent = conversation.client.user_agent or ""
+        turn = InspectedTurn(request.turn, now, conversation.model, agent.split(" ")[0], request.turn)
+        turn.messages = len(conversation.turns)
+        turn.mark(now, "received", f"{turn.messages} messages, {len(conversation.tools)} tools, by {request.frontend}")
+        self._place_in_session(turn, conversation)
+        self.turns[turn.id] = turn
+        self.changed[turn.id] = None
+        self._prompts[turn.id] = KnownPrompt(conversation, unpack_array(b""))
+        while len(self.turns) > 1 and (len(self.turns) > self._max_turns or self._characters > self._max_bytes):
+            self._forget()
+
+    def _place_in_session(self, turn: InspectedTurn, conversation: Conversation) -> None:
+        """Finds the turn that this one follows, by its history."""
+        keys = self._keys(conversation)
+        for at in range(len(keys) - 1, -1, -1):
+            previous = self._best(self._histories.get(keys[at], ()))
+            if previous is None or not (at or conversation.client.session):
+                continue
+            turn.session = previous.session
+            if at < len(keys) - 1:
+                # An answer that was never seen, or that the client changed: the newest turn is the one before.
+                previous = self._best(self.sessions[previous.session]) or previous
+            turn.previous = previous.id
+            break
+        else:
+            latest = self.turns.get(self._latest.get(keys[0], ""))
+            if latest is not None and len(keys) > 1 and conversation.client.session:
+                turn.previous, turn.session = latest.id, latest.session  # its whole history changed
+        names = self.sessions.setdefault(turn.session, [])
+        turn.number = self.turns[names[-1]].number + 1 if names else 1
+        names.append(turn.id)
+        self._remember(keys[-1], turn.id)
+        self._latest[keys[0]] = turn.id
+
+    def _keys(self, conversation: Conversation, *more: int) -> list[int]:
+        """A key for the history behind each answer; the first one for none. `more`: hashes of answers behind them.
+
+        Requests with a session id and the same tools and first question are of one session. Agents send the requests of
+        their helpers under the same id. Without an id, the answers and the first question have to be the same:
+        sessions may have answers that are alike.
+        """
+        client, turns = conversation.client, conversation.turns
+        question = next((turn for turn in turns if turn.role == "user"), None)
+        first = "".join(part.text for part in question.parts if isinstance(part, Text)) if question is not None else ""
+        start = hash((conversation.model, client.tenant, client.session or first))
+        tools = tuple(tool.name for tool in conversation.tools)
+        hashes = [*(self._answer(turn) for turn in _runs(turns)), *more]
+        keys = list(accumulate(hashes, lambda state, answer: hash((state, answer)), initial=start))
+        return [hash((start, first, tools)), *keys[1:]]
+
+    def _answer(self, turn: Turn) -> int:
+        known = self._answers.get(id(turn))
+        if known is None or known[0] is not turn:
+            known = self._answers[id(turn)] = turn, hash(written_parts(turn.parts))
+        return known[1]
+
+    def _best(self, names: Sequence[str]) -> InspectedTurn | None:
+        """Of several turns the newest that has an answer, else the newest."""
+        found = [self.turns[name] for name in names if name in self.turns]
+        return max(found, key=lambda turn: (turn.state == "finished", turn.received), default=None)
+
+    def _remember(self, key: int, name: str) -> None:
+        alike = self._histories.get(key, [])
+        self._histories[key] = [*alike[1 - MAX_ALIKE :], name]
+
+    def _generate(self, turn: InspectedTurn, request: GenerateRequest, now: float, worker: str) -> None:
+        again = turn.placed is not None and request.attempt == turn.attempt and turn.worker != worker
+        turn.attempt, turn.worker, turn.parser = request.attempt, worker, request.parser
+        turn.reused, turn.recall = (request.reused, request.recall) if request.recall else (None, "")
+        turn.placed = turn.placed or now
+        if turn.state == "received":
+            turn.state = "placed"
+        ids = unpack_array(request.prompt)
+        turn.prompt_tokens = len(ids) or turn.prompt_tokens
+        refused = ", after a refusal" if again else ""
+        turn.mark(now, "placed", f"{turn.prompt_tokens} tokens, on {worker}{refused}", trouble=again)
+        self.changed[turn.id] = None
+        known = self._prompts.get(turn.id)
+        if known is None or known.ids == ids:
+            if known is not None and not ids:
+                self._compare(turn, known)
+            return
+        known = KnownPrompt(known.conversation, ids, bytes(request.context))
+        if known.size <= self._prompts.maxsize:
+            self._prompts[turn.id] = known
+        self._compare(turn, known)
+
+    def _compare(self, turn: InspectedTurn, known: KnownPrompt) -> None:
+        previous = self.turns.get(turn.previous)
+        if previous is not None:
+            before = self._prompts.get(previous.id)
+            turn.difference = compare(
+                turn, known, previous, before, ancestors=self.ancestors(turn), decode=self._decode
+            )
+
+    def _cancel(self, turn: InspectedTurn, cancel: Cancel, now: float) -> None:
+        if turn.has_ended or cancel.reason in _ENDS_QUIETLY:
+            return
+        turn.mark(now, "cancel", cancel.reason, trouble=True)
+        self.changed[turn.id] = None
+        if cancel.reason != "failed":
+            turn.state, turn.finish, turn.ended = "cancelled", cancel.reason, now
+
+    # -- tokens and events ------------------------------------------------------------------------------------------
+
+    def _tokens(self, turn: InspectedTurn, entry: TokenEntry, now: float) -> None:
+        if entry.attempt < turn.attempt:
+            return
+        have = len(turn.output)
+        if entry.at <= have:
+            turn.output.extend(entry.ids[have - entry.at :])
+        if entry.cached is not None:
+            turn.cached = entry.cached
+        elif entry.held and turn.cached is None:
+            turn.cached = entry.held
+        if entry.ids:
+            turn.output_tokens = max(turn.output_tokens, len(turn.output))
+            self._first(turn, now)
+        self.changed[turn.id] = None
+
+    def _first(self, turn: InspectedTurn, now: float) -> None:
+        if turn.first is None:
+            turn.first = now
+            turn.mark(now, "first")
+            if not turn.has_ended:
+                turn.state = "writing"
+
+    def _events(self, turn: InspectedTurn, entry: EventEntry, now: float) -> None:
+        if turn.state == "finished":
+            return
+        self.changed[turn.id] = None
+        for event in entry.events:
+            self._event(turn, event, now)
+
+    def _event(self, turn: InspectedTurn, event: TurnEvent, now: float) -> None:
+        if isinstance(event, Prepared):
+            self._opened(turn, event, now)
+            return
+        if isinstance(event, BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted):
+            accepted = turn.cursor.accept(event)
+            if isinstance(accepted, Verdict):
+                if accepted is Verdict.GAP and isinstance(event, Finish):
+                    turn.incomplete = True
+                    self._ended(turn, event, now)
+                return
+            if isinstance(accepted, Delta):
+                self._first(turn, now)
+                block = turn.blocks[-1]
+                if block.length < MAX_TEXT:
+                    block.pieces.append(accepted.text)
+                    self._characters += len(accepted.text)
+                block.length += len(accepted.text)
+            elif isinstance(accepted, BlockStart):
+                self._first(turn, now)
+                turn.blocks.append(Block(accepted.kind, now, accepted.name or "", accepted.call_id or ""))
+                turn.calls += accepted.kind == "tool_use"
+            elif isinstance(accepted, Dispatch):
+                turn.blocks[-1].dispatched = now
+                turn.mark(now, "dispatch", f"{accepted.name} {accepted.call_id}")
+            elif isinstance(accepted, BlockStop):
+                block = turn.blocks[-1]
+                block.stopped, block.complete = now, accepted.complete
+                cut = "" if accepted.complete else ", cut off"
+                turn.mark(now, "block", f"{block.kind} {block.name}, {block.length} characters{cut}")
+            elif isinstance(accepted, Interrupted):
+                text = f"{accepted.worker} after {len(accepted.token_ids) // 4} tokens: {accepted.error.message}"
+                turn.mark(now, "interrupted", text, trouble=True)
+            elif isinstance(accepted, Finish | Failed):
+                self._ended(turn, accepted, now)
+
+    def _opened(self, turn: InspectedTurn, event: Prepared, now: float) -> None:
+        turn.prompt_tokens, turn.max_tokens = event.prompt_tokens, event.max_tokens
+        if event.cached and turn.cached is None:
+            turn.cached = event.cached
+        if turn.opened is not None and event.parser != turn.parser:
+            turn.mark(now, "takeover", f"{event.parser} parses in place of {turn.parser}", trouble=True)
+        else:
+            turn.mark(now, "opened", f"{event.parser} has the stream of {event.worker}")
+        turn.opened = turn.opened or now
+        turn.worker, turn.parser = event.worker or turn.worker, event.parser or turn.parser
+
+    def _ended(self, turn: InspectedTurn, event: Finish | Failed, now: float) -> None:
+        turn.ended = now
+        if isinstance(event, Failed):
+            turn.state, turn.finish = "failed", f"{event.error.kind}: {event.error.message}"
+            return
+        usage = event.usage
+        turn.state, turn.finish = "finished", str(event.reason)
+        turn.prompt_tokens, turn.cached = usage.prompt or turn.prompt_tokens, usage.cached
+        turn.output_tokens, turn.reasoning_tokens = usage.output, usage.reasoning
+        del turn.output[usage.output :]
+        if turn.placed is not None and turn.first is not None and turn.attempt == 1:
+            self.rate(turn.model).add(turn.prompt_tokens - turn.cached, turn.first - turn.placed)
+        known = self._prompts.get(turn.id)
+        if known is not None:
+            # The next request of the session has this answer behind this history.
+            answer = hash(written_parts(answer_parts(turn)))
+            self._remember(self._keys(known.conversation, answer)[-1], turn.id)
+
+    # -- memory -----------------------------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Drops the oldest turn."""
+        name, turn = self.turns.popitem(last=False)
+        self._characters -= sum(len(block.text) for block in turn.blocks)
+        self._prompts.pop(name, None)
+        self.changed.pop(name, None)
+        names = self.sessions[turn.session]
+        names.remove(name)
+        if not names:
+            del self.sessions[turn.session]
+
+
+def _runs(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """The answers of a history; several turns in a row are one."""
+    if all(one.role != "assistant" or other.role != "assistant" for one, other in pairwise(turns)):
+        yield from (turn for turn in turns if turn.role == "assistant")
+        return
+    for parts in answers_in(turns):
+        yield Turn("assistant", parts)

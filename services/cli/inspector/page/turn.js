@@ -1,0 +1,185 @@
+// One turn: why it computed tokens again, prompt, time line, calls, blocks.
+
+import { clock, count, get, h, ms, percent, share, table, turnLink } from "/page/draw.js";
+
+const MAX_LANES = 80;
+const MAX_TOKENS = 4000;
+
+export function turnView(turn, opened) {
+  return [
+    heading(turn),
+    why(turn),
+    prompt(turn),
+    timeline(turn),
+    deliveries(turn),
+    blocks(turn, opened),
+    marks(turn),
+  ];
+}
+
+function heading(turn) {
+  const row = turn.row;
+  const facts = [
+    ["state", turn.finish && turn.finish !== row.state ? `${row.state}: ${turn.finish}` : row.state],
+    ["client", row.client || "–"],
+    ["prompt", `${count(row.prompt)} tokens`],
+    ["cached", `${count(row.cached)} (${share(row.cached, row.prompt)})`],
+    ["first token", ms(row.ttft_ms)],
+    ["output", `${count(row.output)} tokens${turn.reasoning ? `, ${count(turn.reasoning)} reasoning` : ""}`],
+    ["tool calls", count(row.calls)],
+    ["took", ms(row.ms)],
+    ["worker", turn.worker || "–"],
+    ["parser", turn.parser || "–"],
+    ["attempts", count(turn.attempt)],
+  ];
+  return h("section", null,
+    h("h2", null, `Turn ${row.number} · ${row.model}`, h("small", null, ` ${clock(row.time)}`)),
+    h("p", { class: "ids" }, "request ", h("code", { id: "request" }, `req_${row.id}`), " · ",
+      h("a", { href: `#/session/${encodeURIComponent(row.session)}`, id: "session" }, "session")),
+    turn.incomplete && h("p", { class: "problem" }, "Messages of this turn were lost on the way to the inspector: its blocks are incomplete."),
+    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))));
+}
+
+const estimate = (value) => (value === null || value === undefined ? "" : `, about ${ms(value)}`);
+
+function why(turn) {
+  const { difference, cost, previous } = turn;
+  if (!difference) {
+    const text = turn.row.number === 1 ? "This is the first turn of its session." : "There is no earlier prompt to compare this one with.";
+    return h("section", null, h("h3", null, "Difference to the previous prompt"), h("p", { id: "why" }, text));
+  }
+  const bad = cost.changed > 0 || cost.lost > 0;
+  const lines = [h("p", { id: "cause" }, sentence(difference.reason))];
+  if (difference.again) {
+    lines.push(h("p", { id: "cost" }, `From token ${count(difference.at)} on, ${count(difference.again)} tokens of `, previous && turnLink(previous),
+      ` and its answer could not be reused: ${count(cost.changed)} tokens were computed again${estimate(cost.changed_ms)}.`));
+  }
+  if (cost.lost) {
+    lines.push(h("p", { id: "lost" }, `${count(cost.lost)} tokens that both have in common were not in the worker's cache${estimate(cost.lost_ms)}: ${cost.lost_reason}.`));
+  }
+  if (bad && cost.ms_per_token !== null) {
+    lines.push(h("p", { class: "note" }, `Estimated from ${count(cost.turns)} turns: ${(1000 / cost.ms_per_token).toLocaleString("en-US", { maximumFractionDigits: 0 })} prompt tokens a second.`));
+  }
+  if (difference.changes.length) {
+    const rows = difference.changes.map((change) => [change.where, h("del", null, change.was || "nothing"), h("ins", null, change.now || "nothing")]);
+    lines.push(h("h4", null, "What the client changed"), table(["where", "before", "now"], rows, "changes"));
+  }
+  if (difference.was || difference.now) {
+    lines.push(h("h4", null, "Tokens around the place"), h("pre", { class: "was" }, difference.was), h("pre", { class: "now" }, difference.now));
+  }
+  return h("section", { class: bad ? "why bad" : "why", id: "why" }, h("h3", null, "Difference to the previous prompt"), lines);
+}
+
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
+
+const KINDS = {
+  cached: "cached at the worker",
+  ledger: "from the ledger, computed",
+  encoded: "newly encoded",
+  unknown: "computed",
+};
+
+function prompt(turn) {
+  const total = turn.row.prompt;
+  if (!total) return null;
+  const kindOf = (segment) => (segment.cached ? "cached" : segment.source || "unknown");
+  const sums = {};
+  let answers = 0;
+  for (const segment of turn.segments) {
+    sums[kindOf(segment)] = (sums[kindOf(segment)] ?? 0) + segment.end - segment.start;
+    if (segment.answer !== null) answers += segment.end - segment.start;
+  }
+  const place = (segment) => ({ left: percent((100 * segment.start) / total), width: percent((100 * (segment.end - segment.start)) / total) });
+  const text = (segment) => `tokens ${count(segment.start)} to ${count(segment.end)}: ${KINDS[kindOf(segment)]}${segment.answer === null ? "" : `, the answer of turn ${segment.answer} in its own tokens`}`;
+  const parts = turn.segments.map((segment) => h("span", { class: `${kindOf(segment)}${segment.answer === null ? "" : " answer"}`, title: text(segment), at: place(segment) }));
+  const at = turn.difference && !turn.difference.extends ? turn.difference.at : null;
+  if (at !== null && turn.difference.again) parts.push(h("i", { title: `departs from the previous prompt at token ${count(at)}`, at: { left: percent((100 * at) / total) } }));
+  const legend = Object.entries(sums).map(([kind, sum]) => h("li", null, h("b", { class: kind }), `${KINDS[kind]} `, h("strong", { id: `sum-${kind}` }, count(sum))));
+  if (answers) legend.push(h("li", null, h("b", { class: "answer" }), "original tokens of earlier answers ", h("strong", null, count(answers))));
+  const recall = { "": "", first: "", reused: "" }[turn.recall] ?? ` The ledger's outcome for the newest answer: ${turn.recall}.`;
+  return h("section", null,
+    h("h3", null, `Prompt, ${count(total)} tokens`),
+    h("div", { class: "strip", role: "img", "aria-label": legend.map((item) => item.textContent).join(", ") }, parts),
+    h("ul", { class: "legend" }, legend),
+    recall && h("p", { class: "note" }, recall.trim()));
+}
+
+function timeline(turn) {
+  const row = turn.row;
+  const offset = (mark) => 1000 * (mark.time - row.time);
+  const last = turn.marks.length ? offset(turn.marks[turn.marks.length - 1]) : 0;
+  const end = Math.max(row.ms ?? 0, last, 0.1);
+  const placed = turn.marks.find((mark) => mark.kind === "placed");
+  const lanes = [];
+  if (placed) lanes.push(["prompt prepared", "prepare", 0, offset(placed)]);
+  if (placed && row.ttft_ms !== null) lanes.push(["queue and prefill", "prefill", offset(placed), row.ttft_ms]);
+  turn.blocks.slice(0, MAX_LANES).forEach((block, at) => {
+    const call = turn.deliveries.find((one) => one.call_id && one.call_id === block.call_id);
+    lanes.push([`${at + 1}. ${block.kind === "tool_use" ? block.name : block.kind}`, block.kind, block.start_ms, block.end_ms ?? end, call?.dispatched_ms]);
+  });
+  const x = (time) => percent((100 * time) / end);
+  const trouble = turn.marks.filter((mark) => mark.trouble);
+  const ticks = (mark) => h("i", { class: "trouble", title: `${mark.kind}: ${mark.text}`, at: { left: x(offset(mark)) } });
+  const lane = ([name, kind, from, to, dispatched]) => h("div", { class: "lane" },
+    h("span", null, name),
+    h("div", { class: "track" },
+      h("b", { class: kind, title: `${ms(from)} to ${ms(to)}`, at: { left: x(from), width: x(to - from) } }),
+      dispatched && h("i", { class: "dispatch", title: `dispatched at ${ms(dispatched)}`, at: { left: x(dispatched) } }),
+      trouble.map(ticks)),
+    h("span", { class: "took" }, ms(to - from)));
+  const more = turn.blocks.length - MAX_LANES;
+  return h("section", { id: "timeline" },
+    h("h3", null, `Time line, ${ms(row.ms ?? end)}`),
+    lanes.map(lane),
+    more > 0 && h("p", { class: "note" }, `${count(more)} more blocks`));
+}
+
+function deliveries(turn) {
+  if (!turn.deliveries.length) return null;
+  const saved = (call) => (call.buffered_ms === null || call.dispatched_ms === null ? "–" : ms(call.buffered_ms - call.dispatched_ms));
+  const rows = turn.deliveries.map((call) => [call.name, ms(call.buffered_ms), ms(call.streamed_ms), ms(call.dispatched_ms), saved(call)]);
+  return h("section", null,
+    h("h3", null, "When each call could run"),
+    table(["call", "buffered", "streamed", "dispatched", "dispatch saves"], rows, "deliveries"),
+    h("p", { class: "note" }, "Buffered: with the whole answer. Streamed: in pieces without an end, so when the next block begins or the answer ends. Dispatched: at the call's own last token, as here."));
+}
+
+function blocks(turn, opened) {
+  if (!turn.blocks.length) return null;
+  let fetched; // the tokens are the same for all blocks
+  const show = async (at, into) => {
+    into.replaceChildren(h("p", { class: "note" }, "loading"));
+    try {
+      fetched ??= get(`/api/turns/${encodeURIComponent(turn.row.id)}/tokens`);
+      into.replaceChildren(...tokens(await fetched, at));
+    } catch (error) {
+      into.replaceChildren(h("p", { class: "problem" }, error.message));
+    }
+  };
+  const item = (block, at) => {
+    const into = h("div", { class: "tokens" });
+    const button = turn.tokens && h("button", { type: "button", onclick: () => { opened.add(`tokens ${at}`); show(at, into); } }, "Tokens");
+    if (opened.has(`tokens ${at}`)) show(at, into);
+    const cut = block.complete ? "" : " · cut off";
+    const title = `${at + 1}. ${block.kind}${block.name ? ` ${block.name}` : ""} · ${count(block.length)} characters · ${ms(block.start_ms)} to ${ms(block.end_ms)}${cut}`;
+    const toggled = (event) => (event.target.open ? opened.delete(`shut ${at}`) : opened.add(`shut ${at}`));
+    return h("details", { class: block.kind, open: !opened.has(`shut ${at}`), ontoggle: toggled },
+      h("summary", null, title), h("pre", null, block.text),
+      block.length > block.text.length && h("p", { class: "note" }, `${count(block.length - block.text.length)} more characters`), button, into);
+  };
+  return h("section", { id: "blocks" }, h("h3", null, "Answer"), turn.blocks.map(item));
+}
+
+function tokens(found, at) {
+  const [start, end] = found.blocks[at] ?? [0, found.ids.length];
+  const chip = (id, index) => h("span", { title: `token ${start + index}: ${id}` }, found.texts[start + index] ?? String(id));
+  const shown = found.ids.slice(start, Math.min(end, start + MAX_TOKENS)).map(chip);
+  const which = found.blocks.length ? "" : " (of the whole answer: without a tokenizer the blocks' own are unknown)";
+  return [h("p", { class: "note" }, `${count(end - start)} tokens${which}`), h("p", { class: "chips" }, shown)];
+}
+
+function marks(turn) {
+  const rows = turn.marks.map((mark) => [ms(1000 * (mark.time - turn.row.time)), mark.trouble ? h("strong", { class: "trouble" }, mark.kind) : mark.kind, mark.text]);
+  if (turn.row.ms !== null) rows.push([ms(turn.row.ms), turn.row.state, turn.finish]);
+  return h("section", null, h("h3", null, "Events"), table(["after", "event", ""], rows, "marks"));
+}
