@@ -38,9 +38,9 @@ Carrier: TypeAlias = dict[str, str]
 Attributes: TypeAlias = Mapping[str, str | bool | int | float | Sequence[str] | None]
 """None: the attribute is left out."""
 
-DELAY_MS, BATCH = 1000, 128
-"""Spans are exported after at most so long, and so many at once, unless `OTEL_BSP_*` has other values. A small batch,
-because the process does nothing else while one is encoded."""
+BATCH = 256
+"""Spans that are exported at once, unless `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` has another value. Half of the SDK's
+default: encoding a batch holds up the event loop for some milliseconds."""
 CLOSE_S = 2.0
 """For the last spans at the end of the process."""
 LOG_EVERY_S = 60.0
@@ -179,8 +179,10 @@ class Tracer:
 def open_tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBoundLogger) -> Tracer:
     """Sets up the SDK and its exporter, by the configuration and by the standard `OTEL_*` variables.
 
-    Raises ImportError where the exporter of the protocol is not installed, ValueError for invalid variables.
+    Raises ImportError where the exporter of the protocol is not installed, ValueError for invalid settings.
     """
+    if config.otlp_endpoint is not None and not config.otlp_endpoint.startswith(("http://", "https://")):
+        raise ValueError("otlp_endpoint must be an http or https URL")
     logger = logging.getLogger("opentelemetry")
     logger.handlers[:] = [_OneLine(log)]
     logger.propagate = False
@@ -193,14 +195,8 @@ def open_tracer(config: ServiceConfig, stage: Stage, process: str, log: Filterin
     if stage == "frontend" and config.trace_ratio is not None:
         sampler = ParentBased(TraceIdRatioBased(config.trace_ratio))
     provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
-    env = os.environ
-    provider.add_span_processor(
-        BatchSpanProcessor(
-            _exporter(config.otlp_endpoint),
-            schedule_delay_millis=None if env.get("OTEL_BSP_SCHEDULE_DELAY") else DELAY_MS,
-            max_export_batch_size=None if env.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH,
-        )
-    )
+    batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH
+    provider.add_span_processor(BatchSpanProcessor(_exporter(config.otlp_endpoint), max_export_batch_size=batch))
     return Tracer(provider)
 
 

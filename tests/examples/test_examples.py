@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -15,6 +17,9 @@ import schemas.events
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
 from services.frontend.hosted.provider import HttpProvider, ProviderError
+from services.runtime.config import FrontendConfig
+from services.runtime.telemetry import open_log
+from services.runtime.tracing import open_tracer
 from tests.conftest import LIMIT_S, NatsServer, free_port
 from tests.pipeline.stack import Stack
 
@@ -166,3 +171,31 @@ TESTS: dict[str, Callable[[Stack], None]] = {
 )
 def test_example(name: str, server: Stack) -> None:
     TESTS[name](server)
+
+
+def listening(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), LIMIT_S):
+        return True
+    return False
+
+
+def test_print_traces_prints_a_trace_as_a_tree() -> None:
+    port = free_port()
+    process = start("print_traces.py", str(port))
+    try:
+        config = FrontendConfig(tracing=True, otlp_endpoint=f"http://127.0.0.1:{port}")
+        while not listening(port):
+            assert process.poll() is None
+            time.sleep(0.05)
+        tracer = open_tracer(config, "frontend", "frontend-1", open_log(config))
+        request = tracer.serve("POST /v1/messages", {}, {})
+        request.record("chat", 2_000_000, 3_000_000, {}, error="engine", events=[("refused", 2_500_000, {})])
+        request.end(9)
+        asyncio.run(tracer.close())
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+    finally:
+        process.kill()
+    assert lines[0] == f"trace {request.trace_id}\n"
+    shown = sorted(line.split("ms  ")[-1].strip() for line in lines[1:])
+    assert shown == ["! refused", "POST /v1/messages  [turnwire-frontend]", "chat  [turnwire-frontend]  ERROR"], lines

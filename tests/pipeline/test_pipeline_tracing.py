@@ -23,7 +23,7 @@ OUTPUT = "Sagacious.\n</think>\n\nVerbose.\n\n" + call("ls --obscure") + "\n" + 
 SECRETS = ("Sagacious", "Verbose", "obscure", "arcane", "clandestine", "Runs a command", "sk-hidden", "agent/7.7")
 """Words of the prompt, of the answer, of arguments, tools and headers."""
 HEADERS = {"x-api-key": "sk-hidden", "user-agent": "agent/7.7", "tracestate": "vendor=value"}
-STEPS = ["strip", "ledger", "render", "encode", "check"]
+STEPS = ["strip", "ledger", "render", "encode"]
 WORKER = ["queue", "prefill", "decode"]
 CLOCK_NS = 20_000_000
 """Two processes may be interrupted between an event and reading the clock."""

@@ -133,6 +133,9 @@ def test_what_is_missing_or_wrong_is_one_clear_error(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
     with pytest.raises(ValueError, match="http/protobuf or grpc"):
         make()
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
+    with pytest.raises(Invalid, match="otlp_endpoint must be"):
+        Process("worker", WorkerConfig(model="m", tracing=True, otlp_endpoint="collector:4318"))
     monkeypatch.setitem(sys.modules, "services.runtime.tracing", None)
     with pytest.raises(Invalid, match=r"turnwire\[otel\]"):
         Process("worker", WorkerConfig(model="m", tracing=True))

@@ -77,6 +77,8 @@ def make_plan(sources: Sources) -> Plan:
         raise ConfigError([f"model: {problem}"])
     if problem := engine_problem(worker.engine):
         raise ConfigError([f"engine: {problem}"])
+    if any(loaded.config.tracing for loaded in stages.values()) and not _can_trace():
+        raise ConfigError([f"tracing needs OpenTelemetry; in a clone: {sys.executable} -m pip install -e '.[otel]'"])
     return Plan(
         up=up,
         buckets=given["buckets"].config,
@@ -98,6 +100,13 @@ def engine_problem(engine: str) -> str | None:
     return (
         f"{engine} needs {package}, which is not installed; in a clone: {sys.executable} -m pip install -e '.[{extra}]'"
     )
+
+
+def _can_trace() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ImportError:
+        return False
 
 
 def model_problem(model: str) -> str | None:

@@ -62,7 +62,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
 Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
 """Looks up a conversation without preamble, and its tools as the model sees them: `Ledger.recall`."""
 OnStep: TypeAlias = Callable[[str], object]
-"""Called at the beginning of each step with its name: `strip`, `ledger`, `render`, `encode`, `check`."""
+"""Called at the beginning of each step with its name: `strip`, `ledger`, `render`, `encode`."""
 
 
 def assemble(
@@ -112,7 +112,6 @@ def assemble(
         parser_tools = tools.parser_json
     except RecursionError:
         raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
-    on_step("check")
     requested = conversation.sampling.max_tokens
     output = OutputLimit(requested or 0, False)
     if limit:

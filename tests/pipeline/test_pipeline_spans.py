@@ -1,0 +1,101 @@
+"""What each stage records of a turn, in one event loop; test_pipeline_tracing.py is the same over processes and HTTP."""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from schemas.conversation import Conversation
+from schemas.events import Failed
+from schemas.frames import TurnRequest
+from tests.otlp import Receiver, Trace, receiving
+from tests.pipeline.local import Local, Plan
+
+WORKER = ["queue", "prefill", "decode"]
+STEPS = ["strip", "render", "encode"]
+"""This pipeline has no ledger."""
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    with receiving() as running:
+        yield running
+
+
+@pytest.fixture
+async def traced(local: Local, receiver: Receiver) -> Local:
+    return await local.start(workers=2, tracing=True, otlp_endpoint=receiver.url)
+
+
+async def trace_of(receiver: Receiver, turn: str, *names: str) -> Trace:
+    """The trace of a turn, once it has spans of these names."""
+
+    def complete(_: object) -> bool:
+        return bool(roots()) and set(names) <= set(receiver.of(roots()[0]).names)
+
+    def roots() -> list[str]:
+        return [span.trace for span in receiver.spans if span.attributes.get("turnwire.turn") == turn]
+
+    await asyncio.to_thread(receiver.wait, "", complete)
+    return receiver.of(roots()[0])
+
+
+async def test_the_stages_of_a_turn(traced: Local, receiver: Receiver) -> None:
+    turn = traced.turn(Plan(length=5, cached=0))
+    await turn.whole(5)
+    found = await trace_of(receiver, turn.id, "decode", "parse", "place")
+    (root,) = found.children(None)
+    names = [span.name for span in found.children(root) if span.name != "parse"]
+    assert names == ["prepare", "place", "prefill", "decode", "reasoning", "text"], "this engine reports no queue"
+    assert found.names.count("parse") == 1
+    assert [span.name for span in found.children(found.one("prepare"))] == STEPS
+    assert root.attributes["turnwire.worker"] in {worker.id for worker in traced.of("worker")}
+    assert root.attributes["gen_ai.request.max_tokens"] == 100_000
+    assert "gen_ai.request.temperature" not in root.attributes
+
+
+async def test_a_worker_that_dies_begins_another_attempt(traced: Local, receiver: Receiver) -> None:
+    turn = traced.turn(Plan(length=30, hold_at=10, cached=0))
+    worker = await traced.begun(turn)
+    await turn.task
+    await worker.kill()
+    traced.plans[turn.id].hold_at = None
+    await turn.whole(30, switches=1)
+    found = await trace_of(receiver, turn.id, "retry", "decode", "parse")
+    (root,) = found.children(None)
+    retry = found.one("retry")
+    assert retry.links == [root.id]
+    assert [details["turnwire.worker"] for _, details in root.events] == [worker.id]
+    children = [span.name for span in found.children(retry) if span.name != "parse"]
+    assert children == ["prepare", "place", "prefill", "decode"]
+    blocks = [span.name for span in found.children(root) if span.name in ("reasoning", "text")]
+    assert blocks == ["reasoning", "text"]
+
+
+async def test_a_turn_that_is_cancelled_or_fails(traced: Local, receiver: Receiver) -> None:
+    waiting = traced.turn(Plan(prefill_s=1000, cached=0))
+    opened = await waiting.task
+    await traced.begun(waiting)
+    opened.cancel("hangup")
+    found = await trace_of(receiver, waiting.id, "queue", "parse", "place")
+    assert found.one("queue").attributes["turnwire.cancelled"] is True
+    assert found.one("parse").attributes["turnwire.cancelled"] is True
+    assert found.children(None)[0].attributes["turnwire.cancelled"] == "hangup"
+    assert not any(span.failed for span in found.spans)
+    failing = traced.turn(Plan(length=9, fail_at=6, cached=0))
+    assert isinstance(await failing.finished(), Failed)
+    found = await trace_of(receiver, failing.id, "decode", "parse")
+    (root,) = found.children(None)
+    for span in (root, found.one("decode"), found.one("parse")):
+        assert (span.failed, span.attributes["error.type"]) == (True, "engine")
+    assert found.one("text").attributes["turnwire.complete"] is False
+
+
+async def test_without_tracing_messages_are_as_they_were(local: Local) -> None:
+    await local.start()
+    turn = local.turn(Plan(length=5, cached=0))
+    await turn.whole(5)
+    assert local.of("frontend")[0].process.tracer is None
+    assert b"trace" not in msgspec.json.encode(TurnRequest("t", "f", Conversation("m", [])))
