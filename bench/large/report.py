@@ -72,10 +72,13 @@ def routing_table(results: Sequence[Simulated]) -> str:
         ("frontends, preprocessors", [f"{one.counts['frontend']}, {one.counts['preprocessor']}" for one in results]),
         ("**routing**", [""] * len(results)),
         ("turns placed per second", [f"{one.turns_per_s:,.0f}" for one in results]),
-        ("one placement, p50 / p99", [f"{one.place_ms.p50:.2f} / {one.place_ms.p99:.2f} ms" for one in results]),
-        ("CPU of all placements", [f"{one.turns_per_s * one.place_ms.p50 / 1000:.2f} cores" for one in results]),
-        ("later turns on the same worker", [f"{one.returned:.1%}" for one in results]),
-        ("prompt tokens in its cache", [f"{one.held:.1%}" for one in results]),
+        ("CPU of one placement, p50 / p99", [f"{one.place_ms.p50:.2f} / {one.place_ms.p99:.2f} ms" for one in results]),
+        (
+            "the same of all, over the preprocessors",
+            [f"{one.turns_per_s * one.place_ms.p50 / 1000:.2f} cores" for one in results],
+        ),
+        ("later turns on the same worker", [_share(one.returned) for one in results]),
+        ("prompt tokens in its cache", [_share(one.held) for one in results]),
         ("fullest worker ÷ average", [f"{one.fullest:.2f}" for one in results]),
         ("**KV index, in each preprocessor**", [""] * len(results)),
         ("keys", [f"{one.keys / 1e6:.2f} million" for one in results]),
@@ -83,7 +86,7 @@ def routing_table(results: Sequence[Simulated]) -> str:
             "memory of the simulation, index and caches",
             [f"{one.keys * one.key_bytes / 2**20:,.0f} MiB" for one in results],
         ),
-        ("to fill it from snapshots", [f"{one.fill_s:.1f} s" for one in results]),
+        ("CPU to fill it from snapshots", [f"{one.fill_s:.1f} s" for one in results]),
         ("**heartbeats**", [""] * len(results)),
         ("bytes of one", [f"{one.heartbeats.bytes:,.0f}" for one in results]),
         ("delivered by the bus", [f"{_delivered(one):,.0f} / s" for one in results]),
@@ -101,6 +104,11 @@ def routing_table(results: Sequence[Simulated]) -> str:
     ]
     head = ["", *(f"{one.buses} bus{'es' if one.buses > 1 else ''}" for one in results)]
     return _table([head, *([name, *cells] for name, cells in rows)])
+
+
+def _share(value: float) -> str:
+    """Only later rounds have one."""
+    return f"{value:.1%}" if value else "–"
 
 
 def _delivered(one: Simulated) -> int:

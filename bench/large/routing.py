@@ -29,14 +29,14 @@ TURN_S = 12
 """Virtual seconds of a turn."""
 TICKS = 10
 """Of a virtual second: in each, a tenth of the processes sends its heartbeat."""
-KV_BLOCKS = 600_000 // BLOCK
+KV_BLOCKS = 2_500_000 // BLOCK
 """Of one worker's cache."""
 
 
 class Shape(Struct, frozen=True):
     """How many streams a process has, where all are in use."""
 
-    slots: int = 128
+    slots: int = 512
     """Of a worker; three quarters of them are used."""
     parser: int = 500
     frontend: int = 1000
@@ -65,7 +65,7 @@ class Routing(Struct, frozen=True):
 
     turns: int
     place_ms: Spread | None
-    """To look one prompt up in the index and order the workers."""
+    """CPU to look one prompt up in the index and order the workers."""
     returned: float
     """Share of the last round's turns that went to the worker of the session's last one."""
     held: float
@@ -75,7 +75,7 @@ class Routing(Struct, frozen=True):
     keys: int
     """In the index: of one worker each, so that a block of two workers counts twice."""
     fill_s: float
-    """To fill an empty index, as a preprocessor that starts does, with the snapshots of all workers."""
+    """CPU to fill an empty index, as a preprocessor that starts does, with the snapshots of all workers."""
     placed: list[Placed]
     """Where each stream is at the end."""
 
@@ -130,11 +130,11 @@ class Bus:
                     session.own += self._keys(GROWTH)
                 keys = [*self._shared[session.kind], *session.own]
                 router = self._routers[turns % len(self._routers)]
-                began = time.perf_counter()
+                began = time.process_time()
                 held = {worker: blocks * BLOCK for worker, blocks in self._index.overlaps(keys).items()}
                 profile = TurnProfile(len(keys) * BLOCK, held)
                 best = router.workers(self._workers, avoid=(), late=(), profile=profile)[0]
-                times.append((time.perf_counter() - began) * 1000)
+                times.append((time.process_time() - began) * 1000)
                 parser = router.parser(self._parsers, late=())
                 router.assigned(best, parser)
                 worker = self._number[best]
@@ -184,10 +184,10 @@ class Bus:
         """Fills an index again from the snapshots, a tenth of the workers, and returns the seconds of all."""
         some = range(0, len(self._caches), 10)
         index, snapshots = KvIndex(), [pack(self._caches[one].keys()) for one in some]
-        began = time.perf_counter()
+        began = time.process_time()
         for one, snapshot in zip(some, snapshots, strict=True):
             index.stored(self.names["worker"][one], unpack(snapshot))
-        return (time.perf_counter() - began) * len(self._caches) / len(some)
+        return (time.process_time() - began) * len(self._caches) / len(some)
 
 
 def name(stage: str, number: int) -> str:
