@@ -170,9 +170,9 @@ async def test_a_stuck_step_is_noticed(tiny_model: Path, managers: list[Any]) ->
     await engine.start()
     gate = threading.Event()
     managers[-1].batch_processor.prepare_next_batch = gate.wait
-    deltas = listen(engine, request("t", max_tokens=3000))
     try:
-        with pytest.raises(EngineDied, match="no step in"):
+        with pytest.raises(EngineDied, match="no step in"):  # of the request or of its stream: the machine may be slow
+            deltas = listen(engine, request("t", max_tokens=3000))
             await asyncio.wait_for(_drain(deltas), WAIT_S)
     finally:
         gate.set()
