@@ -205,6 +205,7 @@ def test_instructions() -> None:
         "  export ANTHROPIC_MODEL=turnwire-demo",
         "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768",
         "  export CLAUDE_CODE_MAX_OUTPUT_TOKENS=8192",
+        "Settings for another client:  .venv/bin/turnwire connect codex",
         "Watch the turns:  .venv/bin/turnwire tap",
     ):
         assert line in text.splitlines()

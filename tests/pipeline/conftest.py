@@ -1,4 +1,4 @@
-"""Running stacks for the pipeline tests."""
+"""Running stacks for the pipeline tests: they end with the last of these, since idle processes cost time, too."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -18,12 +18,12 @@ WINDOW = 32768
 """Its context window: small enough for a client to fill."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def demo_model(demo_dir: Path) -> Path:
     return demo_dir
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two of every inner stage and one frontend, for tests that leave them intact."""
     running = Stack(nats, demo_model, tmp_path_factory.mktemp("stack"))
@@ -35,7 +35,7 @@ def stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathF
         running.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def make_nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], NatsServer]]:
     """A server for each pipeline: processes on one server discover each other's models."""
     servers: list[NatsServer] = []
@@ -51,7 +51,7 @@ def make_nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
         server.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def agent_stack(
     make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
@@ -73,7 +73,7 @@ SHARED = {"response_store": "shared", "drain_s": 20, "wait_s": 5}
 """Options of the frontends of `fragile_stack`."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fragile_stack(
     make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
@@ -93,12 +93,12 @@ def own_stack(fragile_stack: Stack) -> Stack:
     return fragile_stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def counting_model(demo_model: Path) -> Model:
     return Model(demo_model, "counting")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def local_nats(make_nats: Callable[[], NatsServer]) -> NatsServer:
     return make_nats()
 

@@ -170,10 +170,13 @@ async def test_a_stuck_step_is_noticed(tiny_model: Path, managers: list[Any]) ->
     await engine.start()
     gate = threading.Event()
     managers[-1].batch_processor.prepare_next_batch = gate.wait
-    deltas = listen(engine, request("t", max_tokens=3000))
+
+    async def served() -> None:  # on a slow machine the engine is dead before it has the request
+        await asyncio.wait_for(_drain(listen(engine, request("t", max_tokens=3000))), WAIT_S)
+
     try:
         with pytest.raises(EngineDied, match="no step in"):
-            await asyncio.wait_for(_drain(deltas), WAIT_S)
+            await served()
     finally:
         gate.set()
         await engine.stop(5.0)

@@ -105,7 +105,7 @@ def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, p
         ]
     lines += ["Point Claude Code at it:", ""]
     lines += [*settings, "  claude", ""]
-    lines += [f"Other clients, or settings to keep:  {program} connect {'|'.join(client_names())}"]
+    lines += [f"Settings for another client:  {program} connect codex", f"  also: {', '.join(client_names())}"]
     lines += ["", f"Watch the turns:  {program} tap", "Ctrl-C ends it.", ""]
     return "\n".join(lines)
 
