@@ -46,7 +46,7 @@ from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.kv import Bucket
 from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.memory import freeze_gc_and_trim_heap
-from services.runtime.metrics import register
+from services.runtime.metrics import register, step_histogram
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
 
@@ -91,6 +91,10 @@ class Preprocessor:
         self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._prepare_s = step_histogram("prepare", "From a turn's arrival to its prompt's ids.", process.metrics)
+        self._place_s = step_histogram(
+            "place", "From a prompt's ids to the worker that takes the turn.", process.metrics
+        )
         self._questions = TokenizeService(process, self._preparation, self._requests, self._begin)
         self._work: list[Subscription] = []
         process.models = [setup.card]
@@ -149,12 +153,15 @@ class Preprocessor:
 
     async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
         now = asyncio.get_running_loop().time
-        deadline = None if request.timeout_s is None else now() + request.timeout_s
+        arrived = now()
+        deadline = None if request.timeout_s is None else arrived + request.timeout_s
         try:
             await self._process.attached()  # else the cancellation of a request may still be behind it
             seconds_left(deadline, now())
             prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, fresh=fresh)
+            self._prepare_s.observe((prepared := now()) - arrived)
             await self._dispatch(request, prompt, deadline)
+            self._place_s.observe(now() - prepared)
         except TurnwireError as error:
             await self._refuse(request, error.info)
             return

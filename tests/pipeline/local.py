@@ -210,7 +210,7 @@ class Sink:
     def opened(self, prepared: Prepared) -> None:
         pass
 
-    def push(self, events: list[TurnEvent]) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         assert self.end is None, "nothing follows the end"
         for event in events:
             if isinstance(event, BlockStart):

@@ -38,12 +38,14 @@ from schemas.frames import (
 )
 from services.frontend.pipeline.catalog import ModelCatalog
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, TurnSink
+from services.frontend.pipeline.metrics import ModelProcesses
 from services.frontend.pipeline.open_turn import BusTurn
 from services.frontend.pipeline.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.pipeline.process_watch import BOTH_LOST, ProcessWatch
 from services.frontend.pipeline.stage_wait import StageWait
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
+from services.runtime.metrics import register
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameReceiver
 from services.runtime.streams.turn_log import Cursor, Verdict
@@ -67,6 +69,7 @@ class BusGateway:
         )
         self.models = self._catalog.models
         self.resolve = self._catalog.resolve
+        register(process.metrics, ModelProcesses(self._catalog))
         self._stages = StageWait(process)
         self._preprocessors = PreprocessorClient(process, config, self._stages)
         self._turns: dict[str, BusTurn] = {}
@@ -244,11 +247,11 @@ class BusGateway:
             self._push(turn, [Failed(error)])
             turn.fail_attempt(raised(error))
 
-    def _push(self, turn: BusTurn, events: list[TurnEvent]) -> None:
+    def _push(self, turn: BusTurn, events: list[TurnEvent], tokens: int = 0) -> None:
         """Hands events to the sink. Every terminal event passes here; it closes the turn, so there is only one."""
         if isinstance(events[-1], Finish | Failed):
             self._close(turn)
-        turn.sink.push(events)
+        turn.sink.push(events, tokens)
 
     def _close(self, turn: BusTurn) -> None:
         if self._turns.get(turn.id) is turn:
@@ -292,7 +295,7 @@ class BusGateway:
             try:
                 if _is_next(entry.events, turn):
                     turn.parser = sender
-                    turn.sink.push(entry.events)
+                    turn.sink.push(entry.events, entry.tokens)
                 else:
                     self._take(turn, sender, entry)
             except Exception:  # one turn's failure must not affect the others of the frame
@@ -332,7 +335,7 @@ class BusGateway:
                 fresh.append(taken)
         if fresh:
             turn.parser = sender
-            self._push(turn, fresh)
+            self._push(turn, fresh, entry.tokens)
 
     def _begin(self, turn: BusTurn, prepared: Prepared) -> None:
         turn.worker, turn.parser = prepared.worker, prepared.parser

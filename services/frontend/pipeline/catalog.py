@@ -67,6 +67,12 @@ class ModelCatalog:
         able = self._registry.able
         return [card.name for card in self.models() if all(able(stage, card.name) for stage in INNER_STAGES)]
 
+    def processes(self) -> Iterator[tuple[str, Stage, int]]:
+        """Yields how many processes of each stage take turns for each model."""
+        for card in self.models():
+            for stage in INNER_STAGES:
+                yield card.name, stage, len(self._registry.able(stage, card.name))
+
     def stages(self) -> dict[str, list[dict[str, object]]]:
         """Returns every process behind this frontend, for /health."""
         return {

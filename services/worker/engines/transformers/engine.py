@@ -12,6 +12,7 @@ the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -39,7 +40,8 @@ class TransformersEngine:
         self._args = parse_args(config.engine_args)
         self._turns = OpenTurns("transformers")
         self._keys = count()
-        self._cached: dict[str, int] = {}
+        self._cached: dict[str, tuple[int, float]] = {}
+        """By request that has no output yet: the tokens found in the cache, and when they were searched."""
         """Prompt tokens found in the cache, by the library's request id; written on the library's thread."""
         self._held = 0
         self._stopping = False
@@ -150,6 +152,8 @@ class TransformersEngine:
         return added is not None
 
     def _callback(self, key: str, turn: OpenTurn, progress: Progress) -> Callable[[Any], None]:
+        opened = time.monotonic()
+
         def deliver(output: Any) -> None:
             # Nothing may be raised here: all outputs of a step are delivered in one go, and the others would be lost.
             try:
@@ -158,8 +162,11 @@ class TransformersEngine:
                     self._failed(turn, output.error)
                 elif not turn.ended:
                     before = progress.taken
-                    cached = None if before else self._cached.pop(key, 0)
+                    found = None if before else self._cached.pop(key, None)
+                    cached = None if before else 0 if found is None else found[0]
                     delta = progress.take(output.generated_tokens, output.logprobs, cached)
+                    if found is not None:
+                        delta.queued_s = found[1] - opened
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:
@@ -212,7 +219,7 @@ class TransformersEngine:
 
         def observed(request_id: str, prompt_ids: list[int]) -> int:
             found: int = search(request_id, prompt_ids)
-            self._cached[request_id] = found
+            self._cached[request_id] = found, time.monotonic()
             return found
 
         cache.search_prefix_match = observed  # only the search reports how much of a prompt is in the cache

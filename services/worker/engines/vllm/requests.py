@@ -124,8 +124,11 @@ class Progress:
         finish = None if out.finish_reason is None else _FINISH.get(out.finish_reason)
         if finish is None and out.finish_reason is not None:
             raise EngineFailed(f"vLLM ended the request: {out.finish_reason}")
-        delta = Delta(ids, cached=None if self._started else int(output.num_cached_tokens or 0), finish=finish)
-        self._started = True
+        delta = Delta(ids, finish=finish)
+        if not self._started:
+            self._started = True
+            delta.cached = int(output.num_cached_tokens or 0)
+            delta.queued_s = _queued_s(getattr(output, "metrics", None))
         if self._prefill_only:
             delta.ids = []
             delta.finish = FinishReason.LENGTH if finish is FinishReason.STOP else finish
@@ -142,3 +145,9 @@ class Progress:
         chosen = values.pop(token)
         others = sorted(values.items(), key=lambda pair: -pair[1])
         return [(token, chosen), *others[: self._logprobs]]
+
+
+def _queued_s(stats: Any) -> float | None:
+    """How long a request waited, by vLLM's `RequestStateStats`; None where vLLM keeps none."""
+    queued, scheduled = getattr(stats, "queued_ts", 0.0), getattr(stats, "scheduled_ts", 0.0)
+    return scheduled - queued if queued and scheduled else None
