@@ -65,8 +65,12 @@ class BusGateway:
         self._config = config
         self._log = process.log
         self._catalog = ModelCatalog(
-            process.registry, default_model=config.default_model, accept_any_model=config.accept_any_model
+            process.registry,
+            default_model=config.default_model,
+            accept_any_model=config.accept_any_model,
+            publish=lambda notice: process.publish(subjects.frontends(), notice),
         )
+        self.apply = self._catalog.apply
         self.models = self._catalog.models
         self.resolve = self._catalog.resolve
         register(process.metrics, ModelProcesses(self._catalog))

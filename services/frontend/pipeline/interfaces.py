@@ -81,8 +81,9 @@ class TurnGateway(Protocol):
         """Returns the models that are served at the moment."""
         ...
 
-    def resolve(self, model: str) -> ModelCard:
-        """Returns the model with this name or alias. Raises NotFound("model: X")."""
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        """Returns the model with this name or alias; of models that share an alias, that of the conversation's session.
+        Raises NotFound("model: X")."""
         ...
 
     def readiness(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 from structlog.typing import FilteringBoundLogger
 
-from schemas.control import ResponseNotice
+from schemas.control import FrontendNotice
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.apis.responses.store.record import StoredResponse, decode, failed_view, response_of_item
@@ -33,7 +33,7 @@ class Sharing(Struct, frozen=True):
     """The process's own id."""
     alive: Callable[[str], bool]
     """Whether a frontend with this id is alive."""
-    publish_notice: Callable[[ResponseNotice], object]
+    publish_notice: Callable[[FrontendNotice], object]
     """Publishes to every other frontend."""
     spawn: Callable[..., "asyncio.Task[None]"]
     """`Process.spawn`."""
@@ -77,7 +77,7 @@ class SharedStore(MemoryStore):
         """See `MemoryStore.change`."""
         self.put(record)
         self._writes[record.id].add_done_callback(
-            lambda _: self._sharing.publish_notice(ResponseNotice("forget", record.id))
+            lambda _: self._sharing.publish_notice(FrontendNotice("forget", record.id))
         )
 
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
@@ -118,7 +118,7 @@ class SharedStore(MemoryStore):
         if (write := self._writes.get(id)) is not None:
             await asyncio.wait([write])
         await self._sharing.bucket.delete(digest_key(tenant, id))
-        self._sharing.publish_notice(ResponseNotice("forget", id))
+        self._sharing.publish_notice(FrontendNotice("forget", id))
         return True
 
     async def settled(self) -> None:
