@@ -31,6 +31,8 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     engine: str = ""
     block_tokens: int = 0
     """Tokens in a KV block of the engine; 0: no prefix cache, or unknown."""
+    weight: float = 1.0
+    """Share of the new sessions that this model gets of those for an alias that other models have, too."""
 
 
 class Load(Struct, frozen=True, omit_defaults=True):
@@ -110,11 +112,16 @@ class Replay(Struct, frozen=True, omit_defaults=True):
     """1, 2, 3 … per receiver and sender; the sender's heartbeats have the last one handled."""
 
 
-class ResponseNotice(Struct, frozen=True, omit_defaults=True):
-    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`)."""
+class FrontendNotice(Struct, frozen=True, omit_defaults=True):
+    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`), or a session of a name
+    that models share was placed (`place`)."""
 
-    action: Literal["forget", "cancel"]
+    action: Literal["forget", "cancel", "place"]
     id: str
+    """Of the response, or a hash of the session."""
+    name: str = ""
+    model: str = ""
+    """`place`: the model that serves the session under `name`."""
 
 
 class Cancel(Struct, frozen=True, omit_defaults=True):

@@ -217,6 +217,8 @@ class EventEntry(Struct, frozen=True, omit_defaults=True):
     turn: str
     attempt: int
     events: list[TurnEvent]
+    tokens: int = 0
+    """Output tokens of the turn up to here, for measurements."""
 
 
 class EventFrame(Struct, frozen=True, omit_defaults=True):

@@ -14,7 +14,7 @@ tw.v1.beat.<stage>.<id>                    every process → all
 tw.v1.cancel.<model>                       any → preprocessors, workers, parsers of the model
 tw.v1.kv.<model>.<worker>                  worker → preprocessors           KV blocks stored and removed
 tw.v1.ledger.<model>                       parser → preprocessors           entries of finished turns
-tw.v1.resp                                 frontend → frontends
+tw.v1.resp                                 frontend → frontends             notices
 
 $KV.<bucket>.<key>                         stored values (JetStream's key-value form, NATS ADR-8)
 $KV.<bucket>.<key>.<member>                the values of a key that has several
@@ -80,8 +80,8 @@ def every_kv(model: str) -> str:
     return f"{PREFIX}.kv.{escape(model)}.*"
 
 
-def responses() -> str:
-    """Stored Responses that were deleted or cancelled, for every frontend."""
+def frontends() -> str:
+    """Notices of a frontend for every other one."""
     return f"{PREFIX}.resp"
 
 

@@ -6,13 +6,14 @@ import msgspec
 from aiohttp import web
 
 from schemas import subjects
-from schemas.control import Load, ResponseNotice
+from schemas.control import FrontendNotice, Load
 from services.frontend.apis.responses.server import RESPONSES
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.pipeline.bus_gateway import BusGateway
+from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.kv import Bucket
@@ -45,7 +46,12 @@ async def run(config: FrontendConfig) -> None:
     await process.connect()
     await gateway.start()
     responses = app[RESPONSES]
-    await process.subscribe(subjects.responses(), lambda message: responses.apply_notice(_notice.decode(message.data)))
+
+    def noticed(message: Message) -> None:
+        notice = _notice.decode(message.data)
+        (gateway.apply if notice.action == "place" else responses.apply_notice)(notice)
+
+    await process.subscribe(subjects.frontends(), noticed)
     if tls is not None:
         process.spawn(FileWatch(tls.files, tls.reload, process.log).run(), "watch certificates")
     runner = make_runner(app, config, shutdown_timeout=LAST_BYTES_S)
@@ -83,9 +89,9 @@ def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
         bucket=Bucket(process.bus, bucket_config(config), process.log),
         id=process.id,
         alive=lambda id: process.registry.get("frontend", id) is not None,
-        publish_notice=lambda notice: process.publish(subjects.responses(), notice),
+        publish_notice=lambda notice: process.publish(subjects.frontends(), notice),
         spawn=process.spawn,
     )
 
 
-_notice = msgspec.json.Decoder(ResponseNotice)
+_notice = msgspec.json.Decoder(FrontendNotice)

@@ -29,6 +29,7 @@ from services.runtime.config import ParserConfig
 from services.runtime.kv import Bucket
 from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.memory import freeze_gc_and_trim_heap
+from services.runtime.metrics import step_histogram
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
 from services.runtime.streams.frames import FRAME_BYTES, FrameReceiver, FrameSender
@@ -68,6 +69,9 @@ class Parser:
         """Turns for which the workers have just got a cancel."""
         self._unreadable: LRUCache[str, None] = LRUCache(MAX_DONE)
         """Turns whose frontend cannot be read here: their worker has to report that they failed."""
+        self._now = asyncio.get_running_loop().time
+        text = "From the arrival of a turn's last tokens to the frame with its last events."
+        self._parse_s = step_histogram("parse", text, process.metrics)
         self._empty = asyncio.Event()
         self._empty.set()
         process.models = [ModelCard(name=model)]
@@ -124,9 +128,10 @@ class Parser:
             self._mark(taken)
             taken.opened_ns = taken.opened_ns or opened_ns
             if taken.ended:
+                taken.ended_at = self._now()
                 self._trace(taken)
-            if taken.ended and self._ledger is not None:
-                self._ledger.write(taken)
+                if self._ledger is not None:
+                    self._ledger.write(taken)
             if taken.cut is not None:  # the turn has ended for the client, and the engine still decodes
                 stopped = taken.cut is FinishReason.STOP_STRING
                 self._publish_cancel(Cancel(taken.turn, taken.attempt, "stop_string" if stopped else "calls"))
@@ -148,7 +153,7 @@ class Parser:
                 filed += 1
                 if parse.fresh:
                     room -= len(parse.fresh)
-                    entries.append(EventEntry(turn, parse.attempt, [parse.next_delta()]))
+                    entries.append(EventEntry(turn, parse.attempt, [parse.next_delta()], len(parse.ids)))
                 continue
             events, room = parse.read(room)
             unsent: list[TurnEvent] = list(events) if parse.announced else [self._announced(parse), *events]
@@ -156,9 +161,12 @@ class Parser:
                 filed += 1
                 parse.enter_fast_path()
             if unsent:
-                entries.append(EventEntry(turn, parse.attempt, unsent))
+                entries.append(EventEntry(turn, parse.attempt, unsent, len(parse.ids)))
             if parse.sent.ended and unsent:
                 parse.end_seq = seq
+                if parse.ended_at:
+                    self._parse_s.observe(self._now() - parse.ended_at)
+                    parse.ended_at = 0.0  # what a replay sends again is not measured again
                 self._ends.setdefault(frontend, deque()).append((seq, parse))
             if room <= 0:
                 break

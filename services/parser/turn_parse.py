@@ -48,6 +48,8 @@ class TurnParse:
     """Up to where they were read."""
     announced: bool = False
     """The frontend was sent `Prepared`."""
+    ended_at: float = 0.0
+    """When the end came, until it is sent."""
     end_seq: int | None = None
     """The frame that carried the last event."""
     opened_ns: int = 0

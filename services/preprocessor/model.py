@@ -146,4 +146,5 @@ def _card(config: PreprocessorConfig, traits: TemplateTraits, found: Family, win
         efforts=[level for level in EFFORTS if any(level in levels for levels in traits.efforts.values())],
         switchable=bool(traits.switches) or any("none" in levels for levels in traits.efforts.values()),
         tools=traits.tools,
+        weight=config.alias_weight,
     )

@@ -47,7 +47,7 @@ from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.kv import Bucket
 from services.runtime.ledger_bucket import ledger_bucket
 from services.runtime.memory import freeze_gc_and_trim_heap
-from services.runtime.metrics import register
+from services.runtime.metrics import register, step_histogram
 from services.runtime.process import Process
 from services.runtime.seal import Sealer
 
@@ -92,6 +92,10 @@ class Preprocessor:
         self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._prepare_s = step_histogram("prepare", "From a turn's arrival to its prompt's ids.", process.metrics)
+        self._place_s = step_histogram(
+            "place", "From a prompt's ids to the worker that takes the turn.", process.metrics
+        )
         self._questions = TokenizeService(process, self._preparation, self._requests, self._begin)
         self._work: list[Subscription] = []
         process.models = [setup.card]
@@ -150,7 +154,8 @@ class Preprocessor:
 
     async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
         now = asyncio.get_running_loop().time
-        deadline = None if request.timeout_s is None else now() + request.timeout_s
+        arrived = now()
+        deadline = None if request.timeout_s is None else arrived + request.timeout_s
         scope = self._process.scope(request.trace)
         spans = TurnSpans(scope, request.attempt) if scope is not None else None
         try:
@@ -160,9 +165,11 @@ class Preprocessor:
             prompt = await self._preparation.prompt(
                 request.conversation, limit=True, size=size, fresh=fresh, on_step=on_step
             )
+            self._prepare_s.observe((prepared := now()) - arrived)
             if spans is not None:
                 spans.prepared(prompt)
             await self._dispatch(request, prompt, deadline, spans)
+            self._place_s.observe(now() - prepared)
         except TurnwireError as error:
             if spans is not None:
                 spans.failed(error.info.kind)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from services.runtime.telemetry import render_metrics
 
@@ -15,7 +15,7 @@ class HealthServer:
     that `not_ready` returned.
     """
 
-    def __init__(self, registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> None:
+    def __init__(self, registry: Collector, not_ready: Callable[[], str | None]) -> None:
         self._registry = registry
         self._not_ready = not_ready
         app = web.Application()

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from schemas.control import Load
+from schemas.control import Load, Stage
 from services.runtime.bus import Bus
+
+STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Buckets for a turn's time in one step of its path."""
 
 Reading = tuple[str, Callable[[], float | None]]
 """Help text, and what reads the value; None: the metric is left out."""
@@ -49,6 +52,37 @@ def load_readings(stage: str, load: Callable[[], Load]) -> dict[str, Reading]:
         "turnwire_slots": ("Turns that can decode at once.", lambda: load().slots),
         "turnwire_kv_cache_usage_ratio": ("Share of the KV cache in use.", lambda: load().kv_used),
     }
+
+
+class LabelledRegistry(Collector):
+    """A process's registry with labels of the process on each of Turnwire's own metrics.
+
+    The stages share names (`turnwire_requests_running`), and several models share a bus: without these labels a sum
+    over all processes would mix them.
+    """
+
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        self._registry = registry
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics. A label that a metric has itself stays."""
+        for metric in self._registry.collect():
+            if metric.name.startswith("turnwire_"):
+                metric.samples = [
+                    sample._replace(labels={**self._labels, **sample.labels}) for sample in metric.samples
+                ]
+            yield metric
+
+
+def process_labels(stage: Stage, model: str | None = None) -> dict[str, str]:
+    """The labels of a process; `model`: the one that it serves, None for a frontend, which serves them all."""
+    return {"stage": stage} if model is None else {"stage": stage, "model": model}
+
+
+def step_histogram(step: str, text: str, registry: CollectorRegistry) -> Histogram:
+    """A histogram of one step of a turn's path: `turnwire_request_<step>_time_seconds`."""
+    return Histogram(f"turnwire_request_{step}_time_seconds", text, registry=registry, buckets=STEP_S)
 
 
 def register(registry: CollectorRegistry, *collectors: Collector) -> None:

@@ -25,7 +25,14 @@ from services import __version__
 from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
-from services.runtime.metrics import CountCollector, bus_readings, load_readings, register
+from services.runtime.metrics import (
+    CountCollector,
+    LabelledRegistry,
+    bus_readings,
+    load_readings,
+    process_labels,
+    register,
+)
 from services.runtime.registry import Registry
 from services.runtime.telemetry import adopt_library_logs, new_registry, open_log, watch_event_loop
 
@@ -177,7 +184,8 @@ class Process:
             if isinstance(config, StageConfig) and config.metrics_port is not None:
                 from services.runtime.health import HealthServer
 
-                health = HealthServer(self.metrics, self._not_ready)
+                labels = process_labels(self.stage, config.model_name)
+                health = HealthServer(LabelledRegistry(self.metrics, labels), self._not_ready)
                 port = await health.start(config.metrics_host, config.metrics_port)
                 self.log.info("process.health", url=f"http://{config.metrics_host}:{port}")
             await self.announce()

@@ -10,10 +10,12 @@ import sys
 from typing import Any, TextIO
 
 import structlog
-from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, GCCollector, Histogram, Info, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
+from services import __version__
 from services.runtime.config import ServiceConfig
 from services.runtime.log_lines import LineWriter, printable
 
@@ -70,11 +72,12 @@ class _Adopted(logging.Handler):
 
 
 def new_registry() -> CollectorRegistry:
-    """Makes a registry with the process's CPU, memory, file handles and garbage collection."""
+    """Makes a registry with the process's version, CPU, memory, file handles and garbage collection."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
+    Info("turnwire_build", "The release of this process.", registry=registry).info({"version": __version__})
     return registry
 
 
@@ -96,7 +99,7 @@ async def watch_event_loop(registry: CollectorRegistry) -> None:
         lag.observe(max(0.0, loop.time() - due))
 
 
-def render_metrics(registry: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
+def render_metrics(registry: Collector, accept: str = "") -> tuple[bytes, str]:
     """Returns the metrics in the form that an `Accept` header names, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type

@@ -60,6 +60,13 @@ class TokenStream:
     """Output tokens that were sent; -1: not even the parse context."""
     finish_seq: int | None = None
     """The frame that carried the end."""
+    prompt_tokens: int = 0
+    """Of the prompt, without output of an earlier attempt."""
+    opened_at: float = 0.0
+    first_at: float = 0.0
+    """When the engine's first tokens came; 0: not yet."""
+    queued_s: float | None = None
+    """How long the turn waited for a slot; None: the engine does not report it."""
     ended_at: float = 0.0
     resumed: int = 0
     """How many of `ids` are an earlier attempt's."""
@@ -80,6 +87,7 @@ class TokenStream:
             self._add_logprobs(delta)
         if delta.cached is not None:
             self.cached = delta.cached
+            self.queued_s = delta.queued_s
         if delta.finish is not None:
             stop = [(token, _finite(value)) for token, value in delta.stop_logprobs or ()]
             self.finish = TokenFinish(delta.finish, delta.stop_id, logprobs=stop or None)

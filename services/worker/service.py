@@ -29,6 +29,7 @@ from services.worker.decoding import Decoding, Prefill
 from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest
 from services.worker.engines import open_engine
 from services.worker.kv.publisher import PromptBlocks, open_publisher
+from services.worker.metrics import WorkerMetrics
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
 from services.worker.pacing import Pacer
 from services.worker.stream_spans import StreamSpans
@@ -94,6 +95,7 @@ class Worker:
             registry=process.metrics,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
         )
+        self._metrics = WorkerMetrics(process.metrics)
         self._kv = open_publisher(process, engine, info, model)
         process.load = engine.load
         process.models = [
@@ -214,6 +216,8 @@ class Worker:
             context=request.context.copy(),  # a view would keep the whole message in memory, prompt included
             ids=resume,
             held=held,
+            prompt_tokens=len(request.prompt) // 4,
+            opened_at=self._loop.time(),
         )
         on_end = partial(self._ended, blocks)
         decoding = Decoding(stream, mark=self._outbox.mark, on_step=self._stepped, on_end=on_end)
@@ -252,6 +256,7 @@ class Worker:
         if stream.sent > 0:
             self._pacer.soon(stream.parser)
         else:
+            stream.first_at = stream.first_at or self._loop.time()
             self._pacer.now(stream.parser)
 
     def _send(self, stream: TokenStream) -> None:
@@ -259,9 +264,12 @@ class Worker:
         self._pacer.now(stream.parser)
 
     def _ended(self, blocks: PromptBlocks | None, decoding: Decoding) -> None:
-        stream = decoding.stream
+        stream, now = decoding.stream, self._loop.time()
+        if len(stream.ids) > stream.resumed:
+            stream.first_at = stream.first_at or now  # all of it came in one step
         self._send(stream)
-        self._outbox.ended(stream, self._loop.time())
+        self._outbox.ended(stream, now)
+        self._metrics.ended(stream, now)
         if (timer := self._deadlines.pop(decoding, None)) is not None:
             timer.cancel()
         if (spans := self._spans.pop(decoding, None)) is not None:

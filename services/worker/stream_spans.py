@@ -20,12 +20,12 @@ class StreamSpans:
         self._prompt_tokens = prompt_tokens
         self._taken = time_ns()
         self._first = 0
-        self._waited_s: float | None = None
+        self._queued_s: float | None = None
 
     def first(self, delta: Delta) -> None:
         """Notes the first step that the engine reports."""
         if not self._first:
-            self._first, self._waited_s = time_ns(), delta.waited_s
+            self._first, self._queued_s = time_ns(), delta.queued_s
 
     def end(self, stream: TokenStream) -> None:
         """Records the spans of a stream that has ended, those of the phases that it has reached."""
@@ -38,8 +38,8 @@ class StreamSpans:
             self._scope.record("queue", self._taken, end, details, error=error)
             return
         begun = self._taken
-        if self._waited_s is not None:
-            begun = min(begun + round(self._waited_s * 1e9), self._first)
+        if self._queued_s is not None:
+            begun = min(begun + round(self._queued_s * 1e9), self._first)
             self._scope.record("queue", self._taken, begun, attempt)
         prefill = {
             **attempt,

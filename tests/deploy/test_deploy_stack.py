@@ -86,7 +86,7 @@ async def test_forged_heartbeats_have_no_effect_on_requests(deployed: tuple[Depl
             metrics = await response.text()
     finally:
         await client.http.close()
-    assert f"turnwire_heartbeats_refused_total {2000 + len(real)}.0" in metrics
+    assert f'turnwire_heartbeats_refused_total{{stage="frontend"}} {2000 + len(real)}.0' in metrics
     assert await only(stack) == real
     for child in (*stack.of("frontend"), *stack.of("worker")):
         assert 1 <= child.text().count("process.heartbeat_refused") <= 3

@@ -161,7 +161,7 @@ class FakeGateway:
     def models(self) -> list[ModelCard]:
         return self.cards
 
-    def resolve(self, model: str) -> ModelCard:
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
         for card in self.cards:
             if self.any_model or model == card.name or model in card.aliases:
                 return card

@@ -210,8 +210,10 @@ class Sink:
     def opened(self, prepared: Prepared) -> None:
         pass
 
-    def push(self, events: list[TurnEvent]) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         assert self.end is None, "nothing follows the end"
+        if isinstance(events[-1], Finish):
+            assert events[-1].usage.output - tokens in (0, 1), "all but the end token"
         for event in events:
             if isinstance(event, BlockStart):
                 assert event.block == len(self.texts)

@@ -41,7 +41,7 @@ class Forgetful:
     def count(self, outcome: str) -> int:
         with urllib.request.urlopen(self._metrics, timeout=LIMIT_S) as answer:
             text = answer.read().decode()
-        found = re.search(rf'turnwire_speculative_prefills_total{{outcome="{outcome}"}} ([0-9.]+)', text)
+        found = re.search(rf'turnwire_speculative_prefills_total{{.*outcome="{outcome}".*}} ([0-9.]+)', text)
         return int(float(found[1])) if found else 0
 
 

@@ -44,7 +44,7 @@ class FaultyGateway(ReplayGateway):
             def opened(self, prepared: Prepared) -> None:
                 sink.opened(prepared)
 
-            def push(self, events: list[TurnEvent]) -> None:
+            def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
                 held.extend(events)
                 now = delay(held)
                 if now:

@@ -253,7 +253,10 @@ class AsyncLLM:
             likeliest = {3 + n: types.SimpleNamespace(logprob=-0.5 - n) for n in range(sampling.logprobs)}
             logprobs = [likeliest | {token: types.SimpleNamespace(logprob=-0.25)}]
         out = types.SimpleNamespace(token_ids=[token], logprobs=logprobs, finish_reason=reason, stop_reason=None)
-        return types.SimpleNamespace(outputs=[out], num_cached_tokens=request.cached, finished=reason is not None)
+        stats = types.SimpleNamespace(queued_ts=1.0, scheduled_ts=1.25)
+        return types.SimpleNamespace(
+            outputs=[out], num_cached_tokens=request.cached, finished=reason is not None, metrics=stats
+        )
 
     def _found(self, request: _Request) -> int:
         found = 0

@@ -193,7 +193,7 @@ class ReplayGateway:
         """See `TurnGateway.models`."""
         return [self._card]
 
-    def resolve(self, model: str) -> ModelCard:
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
         """See `TurnGateway.resolve`. Any name is served, since recorded requests name their own models."""
         if not model:
             raise NotFound("model: ")

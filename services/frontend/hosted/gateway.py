@@ -169,13 +169,14 @@ class HostedAnswer(ContinuedAnswer):
         if not self._round:
             self._sink.opened(prepared)
 
-    def push(self, events: list[TurnEvent]) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         """See `TurnSink.push`."""
         if self._over or not events:
             return
+        tokens += self._usage.output  # of the turns before this one
         if len(events) == 1 and type(event := events[0]) is Delta and not self._blocks and not self._waiting:
             self._texts.append(event.text)
-            self._sink.push(events)
+            self._sink.push(events, tokens)
             return
         out: list[TurnEvent] = []
         if self._waiting and not isinstance(events[0], Failed):
@@ -184,7 +185,7 @@ class HostedAnswer(ContinuedAnswer):
         for event in events:
             self._take(event, out)
         if out:
-            self._sink.push(out)
+            self._sink.push(out, tokens)
 
     def _take(self, event: TurnEvent, out: list[TurnEvent]) -> None:
         if isinstance(event, Finish):

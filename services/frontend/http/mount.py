@@ -77,7 +77,8 @@ class Mount:
 
     async def count(self, conversation: Conversation) -> int:
         """Returns the size of a prompt in tokens. `model` is as the client spelled it. Raises TurnwireError."""
-        return await self.gateway.count(replace(conversation, model=self.server.card(conversation.model).name))
+        card = self.server.card(conversation.model, conversation)
+        return await self.gateway.count(replace(conversation, model=card.name))
 
     def add_count(
         self,

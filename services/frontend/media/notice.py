@@ -78,7 +78,7 @@ class NoticeSink:
         """See `TurnSink.opened`."""
         self._sink.opened(prepared)
 
-    def push(self, events: list[TurnEvent]) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         """See `TurnSink.push`."""
         out: list[TurnEvent] = []
         for event in events:
@@ -93,7 +93,7 @@ class NoticeSink:
             else:
                 out.append(event)
         if out:
-            self._sink.push(out)
+            self._sink.push(out, tokens)
 
     def _end(self, stop: BlockStop, following: TurnEvent) -> list[TurnEvent]:
         if not isinstance(following, Finish) or following.reason is not FinishReason.STOP:

@@ -38,6 +38,7 @@ from schemas.frames import (
 )
 from services.frontend.pipeline.catalog import ModelCatalog
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, TurnSink
+from services.frontend.pipeline.metrics import ModelProcesses
 from services.frontend.pipeline.open_turn import BusTurn
 from services.frontend.pipeline.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.pipeline.process_watch import BOTH_LOST, ProcessWatch
@@ -45,6 +46,7 @@ from services.frontend.pipeline.stage_wait import StageWait
 from services.frontend.pipeline.turn_span import TurnSpan
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
+from services.runtime.metrics import register
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameReceiver
 from services.runtime.streams.turn_log import Cursor, Verdict
@@ -64,10 +66,15 @@ class BusGateway:
         self._config = config
         self._log = process.log
         self._catalog = ModelCatalog(
-            process.registry, default_model=config.default_model, accept_any_model=config.accept_any_model
+            process.registry,
+            default_model=config.default_model,
+            accept_any_model=config.accept_any_model,
+            publish=lambda notice: process.publish(subjects.frontends(), notice),
         )
+        self.apply = self._catalog.apply
         self.models = self._catalog.models
         self.resolve = self._catalog.resolve
+        register(process.metrics, ModelProcesses(self._catalog))
         self._stages = StageWait(process)
         self._preprocessors = PreprocessorClient(process, config, self._stages)
         self._turns: dict[str, BusTurn] = {}
@@ -249,13 +256,13 @@ class BusGateway:
             self._push(turn, [Failed(error)])
             turn.fail_attempt(raised(error))
 
-    def _push(self, turn: BusTurn, events: list[TurnEvent]) -> None:
+    def _push(self, turn: BusTurn, events: list[TurnEvent], tokens: int = 0) -> None:
         """Hands events to the sink. Every terminal event passes here; it closes the turn, so there is only one."""
         if turn.span is not None:
             turn.span.take(events)
         if isinstance(events[-1], Finish | Failed):
             self._close(turn)
-        turn.sink.push(events)
+        turn.sink.push(events, tokens)
 
     def _close(self, turn: BusTurn, *, error: ErrorInfo | None = None, cancelled: CancelReason | None = None) -> None:
         if self._turns.get(turn.id) is turn:
@@ -301,7 +308,7 @@ class BusGateway:
             try:
                 if _is_next(entry.events, turn):
                     turn.parser = sender
-                    turn.sink.push(entry.events)
+                    turn.sink.push(entry.events, entry.tokens)
                 else:
                     self._take(turn, sender, entry)
             except Exception:  # one turn's failure must not affect the others of the frame
@@ -341,7 +348,7 @@ class BusGateway:
                 fresh.append(taken)
         if fresh:
             turn.parser = sender
-            self._push(turn, fresh)
+            self._push(turn, fresh, entry.tokens)
 
     def _begin(self, turn: BusTurn, prepared: Prepared) -> None:
         turn.worker, turn.parser = prepared.worker, prepared.parser

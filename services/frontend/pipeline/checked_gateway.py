@@ -78,9 +78,9 @@ class CheckedGateway:
         caller = CALLER.get()
         return [card for card in self._gateway.models() if caller is None or caller.sees(card)]
 
-    def resolve(self, model: str) -> ModelCard:
-        """Returns the model with this name or alias. Raises NotFound, and Forbidden."""
-        card = self._gateway.resolve(model)
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        """See `TurnGateway.resolve`. Raises NotFound, and Forbidden."""
+        card = self._gateway.resolve(model, conversation)
         if (caller := CALLER.get()) is not None:
             caller.permit(card, model)
         return card

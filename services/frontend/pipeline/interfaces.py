@@ -25,11 +25,11 @@ class TurnSink(Protocol):
         """
         ...
 
-    def push(self, events: list[TurnEvent]) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         """Takes the next events: ordered, no gaps, no repeats; possibly before `TurnGateway.open` has returned.
 
         Only BlockStart, Delta, BlockStop, Finish and Failed come here, and HostedResults from the gateway that runs
-        hosted tools. Exactly one Finish or Failed ends them.
+        hosted tools. Exactly one Finish or Failed ends them. `tokens`: output tokens of the turn so far; 0: unknown.
         """
         ...
 
@@ -81,8 +81,9 @@ class TurnGateway(Protocol):
         """Returns the models that are served at the moment."""
         ...
 
-    def resolve(self, model: str) -> ModelCard:
-        """Returns the model with this name or alias. Raises NotFound("model: X")."""
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        """Returns the model with this name or alias; of models that share an alias, that of the conversation's session.
+        Raises NotFound("model: X")."""
         ...
 
     def readiness(self) -> dict[str, Any]:

@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from schemas.events import Failed, Finish, TurnEvent, Usage
 from services.frontend.apis.base import failure_of
+from services.frontend.pipeline.catalog import ModelCatalog
+from services.runtime.metrics import STEP_S
 
 FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -36,6 +40,11 @@ class FrontendMetrics:
         )
         self.first_token = histogram(
             "turnwire_time_to_first_token_seconds", "From a request to its first event.", FIRST_TOKEN_S
+        )
+        self.receive = histogram(
+            "turnwire_request_receive_time_seconds",
+            "From a request's head to the parsed request: its body, authentication, parsing.",
+            STEP_S,
         )
         self._whole = histogram(
             "turnwire_e2e_request_latency_seconds", "From a request to the end of its answer.", WHOLE_S
@@ -63,36 +72,58 @@ class FrontendMetrics:
         self._hits(model).inc(usage.cached)
 
 
-class TokenGaps:
-    """A histogram of the times between the tokens of one turn.
+class ModelProcesses(Collector):
+    """The processes that take turns, for each model and stage: zero where a model's last one is gone."""
 
-    Events come in batches, and the number of their tokens is known only at the end of the turn, so gaps are kept by
-    bucket until then. An observation takes 0.3 us on the token path; prometheus_client's own histogram takes 1.5.
-    """
+    def __init__(self, catalog: ModelCatalog) -> None:
+        self._catalog = catalog
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metric."""
+        text = "Processes that take turns for a model, by stage, as this frontend sees them."
+        family = GaugeMetricFamily("turnwire_model_processes", text, labels=["model", "of"])
+        for model, stage, count in self._catalog.processes():
+            family.add_metric([model, stage], count)
+        yield family
+
+
+class TokenGaps:
+    """A histogram of the times between tokens: 0.2 us an observation, where prometheus_client's own takes 1.5."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BETWEEN_S) + 1)
-        self.sums = [0.0] * (len(BETWEEN_S) + 1)
+        self.seconds = 0.0
 
-    def observe(self, seconds: float, count: int) -> None:
-        """Adds `count` gaps of `seconds` each."""
-        bucket = bisect_left(BETWEEN_S, seconds)
-        self.counts[bucket] += count
-        self.sums[bucket] += seconds * count
 
-    def per_token(self, tokens: int) -> "TokenGaps":
-        """Spreads the gaps evenly over `tokens` gaps of the same total time."""
-        spread = TokenGaps()
-        batches, seen, spent, seconds = sum(self.counts), 0, 0, 0.0
-        for count, total in zip(self.counts, self.sums, strict=True):
-            seen += count
-            seconds += total
-            share = round(seen * max(tokens, 0) / batches) - spent if count else 0
-            if share:
-                spread.observe(seconds / share, share)
-                spent += share
-                seconds = 0.0
-        return spread
+class TokenTimes:
+    """Observes when the tokens of one choice come.
+
+    Tokens that come together share the time since those before them: each is one observation of an equal part. The
+    first ones have no such time; they are the time to the first token.
+    """
+
+    __slots__ = ("_counted", "_gaps", "_last")
+
+    def __init__(self, gaps: TokenGaps) -> None:
+        self._gaps = gaps
+        self._counted = 0
+        self._last = 0.0
+
+    def arrived(self, tokens: int, now: float) -> None:
+        """Records that there are so many tokens now. Fewer than before: a part was sent again."""
+        before = self._counted
+        if before:
+            fresh = tokens - before
+            if fresh <= 0:
+                return
+            seconds = now - self._last
+            gaps = self._gaps
+            gaps.counts[bisect_left(BETWEEN_S, seconds / fresh if fresh > 1 else seconds)] += fresh
+            gaps.seconds += seconds
+            self._counted = tokens
+        else:
+            self._counted = tokens or 1  # an event without text was made by a token, too
+        self._last = now
 
 
 class TokenGapCollector:
@@ -103,11 +134,9 @@ class TokenGapCollector:
         self._text = text
         self._models: dict[str, TokenGaps] = {}
 
-    def add(self, model: str, gaps: TokenGaps) -> None:
-        """Adds the gaps of a turn."""
-        known = self._models.setdefault(model, TokenGaps())
-        known.counts = [*map(sum, zip(known.counts, gaps.counts, strict=True))]
-        known.sums = [*map(sum, zip(known.sums, gaps.sums, strict=True))]
+    def of(self, model: str) -> TokenGaps:
+        """Returns the histogram of a model."""
+        return self._models.setdefault(model, TokenGaps())
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yields the histogram."""
@@ -118,7 +147,7 @@ class TokenGapCollector:
             for edge, count in zip((*map(str, map(float, BETWEEN_S)), "+Inf"), gaps.counts, strict=True):
                 below += count
                 buckets.append((edge, below))
-            family.add_metric([model], buckets, sum(gaps.sums))
+            family.add_metric([model], buckets, gaps.seconds)
         yield family
 
 
@@ -137,26 +166,28 @@ class TurnRecord:
         self._metrics = metrics
         self._started = started
         self._clock = clock
-        self._last = 0.0
-        self._gaps = TokenGaps()
         self._open = False
+        self._times: dict[int, TokenTimes] = {}
+        """By choice."""
 
     def opened(self, model: str) -> None:
         """Records that the model is known and the turn begins."""
         self.model = model
         self._open = True
         self._metrics.running(model).inc()
+        self._metrics.receive(model).observe(self._clock() - self._started)
 
-    def batch(self, now: float | None = None, frames: int = 1) -> None:
-        """Records the arrival of events, of one or more frames. `now`: the loop's time, if the caller has it."""
-        if now is None:
-            now = self._clock()
+    def batch(self, tokens: int, now: float, choice: int = 0) -> None:
+        """Records the arrival of events of a choice, which has `tokens` output tokens now. `now`: the loop's time."""
+        times = self._times.get(choice)
+        if times is not None:
+            times.arrived(tokens, now)
+            return
         if self.first_s is None:
             self.first_s = now - self._started
             self._metrics.first_token(self.model).observe(self.first_s)
-        else:
-            self._gaps.observe((now - self._last) / frames, frames)
-        self._last = now
+        times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
+        times.arrived(tokens, now)
 
     def ends(self, last: TurnEvent) -> bool:
         """Records a choice's event. Returns whether it ends its turn."""
@@ -178,9 +209,6 @@ class TurnRecord:
             self._open = False
             metrics.running(self.model).dec()
         metrics.answered(self.model, dialect, self.outcome, self._clock() - self._started)
-        if self.model:
-            gaps = self._gaps if self.usage is None else self._gaps.per_token(self.usage.output - 1)
-            metrics.between_tokens.add(self.model, gaps)
 
     @property
     def tokens(self) -> int:

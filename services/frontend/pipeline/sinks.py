@@ -10,12 +10,12 @@ turn.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import Delta, Prepared, TurnEvent
+from schemas.events import Delta, Finish, Prepared, TurnEvent
 from services.frontend.apis.base import Renderer, failure_of
 from services.frontend.pipeline.metrics import TurnRecord
 
@@ -43,6 +43,8 @@ class StreamWriter(Protocol):
         ...
 
 
+Batch: TypeAlias = tuple[int, list[TurnEvent], int]
+"""A choice, its next events, and its output tokens so far."""
 W = TypeVar("W", bound=StreamWriter)
 
 
@@ -119,8 +121,8 @@ class StreamSink(Generic[W]):
         self._flusher = flusher
         self._make = make
         self._on_end, self._on_failure = on_end, on_failure
-        self._pending: list[tuple[int, list[TurnEvent]]] = []
-        """Events of this tick, or from before the stream begins, each with its choice."""
+        self._pending: list[Batch] = []
+        """Events of this tick, or from before the stream begins."""
         self._out = b""
         self._broken = False
         self._parts: tuple[Renderer, W] | None = None
@@ -159,16 +161,17 @@ class StreamSink(Generic[W]):
             if self.ended and self._running and self._on_failure is not None:
                 self._on_failure()
 
-    def push(self, events: list[TurnEvent], choice: int = 0) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
         """See `TurnSink.push`."""
         if self.ended or not events:
             return
         if self.begun and not self._pending:
             self._flusher.add(self)
-        self._pending.append((choice, events))
         last = events[-1]
         if type(last) is not Delta and self._record.ends(last):
             self._end(last)
+            tokens = _all_tokens(last, tokens)
+        self._pending.append((choice, events, tokens))
         if not self.begun and self._prepared is not None and self.refusal() is None:
             try:
                 self.begin([self._prepared])
@@ -205,12 +208,14 @@ class StreamSink(Generic[W]):
 
     def _render(self, renderer: Renderer, now: float) -> None:
         pending, self._pending = self._pending, []
-        self._record.batch(now, len(pending))
         try:
             if len(pending) == 1:
-                choice, events = pending[0]
+                choice, events, tokens = pending[0]
+                self._record.batch(tokens, now, choice)
                 self._out = renderer.events(events, choice)
             else:
+                for choice, tokens in {choice: tokens for choice, _, tokens in pending}.items():
+                    self._record.batch(tokens, now, choice)
                 self._out = b"".join([renderer.events(events, choice) for choice, events in _merged(pending)])
         except Exception:  # the caller renders many streams: this one's failure must not affect the others
             self._log.exception("turn.render_failed")
@@ -240,17 +245,18 @@ class DocumentSink:
     def opened(self, prepared: Prepared) -> None:
         """See `TurnSink.opened`."""
 
-    def push(self, events: list[TurnEvent], choice: int = 0) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
         """See `TurnSink.push`."""
         if self.ended or not events:
             return
         self.events[choice] += events
-        self._record.batch()
         last = events[-1]
         if type(last) is not Delta and self._record.ends(last):
             self._running -= 1
             self.failure = failure_of(last)
             self.ended = self.failure is not None or not self._running
+            tokens = _all_tokens(last, tokens)
+        self._record.batch(tokens, asyncio.get_running_loop().time(), choice)
         if self.ended:
             self.done.set()
 
@@ -265,12 +271,17 @@ class ChoiceSink:
     def opened(self, prepared: Prepared) -> None:
         """Does nothing: the answer begins when all choices are prepared."""
 
-    def push(self, events: list[TurnEvent]) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         """See `TurnSink.push`."""
-        self._sink.push(events, self._choice)
+        self._sink.push(events, tokens, self._choice)
 
 
-def _merged(pending: list[tuple[int, list[TurnEvent]]]) -> Iterator[tuple[int, list[TurnEvent]]]:
+def _merged(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:
     """Merges successive events of one choice, so that their deltas become one."""
     for choice, batches in groupby(pending, key=lambda batch: batch[0]):
-        yield choice, [event for _, events in batches for event in events]
+        yield choice, [event for _, events, _ in batches for event in events]
+
+
+def _all_tokens(last: TurnEvent, tokens: int) -> int:
+    """The output tokens of a turn that ends, the end token included."""
+    return last.usage.output if isinstance(last, Finish) else tokens

@@ -126,10 +126,10 @@ class TurnServer:
             answer.record, self.log, self.flusher, make, choices, on_end=answer.on_end, on_failure=on_failure
         )
 
-    def card(self, model: str) -> ModelCard:
+    def card(self, model: str, conversation: Conversation | None = None) -> ModelCard:
         """Returns the model of a request. Raises NotFound, and Invalid for a request that names none."""
         try:
-            return self.gateway.resolve(model)
+            return self.gateway.resolve(model, conversation)
         except NotFound:
             if model:
                 raise
@@ -139,7 +139,7 @@ class TurnServer:
         """Returns the conversations as the pipeline gets them. Raises as `card`."""
         context.note(ask.notes)
         record.stream = ask.stream
-        card = self.card(ask.conversations[0].model)
+        card = self.card(ask.conversations[0].model, ask.conversations[0])
         record.opened(card.name)
         return [
             msgspec.structs.replace(

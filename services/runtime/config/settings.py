@@ -302,7 +302,10 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Renders conversations to prompts."""
 
     aliases: Annotated[list[str], also("--alias")] = field(default_factory=list)
-    """Further names of the model for clients."""
+    """Further names of the model for clients. Models may share one (docs/several-models.md)."""
+    alias_weight: Annotated[float, Parameter(validator=Number(gte=0))] = 1.0
+    """Share of the new sessions that this model gets for an alias that it shares with others; 0: none, while others
+    take turns. Sessions stay with their model."""
     chat_template: Annotated[str | None, also("--custom-jinja-template")] = None
     """File with a chat template that replaces the model's own."""
     family: str = "auto"

@@ -19,7 +19,7 @@ class Kept:
     def opened(self, prepared: Prepared) -> None:
         self.prepared.append(prepared)
 
-    def push(self, events: list[TurnEvent]) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         assert events
         self.batches.append(events)
 

@@ -97,7 +97,7 @@ class Sink:
         assert not self.events
         self.prepared.append(prepared)
 
-    def push(self, events: list[TurnEvent]) -> None:
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         if self.raises:
             self.raises = False
             raise ZeroDivisionError

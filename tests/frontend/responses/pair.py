@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
-from schemas.control import ResponseNotice
+from schemas.control import FrontendNotice
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
@@ -57,7 +57,7 @@ async def share(process: Process, log: FilteringBoundLogger, living: list[str]) 
         bucket,
         process.id,
         lambda id: id in living,
-        lambda notice: process.publish(subjects.responses(), notice),
+        lambda notice: process.publish(subjects.frontends(), notice),
         process.spawn,
     )
 
@@ -76,13 +76,13 @@ async def pairing(
         serving(FakeGateway(lambda: paired_turn(go)), config, sharing=shares[1]) as other,
         ClientSession() as http,
     ):
-        decode = msgspec.json.Decoder(ResponseNotice).decode
+        decode = msgspec.json.Decoder(FrontendNotice).decode
         for process, served in ((one_process, one), (other_process, other)):
 
             def apply(message: Message, served: Served = served) -> None:
                 served.responses.apply_notice(decode(message.data))
 
-            await process.subscribe(subjects.responses(), apply)
+            await process.subscribe(subjects.frontends(), apply)
             await process.bus.flush()
         yield Pair(one, other, http, shares[1].bucket, go, living)
         go.set()

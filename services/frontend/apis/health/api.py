@@ -12,6 +12,7 @@ from services.frontend.apis.base import Operation
 from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.openapi import document
 from services.frontend.http.mount import Api, Mount
+from services.runtime.metrics import LabelledRegistry, process_labels
 from services.runtime.telemetry import render_metrics
 
 
@@ -46,7 +47,7 @@ class HealthRoutes:
 
     def __init__(self, mount: Mount) -> None:
         self._gateway = mount.gateway
-        self._registry = mount.registry
+        self._registry = LabelledRegistry(mount.registry, process_labels("frontend"))
         self._document = cache(lambda: msgspec.json.encode(document(__version__, mount.apis)))
 
     async def live(self, _request: web.Request) -> web.Response:

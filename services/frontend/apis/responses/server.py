@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Raw
 from msgspec.structs import replace
 
-from schemas.control import ResponseNotice
+from schemas.control import FrontendNotice
 from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError, raised
 from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
@@ -286,7 +286,7 @@ class ResponsesServer:
                 return found or record
         return record
 
-    def apply_notice(self, notice: ResponseNotice) -> None:
+    def apply_notice(self, notice: FrontendNotice) -> None:
         """Applies a notice of another frontend about a stored response."""
         if notice.action == "cancel":
             self.background.cancel(notice.id)
@@ -296,7 +296,7 @@ class ResponsesServer:
     def cancel_elsewhere(self, id: str) -> None:
         """Requests that the frontend in which a response runs cancels it."""
         if self._sharing is not None:
-            self._sharing.publish_notice(ResponseNotice("cancel", id))
+            self._sharing.publish_notice(FrontendNotice("cancel", id))
 
     async def drain(self) -> None:
         """Accepts nothing new; returns when background responses have ended and all writes to the store are done."""

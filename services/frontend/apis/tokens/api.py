@@ -87,8 +87,8 @@ class TokenRoutes:
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
             parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
             conversation = parse(body, request.headers).conversation
-            conversation = replace(conversation, model=self._mount.server.card(conversation.model).name)
-        model = self._mount.server.card(fields.model).name
+            conversation = replace(conversation, model=self._mount.server.card(conversation.model, conversation).name)
+        model = conversation.model if conversation is not None else self._mount.server.card(fields.model).name
         reply = _checked(await self._mount.gateway.tokenize(model, text, conversation, fields.add_special_tokens))
         ids = unpack_ids(reply.token_ids)
         return _json({"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None})

@@ -41,8 +41,8 @@ class TransformersEngine:
         self._turns = OpenTurns("transformers")
         self._keys = count()
         self._cached: dict[str, tuple[int, float]] = {}
-        """By request: what the search in the prefix cache found, and when the library made it: as the prefill began."""
-        """Prompt tokens found in the cache, by the library's request id; written on the library's thread."""
+        """By the library's request id, until its first output: the prompt tokens that were found in the cache, and when
+        they were searched, as the prefill began. Written on the library's thread."""
         self._held = 0
         self._stopping = False
         self._watcher: asyncio.Task[None] | None = None
@@ -164,7 +164,7 @@ class TransformersEngine:
                     before = progress.taken
                     cached, begun = (None, None) if before else self._cached.pop(key, (0, None))
                     delta = progress.take(output.generated_tokens, output.logprobs, cached)
-                    delta.waited_s = None if begun is None else begun - opened
+                    delta.queued_s = None if begun is None else begun - opened
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 from structlog.typing import FilteringBoundLogger
 
-from schemas.control import ResponseNotice
+from schemas.control import FrontendNotice
 from schemas.errors import RETRY_AFTER_S, TooLarge, TurnwireError, Unavailable
 from services.frontend.apis.responses.store.chat_index import ChatIndex
 from services.frontend.apis.responses.store.memory import Change, MemoryStore, StoreLimits
@@ -45,7 +45,7 @@ class Sharing(Struct, frozen=True):
     """The process's own id."""
     alive: Callable[[str], bool]
     """Whether a frontend with this id is alive."""
-    publish_notice: Callable[[ResponseNotice], object]
+    publish_notice: Callable[[FrontendNotice], object]
     """Publishes to every other frontend."""
     spawn: Callable[..., "asyncio.Task[None]"]
     """`Process.spawn`."""
@@ -90,7 +90,7 @@ class SharedStore(MemoryStore):
         """See `MemoryStore.change`."""
         self.put(record)
         self._writes[record.id].add_done_callback(
-            lambda _: self._sharing.publish_notice(ResponseNotice("forget", record.id))
+            lambda _: self._sharing.publish_notice(FrontendNotice("forget", record.id))
         )
 
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
@@ -131,7 +131,7 @@ class SharedStore(MemoryStore):
         if (write := self._writes.get(id)) is not None:
             await asyncio.wait([write])
         await self._sharing.bucket.delete(digest_key(tenant, id))
-        self._sharing.publish_notice(ResponseNotice("forget", id))
+        self._sharing.publish_notice(FrontendNotice("forget", id))
         return True
 
     async def chats(self, tenant: str | None) -> list[str]:

@@ -1,0 +1,51 @@
+"""The dashboard, the alerts and their own tests. That the metrics exist is checked in tests/pipeline, on a real run."""
+
+import shutil
+import subprocess
+
+import promql_parser
+import pytest
+
+from tests.deploy.monitoring import RULES, expressions, metrics, panels, rules
+
+PROMTOOL = shutil.which("promtool")
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_an_expression_parses_and_selects_something(name: str) -> None:
+    expression = expressions()[name]
+    assert promql_parser.parse(expression)
+    assert list(metrics(expression))
+
+
+def test_what_an_expression_needs_is_found() -> None:
+    found = dict(metrics('histogram_quantile(0.9, sum by (le, a) (rate(x_bucket{b="c"}[5m]))) / on (a) (max(y) > 3)'))
+    assert found == {"x_bucket": {"le", "a", "b"}, "y": set()}
+
+
+def test_every_panel_has_its_place_and_says_what_it_shows() -> None:
+    assert len({panel["id"] for panel in panels()}) == len(panels())
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
+    assert len(set(places)) == len(places)
+    for panel in panels():
+        assert panel["type"] == "row" or (panel["title"] and panel["description"] and panel["targets"])
+
+
+def test_every_alert_says_what_to_do() -> None:
+    assert len({rule["alert"] for rule in rules()}) == len(rules())
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert rule["alert"] in (RULES.parent / "alerts_test.yml").read_text()
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian package prometheus) is not installed")
+@pytest.mark.parametrize(
+    "command", ["check rules alerts.yml", "test rules alerts_test.yml", "check config prometheus.yml"]
+)
+def test_promtool(command: str) -> None:
+    assert PROMTOOL is not None
+    ran = subprocess.run(
+        [PROMTOOL, *command.split()], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,0 +1,133 @@
+"""The metrics that a real run exposes: those that dashboard, alerts and docs name, and what they count."""
+
+import asyncio
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.conftest import LIMIT_S, NatsServer, eventually, free_port
+from tests.deploy.monitoring import OF_PROMETHEUS, expressions, metrics
+from tests.pipeline.client import Client, body, say
+from tests.pipeline.stack import MODEL, Stack
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+TURNS = 3
+STEPS = ("receive", "prepare", "place", "queue", "prefill", "decode", "parse")
+
+
+class Scraped:
+    """The processes of a stack, as Prometheus sees them."""
+
+    def __init__(self, stack: Stack, urls: list[str]) -> None:
+        self.stack = stack
+        self._urls = urls
+
+    def read(self) -> None:
+        """Scrapes every process."""
+        self.families: dict[str, str] = {}
+        """Name in the documentation, and type."""
+        self.samples: list[tuple[str, dict[str, str], float]] = []
+        for url in self._urls:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=LIMIT_S) as answer:
+                for family in text_string_to_metric_families(answer.read().decode()):
+                    if family.name.endswith("_created"):
+                        continue
+                    total = "_total" if family.type == "counter" else ""
+                    self.families[family.name + total] = family.type
+                    self.samples += [(one.name, one.labels, one.value) for one in family.samples]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of the samples with these labels."""
+        self.read()
+        return sum(v for n, have, v in self.samples if n == name and labels.items() <= have.items())
+
+
+@pytest.fixture(scope="module")
+def scraped(
+    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scraped]:
+    ports = {stage: free_port() for stage in ("worker", "parser", "preprocessor")}
+    stack = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("metrics"))
+    try:
+        stack.start_all(**{stage: {"metrics_port": port} for stage, port in ports.items()})
+        yield Scraped(stack, [stack.url, *(f"http://127.0.0.1:{port}" for port in ports.values())])
+    finally:
+        stack.stop()
+
+
+@pytest.fixture(scope="module")
+def usage(scraped: Scraped) -> dict[str, int]:
+    """Three turns of a session: the second continues the first, the third changes the system prompt. Their tokens."""
+    return asyncio.run(_converse(scraped.stack.url))
+
+
+async def _converse(url: str) -> dict[str, int]:
+    client = Client(url)
+    used = dict.fromkeys(("input_tokens", "cache_read_input_tokens", "output_tokens"), 0)
+    first = {"role": "user", "content": say("Hm.</think>[[burst 4]]" + "One. " * 60, "So.</think>Two.", "So.</think>3")}
+    try:
+        messages: list[object] = [first]
+        for number in range(TURNS):
+            ask = body("", system=f"Be brief. Today is 2026-01-0{1 + number // 2}. " + "Rules. " * 100)
+            ask["messages"] = messages
+            answer = await client.stream(ask)
+            assert answer.stop_reason == "end_turn"
+            used = {name: count + int(answer.usage[name]) for name, count in used.items()}
+            messages += [answer.message, {"role": "user", "content": "and?"}]
+    finally:
+        await client.http.close()
+    return used
+
+
+async def test_every_metric_of_dashboard_and_alerts_is_exposed(scraped: Scraped, usage: dict[str, int]) -> None:
+    await eventually(lambda: scraped.value("turnwire_request_parse_time_seconds_count") == TURNS)
+    labels: dict[str, set[str]] = {}
+    for name, have, _ in scraped.samples:
+        labels.setdefault(name, set()).update(have, OF_PROMETHEUS)
+    for where, expression in expressions().items():
+        for name, needed in metrics(expression):
+            assert name in labels, f"{where}: there is no {name}"
+            assert needed <= labels[name], f"{where}: {name} has no label {needed - labels[name]}"
+
+
+async def test_the_documented_metrics_are_those_that_are_exposed(scraped: Scraped, usage: dict[str, int]) -> None:
+    scraped.read()
+    documented = re.findall(r"^\| `(turnwire_\w+)`", DOCS.read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(name for name in scraped.families if name.startswith("turnwire_"))
+
+
+async def test_the_labels_tell_stages_and_models_apart(scraped: Scraped, usage: dict[str, int]) -> None:
+    scraped.read()
+    for name, labels, _ in scraped.samples:
+        if name.startswith("turnwire_"):
+            assert labels["stage"] in ("frontend", "preprocessor", "worker", "parser")
+            assert labels["stage"] == "frontend" or labels["model"] == MODEL
+    for stage in ("preprocessor", "worker", "parser"):
+        assert scraped.value("turnwire_model_processes", model=MODEL, of=stage) == 1
+
+
+async def test_every_step_is_measured_once_a_turn(scraped: Scraped, usage: dict[str, int]) -> None:
+    for step in STEPS:
+        name = f"turnwire_request_{step}_time_seconds_count"
+        await eventually(lambda name=name: scraped.value(name) == TURNS)  # type: ignore[misc]
+        assert scraped.value(f"turnwire_request_{step}_time_seconds_sum") > 0
+
+
+async def test_tokens_are_counted_as_in_the_usage_of_the_answers(scraped: Scraped, usage: dict[str, int]) -> None:
+    value = scraped.value
+    assert value("turnwire_generation_tokens_total", model=MODEL) == usage["output_tokens"]
+    gaps = value("turnwire_inter_token_latency_seconds_count", model=MODEL)
+    assert 0 < gaps <= usage["output_tokens"] - TURNS
+    cached, prompt = usage["cache_read_input_tokens"], usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert value("turnwire_kv_cached_tokens_total") == value("turnwire_prefix_cache_hits_tokens_total") == cached > 0
+    assert 0 < value("turnwire_kv_expected_tokens_total") <= prompt
+    assert value("turnwire_kv_prompt_tokens_total") == value("turnwire_prompt_tokens_total") == prompt
+    ledger = value("turnwire_ledger_prompt_tokens_total", source="ledger")
+    assert ledger + value("turnwire_ledger_prompt_tokens_total", source="text") == prompt
+    assert ledger > 0
+    await eventually(lambda: value("turnwire_prompt_varied_total", cause="date") == 1)
+    assert 100 < value("turnwire_prompt_varied_tokens_total", cause="date") < prompt
