@@ -120,7 +120,7 @@ class Placement:
                 held[worker] = max(held.get(worker, 0), blocks * size)
         return held
 
-    def _blocks(self, prompt: bytes, size: int, salt: str | None) -> list[int]:
+    def _blocks(self, prompt: bytes, size: int, salt: str | None) -> Sequence[int]:
         return self._keys.setdefault(size, KeyMemo(size)).keys(prompt, salt=salt)
 
     def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:
