@@ -139,7 +139,7 @@ class Delta(Struct, gc=False):
     stop_id: int | None = None
     stop_logprobs: list[tuple[int, float]] | None = None
     """As in `logprobs`, of `stop_id`; None: not requested, or the engine has none."""
-    queued_s: float | None = None
+    waited_s: float | None = None
     """With `cached`: seconds from `open` until the engine began the prefill; None: the engine does not report it."""
 
 

@@ -25,7 +25,7 @@ class StreamSpans:
     def first(self, delta: Delta) -> None:
         """Notes the first step that the engine reports."""
         if not self._first:
-            self._first, self._queued_s = time_ns(), delta.queued_s
+            self._first, self._queued_s = time_ns(), delta.waited_s
 
     def end(self, stream: TokenStream) -> None:
         """Records the spans of a stream that has ended, those of the phases that it has reached."""

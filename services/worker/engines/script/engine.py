@@ -79,7 +79,7 @@ class _Stream:
     cached: int | None = None
     """Reported with the first delta, then None."""
     opened_us: int = 0
-    queued_s: float | None = None
+    waited_s: float | None = None
     """Reported with `cached`: how long it had no slot."""
 
 
@@ -229,7 +229,7 @@ class ScriptEngine:
             held = min(self._cache.match(stream.keys), (stream.prompt_tokens - 1) // BLOCK_TOKENS)
             self._cache.use(stream.keys[:held])
             stream.cached = held * BLOCK_TOKENS
-            stream.queued_s = (now_us() - stream.opened_us) / 1e6
+            stream.waited_s = (now_us() - stream.opened_us) / 1e6
             self._ticker.add(stream, self._prefilled_at(stream.prompt_tokens - stream.cached))
 
     def _prefilled_at(self, tokens: int) -> int:
@@ -275,8 +275,8 @@ class ScriptEngine:
         ids = playback.ids[stream.pos : end]
         stream.pos = end
         stream.plain_until = ahead if stream.logprobs is None else 0
-        delta = Delta(ids, cached=stream.cached, queued_s=stream.queued_s)
-        stream.cached = stream.queued_s = None
+        delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
+        stream.cached = stream.waited_s = None
         if stream.logprobs is not None:
             at = stream.resumed + end - len(ids)
             delta.logprobs = [

@@ -164,7 +164,7 @@ class TransformersEngine:
                     before = progress.taken
                     cached, begun = (None, None) if before else self._cached.pop(key, (0, None))
                     delta = progress.take(output.generated_tokens, output.logprobs, cached)
-                    delta.queued_s = None if begun is None else begun - opened
+                    delta.waited_s = None if begun is None else begun - opened
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:

@@ -128,7 +128,7 @@ class Progress:
         if not self._started:
             self._started = True
             delta.cached = int(output.num_cached_tokens or 0)
-            delta.queued_s = _queued_s(getattr(output, "metrics", None))
+            delta.waited_s = _waited_s(getattr(output, "metrics", None))
         if self._prefill_only:
             delta.ids = []
             delta.finish = FinishReason.LENGTH if finish is FinishReason.STOP else finish
@@ -147,7 +147,7 @@ class Progress:
         return [(token, chosen), *others[: self._logprobs]]
 
 
-def _queued_s(stats: Any) -> float | None:
+def _waited_s(stats: Any) -> float | None:
     """From a request's `RequestStateStats`, which an engine with `disable_log_stats` does not make."""
     queued, scheduled = getattr(stats, "queued_ts", 0.0), getattr(stats, "scheduled_ts", 0.0)
     return max(scheduled - queued, 0.0) if queued and scheduled else None
