@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from schemas import subjects
 from schemas.errors import TurnwireError
@@ -36,6 +37,7 @@ from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources, mask_passwords
 from services.tokenization.detokenizer import Vocabulary
 
+AT_LEAST_ONE = Parameter(validator=Number(gte=1))
 NICE = 10
 """The pipeline's processes on this machine come first."""
 
@@ -55,9 +57,9 @@ class Flags:
     model: str | None = None
     """Directory or hub id of the served model, whose tokenizer shows tokens as text; default: that of the running
     `turnwire up`, or TURNWIRE_MODEL."""
-    max_turns: int = 20_000
+    max_turns: Annotated[int, AT_LEAST_ONE] = 20_000
     """Turns that are kept; the oldest are dropped."""
-    memory_mb: int = 256
+    memory_mb: Annotated[int, AT_LEAST_ONE] = 256
     """Memory for prompts that the next ones are compared with, and again for answers."""
 
 

@@ -193,7 +193,8 @@ class Fold:
         self._histories[key] = [*alike[1 - MAX_ALIKE :], name]
 
     def _generate(self, turn: InspectedTurn, request: GenerateRequest, now: float, worker: str) -> None:
-        again = turn.placed is not None and request.attempt == turn.attempt and turn.worker != worker
+        again = request.attempt == turn.placed_attempt and turn.worker != worker
+        turn.placed_attempt = request.attempt
         turn.attempt, turn.worker, turn.parser = request.attempt, worker, request.parser
         turn.reused, turn.recall = (request.reused, request.recall) if request.recall else (None, "")
         turn.placed = turn.placed or now
@@ -259,12 +260,12 @@ class Fold:
             return
         self.changed[turn.id] = None
         for event in entry.events:
-            self._event(turn, event, now)
+            if isinstance(event, Prepared):
+                self._opened(turn, event, entry.attempt, now)
+            else:
+                self._event(turn, event, now)
 
     def _event(self, turn: InspectedTurn, event: TurnEvent, now: float) -> None:
-        if isinstance(event, Prepared):
-            self._opened(turn, event, now)
-            return
         if isinstance(event, BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted):
             accepted = turn.cursor.accept(event)
             if isinstance(accepted, Verdict):
@@ -290,22 +291,26 @@ class Fold:
                 block = turn.blocks[-1]
                 block.stopped, block.complete = now, accepted.complete
                 cut = "" if accepted.complete else ", cut off"
-                turn.mark(now, "block", f"{block.kind} {block.name}, {block.length} characters{cut}")
+                turn.mark(now, "block", f"{block.name or block.kind}, {block.length} characters{cut}")
             elif isinstance(accepted, Interrupted):
                 text = f"{accepted.worker} after {len(accepted.token_ids) // 4} tokens: {accepted.error.message}"
                 turn.mark(now, "interrupted", text, trouble=True)
             elif isinstance(accepted, Finish | Failed):
                 self._ended(turn, accepted, now)
 
-    def _opened(self, turn: InspectedTurn, event: Prepared, now: float) -> None:
-        turn.prompt_tokens, turn.max_tokens = event.prompt_tokens, event.max_tokens
-        if event.cached and turn.cached is None:
-            turn.cached = event.cached
-        if turn.opened is not None and event.parser != turn.parser:
+    def _opened(self, turn: InspectedTurn, event: Prepared, attempt: int, now: float) -> None:
+        """A parser has the stream. It sends this again with a replay."""
+        if attempt < turn.attempt or turn.opened_by == (attempt, event.parser):
+            return
+        if turn.parser and event.parser != turn.parser:
             turn.mark(now, "takeover", f"{event.parser} parses in place of {turn.parser}", trouble=True)
         else:
             turn.mark(now, "opened", f"{event.parser} has the stream of {event.worker}")
+        turn.opened_by = attempt, event.parser
         turn.opened = turn.opened or now
+        turn.prompt_tokens, turn.max_tokens = event.prompt_tokens, event.max_tokens
+        if event.cached and turn.cached is None:
+            turn.cached = event.cached
         turn.worker, turn.parser = event.worker or turn.worker, event.parser or turn.parser
 
     def _ended(self, turn: InspectedTurn, event: Finish | Failed, now: float) -> None:

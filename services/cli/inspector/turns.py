@@ -121,6 +121,10 @@ class InspectedTurn(Struct, eq=False):
     messages: int = 0
     state: State = "received"
     attempt: int = 1
+    placed_attempt: int = 0
+    """The newest attempt that was sent to a worker."""
+    opened_by: tuple[int, str] = (0, "")
+    """Attempt and parser of the newest stream."""
     worker: str = ""
     parser: str = ""
     placed: float | None = None

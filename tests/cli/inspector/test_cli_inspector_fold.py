@@ -1,10 +1,12 @@
 """Messages of a bus become turns and sessions, also where they are lost, repeated or of several attempts."""
 
+from msgspec import Raw
+
 from schemas.control import Cancel, Replay, StreamPosition
-from schemas.conversation import Call, Reasoning, Text
+from schemas.conversation import Call, Reasoning, Sampling, Text
 from schemas.errors import EngineFailed, Overloaded
 from schemas.events import BlockStart, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
-from schemas.frames import TokenEntry, TokenFrame, TurnRequest, pack_ids
+from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
 from services.cli.inspector.fold import Fold
 from tests.cli.inspector.by_hand import Bus, answer, asked, block_events, result, user
 
@@ -93,11 +95,22 @@ def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     bus.events(turn, Prepared(9, 99, "worker-1", "parser-2"))
     bus.events(turn, Interrupted("worker-1", pack_ids([1, 2]), EngineFailed("gone").info, 0, 3))
     bus.send(TurnRequest(turn, "frontend-1", asked(user("Q")), 2, resume=pack_ids([1, 2]), avoid=["worker-1"]))
+    late = Prepared(9, 99, "worker-1", "parser-1")
+    request = GenerateRequest(turn, 2, "m", pack_ids(range(9)), "parser-3", "frontend-1", Sampling(), [], Raw(b"null"))
+    bus.send(request, "worker-2")
+    bus.events(turn, late, attempt=1)
+    for _ in range(2):
+        bus.events(turn, Prepared(9, 99, "worker-2", "parser-3"), attempt=2)
     bus.events(turn, Delta(0, 3, "lo"), block_events(0, Text("Hello"))[2], attempt=2)
     bus.finish(turn, 1, output=4)
     found = bus.fold.turns[turn]
     assert [mark.kind for mark in found.marks if mark.trouble] == ["replay", "takeover", "interrupted", "attempt"]
-    assert "continues behind 2 tokens, avoids worker-1" in found.marks[-2].text
+    assert [(mark.kind, mark.text) for mark in found.marks[-4:]] == [
+        ("attempt", "attempt 2, continues behind 2 tokens, avoids worker-1"),
+        ("placed", "9 tokens, on worker-2"),
+        ("opened", "parser-3 has the stream of worker-2"),
+        ("block", "text, 5 characters"),
+    ]
     assert (found.attempt, found.blocks[0].text, found.state) == (2, "Hello", "finished")
 
 

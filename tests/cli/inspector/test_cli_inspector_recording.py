@@ -124,3 +124,11 @@ def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) 
     file = tmp_path / "key"
     file.write_text("a-key-of-sixteen-characters\n")
     assert required_key(Flags(key_file=file)) == "a-key-of-sixteen-characters"
+
+
+def test_there_is_room_for_something(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--memory-mb", "--max-turns"):
+        with pytest.raises(SystemExit) as ended:
+            main(["inspect", flag, "0"])
+        assert ended.value.code == 2
+        assert flag in capsys.readouterr().err
