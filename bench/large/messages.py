@@ -11,6 +11,7 @@ import msgspec
 import nats
 import structlog
 from msgspec import Struct
+from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
 from bench.cpu import cpu_seconds
@@ -128,7 +129,7 @@ async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float
     return used / received * 1e6, received / took
 
 
-async def _connected(port: int) -> nats.NATS:
+async def _connected(port: int) -> Client:
     for _ in range(100):
         try:
             return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
