@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: routing and server")
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--buses", type=lambda text: [int(one) for one in text.split(",")], default=[1, 4, 16])
-    parser.add_argument("--rounds", type=int, default=4, help="turns of each session; one where a bus has 100,000")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each session; one where a bus has 100,000")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--result", type=Path, default=RESULTS / "large.json", help="of bench.load, for `stages`")
     parser.add_argument("--tokens-per-s", type=float, default=50.0, help="of a stream")

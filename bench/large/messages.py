@@ -11,6 +11,7 @@ import msgspec
 import nats
 import structlog
 from msgspec import Struct
+from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
 from bench.cpu import cpu_seconds
@@ -25,6 +26,8 @@ from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.registry import Registry
 
 CARD = ModelCard("org/model-30b", max_model_len=131072, family="qwen3", tools=True, engine="vllm", block_tokens=32)
+WINDOW, PATIENCE_S = 100, 60.0
+"""Messages that are under way at once; the longest wait for one."""
 READ = 2_000
 """Heartbeats that are read at least, to know what one costs."""
 
@@ -100,25 +103,24 @@ async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float
         server = subprocess.Popen(command, cwd=directory, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
         try:
             clients = [await _connected(port) for _ in range(subscribers + 1)]
-            done, received = asyncio.Event(), 0
+            arrived, received = asyncio.Event(), 0
 
             async def receive(_: object) -> None:
                 nonlocal received
                 received += 1
-                if received == messages * subscribers:
-                    done.set()
+                arrived.set()
 
             for client in clients[1:]:
                 await client.subscribe("tw.v1.test", cb=receive)
                 await client.flush()
             before, began = cpu_seconds(server.pid), time.monotonic()
             data = b"x" * size
-            for number in range(messages):
-                await clients[0].publish("tw.v1.test", data)
-                if number % 256 == 0:
-                    await clients[0].flush()
-            await clients[0].flush()
-            await asyncio.wait_for(done.wait(), 120)
+            for sent in range(WINDOW, messages + 1, WINDOW):
+                for _ in range(WINDOW):
+                    await clients[0].publish("tw.v1.test", data)
+                while received < sent * subscribers:  # else the server drops clients that fall behind
+                    arrived.clear()
+                    await asyncio.wait_for(arrived.wait(), PATIENCE_S)
             took, used = time.monotonic() - began, cpu_seconds(server.pid) - before
             for client in clients:
                 await client.close()
@@ -128,10 +130,13 @@ async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float
     return used / received * 1e6, received / took
 
 
-async def _connected(port: int) -> nats.NATS:
-    for _ in range(100):
+async def _connected(port: int) -> Client:
+    async def ignore(_: Exception) -> None:
+        """It is tried again."""
+
+    for _ in range(300):
         try:
-            return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+            return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, error_cb=ignore)
         except (OSError, nats.errors.Error):
             await asyncio.sleep(0.1)
     raise TimeoutError("nats-server did not start")

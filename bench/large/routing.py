@@ -27,6 +27,8 @@ GROWTH = 8
 """Blocks that a turn adds."""
 TURN_S = 12
 """Virtual seconds of a turn."""
+QUEUE = 1024
+"""Turns that wait for a slot at a worker; it refuses further ones."""
 TICKS = 10
 """Of a virtual second: in each, a tenth of the processes sends its heartbeat."""
 KV_BLOCKS = 2_500_000 // BLOCK
@@ -105,9 +107,13 @@ class Bus:
         self._number = {one: at for at, one in enumerate(self.names["worker"])}
         self._parser_number = {one: at for at, one in enumerate(self.names["parser"])}
         self._shared = [self._keys(SHARED) for _ in range(KINDS)]
+        for one, cache in zip(self.names["worker"], self._caches, strict=True):
+            for keys in self._shared:  # no worker is new
+                cache.use(keys)
+                self._index.stored(one, keys)
         self._sessions = [_Session(n % KINDS, self._keys(self._chance.randint(*OWN))) for n in range(streams)]
         self._placed: list[Placed | None] = [None] * streams
-        self._workers = [Heartbeat("worker", one, load=Load(0, 0, shape.slots, 1024)) for one in self.names["worker"]]
+        self._workers = [Heartbeat("worker", one, load=Load(0, 0, shape.slots, QUEUE)) for one in self.names["worker"]]
         self._parsers = [Heartbeat("parser", one) for one in self.names["parser"]]
 
     def _keys(self, count: int) -> list[int]:
@@ -133,8 +139,9 @@ class Bus:
                 began = time.process_time()
                 held = {worker: blocks * BLOCK for worker, blocks in self._index.overlaps(keys).items()}
                 profile = TurnProfile(len(keys) * BLOCK, held)
-                best = router.workers(self._workers, avoid=(), late=(), profile=profile)[0]
+                order = router.workers(self._workers, avoid=(), late=(), profile=profile)
                 times.append((time.process_time() - began) * 1000)
+                best = next(one for one in order if self._accepts(one))
                 parser = router.parser(self._parsers, late=())
                 router.assigned(best, parser)
                 worker = self._number[best]
@@ -165,6 +172,9 @@ class Bus:
             [placed for placed in self._placed if placed is not None],
         )
 
+    def _accepts(self, worker: str) -> bool:
+        return self._running["worker"][self._number[worker]] < self._shape.slots + QUEUE
+
     def _count(self, placed: Placed, change: int) -> None:
         self._running["worker"][placed.worker] += change
         self._running["parser"][placed.parser] += change
@@ -175,7 +185,7 @@ class Bus:
         for stage, last in (("worker", self._workers), ("parser", self._parsers)):
             for one in range(tick, len(last), TICKS):
                 running = self._running[stage][one]
-                load = Load(running, 0, slots, 1024) if stage == "worker" else Load(running)
+                load = Load(running, 0, slots, QUEUE) if stage == "worker" else Load(running)
                 last[one] = Heartbeat(stage, last[one].id, load=load)  # type: ignore[arg-type]
                 for router in self._routers:
                     router.reset(last[one])

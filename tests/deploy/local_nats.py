@@ -31,7 +31,7 @@ class LocalNats:
                 data = rendered.get("ConfigMap", source["configMap"]["name"])["data"]
                 files = {name: text.encode() for name, text in data.items()}
             elif source["secret"]["name"] in more:
-                files = more[source["secret"]["name"]]
+                files = dict(more[source["secret"]["name"]])
             else:
                 data = rendered.get("Secret", source["secret"]["name"])["data"]
                 files = {name: base64.b64decode(text) for name, text in data.items()}

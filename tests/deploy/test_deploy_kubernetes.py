@@ -359,10 +359,8 @@ async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
     try:
         for server in cluster.servers:
             server.wait()
-        options = {stage: cluster.login(stage) | {"token_delay_ms": 20} for stage in STAGES}
-        for stage in STAGES:
-            if stage != "worker":
-                del options[stage]["token_delay_ms"]
+        options: dict[str, Any] = {stage: cluster.login(stage) for stage in STAGES}
+        options["worker"]["token_delay_ms"] = 20
         await asyncio.to_thread(stack.start_all, **options)
         client = Client(stack.url)
         text = " ".join(f"word{number}" for number in range(400))

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from tokenizers import Tokenizer
@@ -35,7 +36,7 @@ async def started(directory: Path, divide: float, speed: float) -> AsyncIterator
     nats.port = free_port()
     await asyncio.to_thread(nats.start)
     stack = Stack(nats, model, directory, environment=settings(["DRAIN"]))
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "frontend": {"response_store": "shared"},
         "preprocessor": {},
         "parser": {},

@@ -97,7 +97,7 @@ class Run:
                 steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
                     ("low load", lambda: self._load(plan.low)),
                     ("rising load", lambda: self._load(plan.peak)),
-                    *((f"update of {stage}", lambda stage=stage: self._roll(stage)) for stage in plan.targets),  # type: ignore[misc]
+                    *((f"update of {stage}", lambda stage=stage: self._roll(stage)) for stage in plan.targets),
                     ("falling load", lambda: self._load(plan.low)),
                     ("end", self._finish),
                 ]
