@@ -20,6 +20,7 @@ from schemas.events import Failed
 from schemas.frames import EventEntry, EventFrame, GenerateReply, GenerateRequest, unpack_array, unpack_ids
 from services.runtime.bus import Message
 from services.runtime.config import WorkerConfig
+from services.runtime.log_lines import EVERY_S
 from services.runtime.memory import freeze_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
@@ -413,3 +414,4 @@ async def run(config: WorkerConfig) -> None:
         await process.run(worker.drain)
     finally:
         await engine.stop(config.drain_s)
+        await asyncio.sleep(EVERY_S)  # the last lines of the log: the process ends without exit handlers

@@ -90,6 +90,7 @@ async def test_a_draining_process_loses_nothing(own_stack: Stack, own_client: Cl
         assert answer.contents == expected
     check_whole(await late)
     assert await asyncio.to_thread(leaving.wait) == 0
+    assert '"process.left"' in leaving.text()
 
 
 async def test_turns_survive_a_restart_of_the_bus(own_stack: Stack, own_client: Client) -> None:

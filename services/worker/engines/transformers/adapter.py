@@ -133,7 +133,7 @@ def lacking(args: EngineArgs, *, graphs: bool, guided: bool) -> dict[str, str]:
         why = 'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}} has them'
         found |= dict.fromkeys((*HOST_FEATURES, "guided"), why)
     elif not guided:
-        found["guided"] = "needs llguidance (pip install 'turnwire[guided]') and a tokenizer that it can read"
+        found["guided"] = "needs llguidance (in a clone, pip install -e '.[guided]') and a tokenizer that it can read"
     return found
 
 

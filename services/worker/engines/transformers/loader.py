@@ -65,7 +65,7 @@ def explain(config: WorkerConfig) -> EngineSupport:
     """See `Explainable.explain`. Does not load the model."""
     args = adapter.parse_args(config.engine_args)
     if find_spec("torch") is None:
-        raise Invalid("torch is not installed: pip install 'turnwire[torch]'", param="engine")
+        raise Invalid("torch is not installed: in a clone, pip install -e '.[torch]'", param="engine")
     import torch
     from transformers import __version__
 

@@ -86,7 +86,7 @@ class TrtllmEngine:
         try:
             release = known_release(version("tensorrt-llm"))
         except PackageNotFoundError:
-            hint = "pip install 'turnwire[trtllm]', or use deploy/trtllm.Dockerfile"
+            hint = "in a clone, pip install -e '.[trtllm]', or use deploy/trtllm.Dockerfile"
             raise Invalid(f"TensorRT-LLM is not installed: {hint}", param="engine") from None
         vocabulary = read_facts(config.model).vocab_size if config.model else 1
         lacks = requests.lacking(requests.llm_arguments(config, release), release, vocabulary)
