@@ -156,7 +156,7 @@ async def compacted(ask: MessagesAsk, count: Count, window: int, write: Write) -
     """
     edit, conversation = ask.compact, ask.conversation
     # A last message of the assistant is to be continued, and would be gone.
-    if edit is None or conversation.turns[-1].role == "assistant":
+    if edit is None or not conversation.turns or conversation.turns[-1].role == "assistant":
         return ask
     if not edit.applies(await count(conversation), window):
         return ask

@@ -5,6 +5,7 @@ and expires with the last completion in it.
 """
 
 import asyncio
+import random
 from collections.abc import Callable
 
 import msgspec
@@ -13,6 +14,8 @@ from services.runtime.kv import Bucket, digest_key
 
 SPANS = 64
 """In the time for which a response is stored."""
+CONFLICT_S = 0.05
+"""Longest pause after another process was faster."""
 Entry = tuple[float, str]
 """When a completion was created, in seconds of Unix time, and its id."""
 
@@ -47,6 +50,7 @@ class ChatIndex:
                     value = msgspec.json.encode(sorted(entries | fresh))
                     if await self._bucket.replace(key, value, revision.number):
                         break
+                    await asyncio.sleep(random.uniform(0, CONFLICT_S))
         finally:
             del self._pending[key]
 

@@ -8,6 +8,7 @@ where another came between: frontends agree on each state without any other mess
 """
 
 import asyncio
+import random
 from collections.abc import Callable
 
 import msgspec
@@ -33,6 +34,8 @@ MAX_VALUE_BYTES = 7 * 1024 * 1024
 """Below the 8 MB of the bus."""
 ATTEMPTS = 20
 """To replace a conversation that others change as well."""
+CONFLICT_S = 0.05
+"""Longest pause after one in vain; random, so that two processes do not meet again."""
 WAITS_S = (0.02, 0.05, 0.1, 0.2)
 """Pauses before reading the bucket again for a response that may be on its way."""
 
@@ -155,6 +158,7 @@ class SharedStore(MemoryStore):
             record = change(record)
             if await self._sharing.bucket.replace(digest_key(tenant, id), msgspec.json.encode(record), number):
                 return record
+            await asyncio.sleep(random.uniform(0, CONFLICT_S))
         raise Unavailable("The conversation is being changed by other requests.", retry_after_s=RETRY_AFTER_S)
 
     async def _revision(self, id: str, tenant: str | None) -> tuple[StoredResponse | None, int]:
