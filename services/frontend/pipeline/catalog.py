@@ -67,12 +67,13 @@ class ModelCatalog:
         if self._accept_any_model or not model:
             names += [self._default_model] if self._default_model else [card.name for card in cards if len(cards) == 1]
         for name in names:
-            found = [card for card in cards if name == card.name] or [card for card in cards if name in card.aliases]
-            if len(found) > 1:
-                found = [card for card in found if self._takes_turns(card.name)] or found
-                return self._shared.choose(name, found, conversation)
-            if found:
-                return found[0]
+            for card in cards:
+                if name == card.name:
+                    return card
+            if found := [card for card in cards if name in card.aliases]:
+                # A single one, too: its sessions must stay where another one joins.
+                able = [card for card in found if self._takes_turns(card.name)]
+                return self._shared.choose(name, able or found, conversation)
         if not cards:
             message = "no model is being served at the moment: the pipeline is starting, or a stage is down"
             raise Unavailable(message, retry_after_s=RETRY_AFTER_S)

@@ -125,3 +125,12 @@ def test_a_shared_alias_is_listed_once() -> None:
     bus = Bus(v1=1, v2=3)
     found = listing(names(bus.catalog.models()), {})["data"]
     assert [(entry["id"], entry["root"]) for entry in found] == [("v1", "v1"), ("v2", "v2"), ("coder", "v2")]
+
+
+def test_sessions_of_a_single_version_stay_when_another_one_joins() -> None:
+    bus = Bus(v1=1)
+    assert bus.served() == {"v1"}
+    bus.beat("v1", 0)
+    bus.beat("v2", 1)
+    assert bus.served() == {"v1"}
+    assert bus.catalog.resolve("coder", session(99)).name == "v2"

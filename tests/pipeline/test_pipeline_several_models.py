@@ -1,0 +1,207 @@
+"""Several models on one bus: started, stopped and updated apart, while streams run on all of them."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.conftest import LIMIT_S, NatsServer, until
+from tests.pipeline.client import Answer, Client, body, events, say
+from tests.pipeline.stack import Child, Stack
+
+STAGES = ("worker", "parser", "preprocessor")
+WORDS = " ".join(f"word{number}" for number in range(120))
+LONG = f"Hm.</think>[[delay 20]]{WORDS}"
+"""A turn of some seconds."""
+START_S = 4 * LIMIT_S
+"""For a model's processes to start, beside others that do."""
+SHORT = "Hm.</think>Yes."
+
+
+class Running:
+    """A stream that has begun."""
+
+    def __init__(self, client: Client, request: dict[str, Any]) -> None:
+        self.begun = asyncio.Event()
+        self._task = asyncio.create_task(self._run(client, request))
+
+    async def _run(self, client: Client, request: dict[str, Any]) -> Answer:
+        async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
+            assert response.status == 200, await response.text()
+            found = []
+            async for event in events(response):
+                found.append(event)
+                if event.name == "content_block_delta":
+                    self.begun.set()
+            return Answer(found)
+
+    async def text(self) -> str:
+        """The whole answer's text. Raises where the stream failed."""
+        answer = await self._task
+        assert answer.error is None, answer.error
+        assert answer.stop_reason == "end_turn"
+        return str(answer.blocks[-1]["text"])
+
+
+def ask(model: str, output: str, session: str = "") -> dict[str, Any]:
+    user = json.dumps({"session_id": session or output})
+    return body(say(output), model=model, tools=[], metadata={"user_id": user})
+
+
+async def start(client: Client, model: str, *sessions: str) -> list[Running]:
+    """Starts a long stream in each session, and waits until all have begun."""
+    streams = [Running(client, ask(model, LONG, session)) for session in sessions]
+    await asyncio.gather(*(stream.begun.wait() for stream in streams))
+    return streams
+
+
+async def finish(streams: list[Running]) -> None:
+    assert [await stream.text() for stream in streams] == [WORDS] * len(streams)
+
+
+class Bus:
+    """Two frontends, and a stack of processes for each model."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.of: dict[str, list[Child]] = {}
+        """The processes of each model."""
+
+    def add(self, model: str, stage: str, **options: Any) -> Child:
+        """Starts one process of a model."""
+        options = {"served_model_name": model, "drain_s": 300, **options}
+        child = self.stack.start(stage, **({"token_delay_ms": 1} if stage == "worker" else {}), **options)
+        self.of.setdefault(model, []).append(child)
+        return child
+
+    def start(self, model: str, **options: Any) -> None:
+        """Starts a model; `options`: of its preprocessor."""
+        for stage in STAGES:
+            self.add(model, stage, **(options if stage == "preprocessor" else {}))
+
+    async def stop(self, model: str) -> None:
+        """Drains all processes of a model, at the same time."""
+        for child in self.of[model]:
+            child.terminate()
+
+    def ended(self, model: str) -> list[int | None]:
+        return [child.process.poll() for child in self.of[model]]
+
+
+@pytest.fixture
+def bus(make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path: Path) -> Iterator[Bus]:
+    stack = Stack(make_nats(), demo_model, tmp_path, recovery_s=10)
+    try:
+        stack.start("frontend")
+        stack.start("frontend")
+        yield Bus(stack)
+    finally:
+        stack.stop()
+
+
+@pytest.fixture
+async def clients(bus: Bus) -> AsyncIterator[list[Client]]:
+    """One of each frontend."""
+    opened = [Client(child.url) for child in bus.stack.of("frontend")]
+    yield opened
+    for client in opened:
+        await client.http.close()
+
+
+async def listed(client: Client) -> set[str]:
+    return {entry["id"] for entry in (await client.get("/v1/models"))[1]["data"]}
+
+
+async def takes_turns(clients: list[Client], *models: str) -> None:
+    """Waits until every frontend has every stage of these models."""
+    for client in clients:
+
+        async def there(client: Client = client) -> bool:
+            with contextlib.suppress(aiohttp.ClientError):
+                return set(models) <= set((await client.get("/health"))[1]["models"])
+            return False
+
+        await until(there, START_S)
+
+
+async def served(client: Client, model: str) -> int:
+    """How many turns of a model this frontend has finished."""
+    async with client.http.get(f"{client.url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    name = "turnwire_e2e_request_latency_seconds_count{"
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name) and f'model="{model}"' in line)
+
+
+@pytest.mark.slow
+async def test_models_start_and_stop_while_others_serve(bus: Bus, clients: list[Client]) -> None:
+    one = clients[0]
+    bus.start("alpha")
+    bus.start("beta")
+    await takes_turns(clients, "alpha", "beta")
+    alpha, beta = await start(one, "alpha", "a1", "a2", "a3"), await start(one, "beta", "b1", "b2", "b3")
+
+    bus.start("gamma")
+    await takes_turns(clients, "alpha", "beta", "gamma")
+    assert (await one.stream(ask("gamma", SHORT))).stop_reason == "end_turn"
+
+    await bus.stop("beta")
+    gamma = await start(one, "gamma", "c1", "c2")
+    for streams in (alpha, beta, gamma):
+        await finish(streams)
+    await until(lambda: asyncio.sleep(0, bus.ended("beta") == [0] * len(STAGES)))
+
+    # As long as a successor may come, the model is listed; then its name is unknown again.
+    for client in clients:
+
+        async def gone(client: Client = client) -> bool:
+            return await listed(client) == {"alpha", "gamma"}
+
+        await until(gone)
+        status, document = await client.post("/v1/messages", ask("beta", SHORT))
+        assert (status, document["error"]["type"]) == (404, "not_found_error")
+    for model in ("alpha", "gamma"):
+        assert (await clients[1].stream(ask(model, SHORT))).stop_reason == "end_turn"
+
+
+@pytest.mark.slow
+async def test_a_new_version_takes_over_without_a_lost_stream(bus: Bus, clients: list[Client]) -> None:
+    one, other = clients
+    bus.start("coder-1", aliases="coder")
+    await takes_turns(clients, "coder-1")
+    old = await start(one, "coder", "s1", "s2", "s3")
+
+    # Side by side: the old version's preprocessor is replaced by one that gets no new sessions.
+    bus.start("coder-2", aliases="coder")
+    first = next(child for child in bus.of["coder-1"] if child.stage == "preprocessor")
+    bus.add("coder-1", "preprocessor", aliases="coder", alias_weight=0)
+    await takes_turns(clients, "coder-1", "coder-2")
+    for client in clients:
+
+        async def both(client: Client = client) -> bool:
+            return len((await client.get("/health"))[1]["stages"]["preprocessor"]) == 3
+
+        await until(both, START_S)
+    first.terminate()
+    assert await asyncio.to_thread(first.wait) == 0
+    assert await listed(other) == {"coder-1", "coder-2", "coder"}
+
+    before = await served(other, "coder-1"), await served(other, "coder-2")
+    new = await start(other, "coder", "n1", "n2", "n3")
+    kept = await start(other, "coder", "s1", "s2", "s3")  # the other frontend knows where these sessions are
+    for streams in (old, new, kept):
+        await finish(streams)
+    after = await served(other, "coder-1"), await served(other, "coder-2")
+    assert (after[0] - before[0], after[1] - before[1]) == (3, 3)
+
+    # The last sessions of the old version go on, on the new one.
+    last = await start(one, "coder", "s1", "s2", "s3")
+    await bus.stop("coder-1")
+    moved = await start(one, "coder", "s1", "s4")
+    await finish([*last, *moved])
+    await until(lambda: asyncio.sleep(0, bus.ended("coder-1") == [0] * (len(STAGES) + 1)))
+    assert (await other.stream(ask("coder", SHORT, "s2"))).stop_reason == "end_turn"
