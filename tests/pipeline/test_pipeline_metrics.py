@@ -121,7 +121,7 @@ async def test_tokens_are_counted_as_in_the_usage_of_the_answers(scraped: Scrape
     value = scraped.value
     assert value("turnwire_generation_tokens_total", model=MODEL) == usage["output_tokens"]
     gaps = value("turnwire_inter_token_latency_seconds_count", model=MODEL)
-    assert 0 < gaps <= usage["output_tokens"] - TURNS
+    assert gaps <= usage["output_tokens"] - TURNS  # less what came together with a first token
     cached, prompt = usage["cache_read_input_tokens"], usage["input_tokens"] + usage["cache_read_input_tokens"]
     assert value("turnwire_kv_cached_tokens_total") == value("turnwire_prefix_cache_hits_tokens_total") == cached > 0
     assert 0 < value("turnwire_kv_expected_tokens_total") <= prompt

@@ -274,8 +274,10 @@ class ScriptEngine:
         ids = playback.ids[stream.pos : end]
         stream.pos = end
         stream.plain_until = ahead if stream.logprobs is None else 0
-        delta = Delta(ids, cached=stream.cached, queued_s=stream.queued_us / 1e6)
-        stream.cached = None
+        delta = Delta(ids)
+        if stream.cached is not None:
+            delta.cached, delta.queued_s = stream.cached, stream.queued_us / 1e6
+            stream.cached = None
         if stream.logprobs is not None:
             at = stream.resumed + end - len(ids)
             delta.logprobs = [
