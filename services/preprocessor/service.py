@@ -8,6 +8,7 @@ from here, before it has sent anything to its client; the parser reports that a 
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -153,15 +154,15 @@ class Preprocessor:
 
     async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
         now = asyncio.get_running_loop().time
-        arrived = now()
-        deadline = None if request.timeout_s is None else arrived + request.timeout_s
+        arrived = perf_counter()  # the loop's time has milliseconds
+        deadline = None if request.timeout_s is None else now() + request.timeout_s
         try:
             await self._process.attached()  # else the cancellation of a request may still be behind it
             seconds_left(deadline, now())
             prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, fresh=fresh)
-            self._prepare_s.observe((prepared := now()) - arrived)
+            self._prepare_s.observe((prepared := perf_counter()) - arrived)
             await self._dispatch(request, prompt, deadline)
-            self._place_s.observe(now() - prepared)
+            self._place_s.observe(perf_counter() - prepared)
         except TurnwireError as error:
             await self._refuse(request, error.info)
             return
