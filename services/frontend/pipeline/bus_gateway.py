@@ -176,6 +176,7 @@ class BusGateway:
         """
         tried: list[str] = []
         while True:
+            self._move(turn)
             await self._stages.able(turn.card.name, turn.wait_until, patient=turn.opened)
             turn.preprocessor = await self._preprocessors.next(turn.card.name, tried)
             tried.append(turn.preprocessor)
@@ -190,6 +191,13 @@ class BusGateway:
                     raise
                 if asyncio.get_running_loop().time() >= turn.wait_until:
                     raise unreachable() from refusal
+
+    def _move(self, turn: BusTurn) -> None:
+        """Gives a turn that no model has yet to another one with the same alias, if its own takes no turns any more."""
+        alias = turn.conversation.client.alias
+        if alias is not None and not turn.opened and not self._catalog.takes_turns(turn.card.name):
+            turn.card = self.resolve(alias, turn.conversation)
+            turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
 
     def _supersede(self, turn: BusTurn) -> None:
         """Ends the current attempt, whichever processes still work for it."""
