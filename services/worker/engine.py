@@ -139,8 +139,8 @@ class Delta(Struct, gc=False):
     stop_id: int | None = None
     stop_logprobs: list[tuple[int, float]] | None = None
     """As in `logprobs`, of `stop_id`; None: not requested, or the engine has none."""
-    queued_s: float | None = None
-    """How long the turn waited for a slot; comes with `cached`, from engines that measure it."""
+    waited_s: float | None = None
+    """With `cached`: seconds from `open` until the engine began the prefill; None: the engine does not report it."""
 
 
 # -- the engine ---------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ class WorkerMetrics:
         """Records a turn that has ended. `now`: by the clock of `opened_at` and `first_at`."""
         if not stream.first_at:
             return  # it was refused, or cancelled before its first token
-        waited = stream.queued_s or 0.0
-        if stream.queued_s is not None:
+        waited = stream.waited_s or 0.0
+        if stream.waited_s is not None:
             self._queue.observe(waited)
         self._prefill.observe(max(0.0, stream.first_at - stream.opened_at - waited))
         if stream.finish is not None and stream.finish.reason not in (FinishReason.ERROR, FinishReason.CANCELLED):

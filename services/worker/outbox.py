@@ -65,7 +65,7 @@ class TokenStream:
     opened_at: float = 0.0
     first_at: float = 0.0
     """When the engine's first tokens came, by the clock of `opened_at`; 0: not yet."""
-    queued_s: float | None = None
+    waited_s: float | None = None
     """How long the turn waited for a slot; None: the engine does not report it."""
     ended_at: float = 0.0
     resumed: int = 0
@@ -87,7 +87,7 @@ class TokenStream:
             self._add_logprobs(delta)
         if delta.cached is not None:
             self.cached = delta.cached
-            self.queued_s = delta.queued_s
+            self.waited_s = delta.waited_s
         if delta.finish is not None:
             stop = [(token, _finite(value)) for token, value in delta.stop_logprobs or ()]
             self.finish = TokenFinish(delta.finish, delta.stop_id, logprobs=stop or None)

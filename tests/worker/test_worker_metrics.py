@@ -44,7 +44,7 @@ class Measured:
 
 def test_the_wait_is_no_part_of_the_prefill() -> None:
     turn = Measured()
-    turn.stream.add(Delta([1], cached=48, queued_s=2.0))
+    turn.stream.add(Delta([1], cached=48, waited_s=2.0))
     turn.stream.first_at = 13.0
     turn.ends(15.5)
     assert turn.step("queue") == (1, 2.0)

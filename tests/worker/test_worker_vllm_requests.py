@@ -132,7 +132,7 @@ def test_the_stop_token_is_taken_off_with_its_logprobs() -> None:
     started = output(8, logprobs=[row(8)], cached=32)
     started.metrics = SimpleNamespace(queued_ts=10.0, scheduled_ts=10.25)
     first = progress.take(started)
-    assert (first.ids, first.cached, first.queued_s, first.finish) == ([8], 32, 0.25, None)
+    assert (first.ids, first.cached, first.waited_s, first.finish) == ([8], 32, 0.25, None)
     assert first.logprobs == [[(8, -3.0), (40, -1.0)]]
     last = progress.take(output(9, 5, finish="stop", logprobs=[row(9), row(5)]))
     assert (last.ids, last.cached, last.finish, last.stop_id) == ([9], None, FinishReason.STOP, 5)

@@ -192,13 +192,6 @@ class BusGateway:
                 if asyncio.get_running_loop().time() >= turn.wait_until:
                     raise unreachable() from refusal
 
-    def _move(self, turn: BusTurn) -> None:
-        """Gives a turn that no model has yet to another one with the same alias, if its own takes no turns any more."""
-        alias = turn.conversation.client.alias
-        if alias is not None and not turn.opened and not self._catalog.takes_turns(turn.card.name):
-            turn.card = self.resolve(alias, turn.conversation)
-            turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
-
     def _supersede(self, turn: BusTurn) -> None:
         """Ends the current attempt, whichever processes still work for it."""
         self._publish_cancel(turn.card.name, turn.id, turn.attempt, "superseded")
@@ -270,6 +263,13 @@ class BusGateway:
             del self._turns[turn.id]
         if not self._turns:
             self._empty.set()
+
+    def _move(self, turn: BusTurn) -> None:
+        """Gives a turn that no model has yet to another one with the same alias, if its own takes no turns any more."""
+        alias = turn.conversation.client.alias
+        if alias is not None and not turn.opened and not self._catalog.takes_turns(turn.card.name):
+            turn.card = self.resolve(alias, turn.conversation)
+            turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
 
     def _cancel(self, turn: BusTurn, reason: CancelReason) -> None:
         if self._turns.get(turn.id) is not turn:

@@ -78,8 +78,9 @@ class _Stream:
     """Steps that end before this token hold tokens and nothing else."""
     cached: int | None = None
     """Reported with the first delta, then None."""
-    queued_us: int = 0
-    """When it began to wait for a slot; from then on, how long it waited."""
+    opened_us: int = 0
+    waited_s: float | None = None
+    """Reported with `cached`: how long it had no slot."""
 
 
 class ScriptEngine:
@@ -161,6 +162,7 @@ class ScriptEngine:
             logprobs=request.sampling.logprobs,
             turn=turn,
             put_running=sink.put,
+            opened_us=now_us(),
         )
         try:
             named = self._source.named(request)
@@ -191,7 +193,6 @@ class ScriptEngine:
         delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
         stream.playback, stream.ids, stream.delay_us = playback, playback.ids, round(delay_ms * 1000)
         stream.burst, stream.mark = max(1, directive.burst), directive.id
-        stream.queued_us = now_us()
         insort(self._waiting, (-priority, stream), key=itemgetter(0))
         self._admit()
 
@@ -224,11 +225,11 @@ class ScriptEngine:
         while self._waiting and len(self._running) < self._config.slots and not self._turns.over:
             _, stream = self._waiting.pop(0)
             self._running.add(stream)
-            stream.queued_us = now_us() - stream.queued_us
             # The last token is always computed: without it there is nothing to decode from.
             held = min(self._cache.match(stream.keys), (stream.prompt_tokens - 1) // BLOCK_TOKENS)
             self._cache.use(stream.keys[:held])
             stream.cached = held * BLOCK_TOKENS
+            stream.waited_s = (now_us() - stream.opened_us) / 1e6
             self._ticker.add(stream, self._prefilled_at(stream.prompt_tokens - stream.cached))
 
     def _prefilled_at(self, tokens: int) -> int:
@@ -274,10 +275,8 @@ class ScriptEngine:
         ids = playback.ids[stream.pos : end]
         stream.pos = end
         stream.plain_until = ahead if stream.logprobs is None else 0
-        delta = Delta(ids)
-        if stream.cached is not None:
-            delta.cached, delta.queued_s = stream.cached, stream.queued_us / 1e6
-            stream.cached = None
+        delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
+        stream.cached = stream.waited_s = None
         if stream.logprobs is not None:
             at = stream.resumed + end - len(ids)
             delta.logprobs = [

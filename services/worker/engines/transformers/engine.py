@@ -41,7 +41,7 @@ class TransformersEngine:
         self._turns = OpenTurns("transformers")
         self._keys = count()
         self._cached: dict[str, tuple[int, float]] = {}
-        """By request that has no output yet: the tokens found in the cache, and when they were searched."""
+        """By request: what the search in the prefix cache found, and when the library made it: as the prefill began."""
         """Prompt tokens found in the cache, by the library's request id; written on the library's thread."""
         self._held = 0
         self._stopping = False
@@ -162,11 +162,9 @@ class TransformersEngine:
                     self._failed(turn, output.error)
                 elif not turn.ended:
                     before = progress.taken
-                    found = None if before else self._cached.pop(key, None)
-                    cached = None if before else 0 if found is None else found[0]
+                    cached, begun = (None, None) if before else self._cached.pop(key, (0, None))
                     delta = progress.take(output.generated_tokens, output.logprobs, cached)
-                    if found is not None:
-                        delta.queued_s = found[1] - opened
+                    delta.waited_s = None if begun is None else begun - opened
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:

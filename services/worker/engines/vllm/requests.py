@@ -127,8 +127,10 @@ class Progress:
         delta = Delta(ids, finish=finish)
         if not self._started:
             self._started = True
-            delta.cached = int(output.num_cached_tokens or 0)
-            delta.queued_s = _queued_s(getattr(output, "metrics", None))
+            delta.cached, delta.waited_s = (
+                int(output.num_cached_tokens or 0),
+                _waited_s(getattr(output, "metrics", None)),
+            )
         if self._prefill_only:
             delta.ids = []
             delta.finish = FinishReason.LENGTH if finish is FinishReason.STOP else finish
@@ -147,7 +149,7 @@ class Progress:
         return [(token, chosen), *others[: self._logprobs]]
 
 
-def _queued_s(stats: Any) -> float | None:
-    """How long a request waited, by vLLM's `RequestStateStats`; None where vLLM keeps none."""
+def _waited_s(stats: Any) -> float | None:
+    """From a request's statistics, which an engine with `disable_log_stats` does not make."""
     queued, scheduled = getattr(stats, "queued_ts", 0.0), getattr(stats, "scheduled_ts", 0.0)
-    return scheduled - queued if queued and scheduled else None
+    return max(scheduled - queued, 0.0) if queued and scheduled else None
