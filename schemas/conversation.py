@@ -193,6 +193,8 @@ class Client(Struct, frozen=True, omit_defaults=True):
     user_agent: str | None = None
     tenant: str | None = None
     """Name of the API key; None if the server has no keys."""
+    alias: str | None = None
+    """The model's name in the request, where other models may have it, too."""
 
 
 class Hints(Struct, frozen=True, omit_defaults=True):

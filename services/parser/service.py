@@ -9,7 +9,7 @@ from collections import deque
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from time import time_ns
+from time import perf_counter, time_ns
 
 import msgspec
 from cachetools import LRUCache, TTLCache
@@ -69,7 +69,6 @@ class Parser:
         """Turns for which the workers have just got a cancel."""
         self._unreadable: LRUCache[str, None] = LRUCache(MAX_DONE)
         """Turns whose frontend cannot be read here: their worker has to report that they failed."""
-        self._now = asyncio.get_running_loop().time
         text = "From the arrival of a turn's last tokens to the frame with its last events."
         self._parse_s = step_histogram("parse", text, process.metrics)
         self._empty = asyncio.Event()
@@ -128,7 +127,7 @@ class Parser:
             self._mark(taken)
             taken.opened_ns = taken.opened_ns or opened_ns
             if taken.ended:
-                taken.ended_at = self._now()
+                taken.ended_at = perf_counter()  # the loop's time stands still within a tick
                 self._trace(taken)
                 if self._ledger is not None:
                     self._ledger.write(taken)
@@ -165,7 +164,7 @@ class Parser:
             if parse.sent.ended and unsent:
                 parse.end_seq = seq
                 if parse.ended_at:
-                    self._parse_s.observe(self._now() - parse.ended_at)
+                    self._parse_s.observe(perf_counter() - parse.ended_at)
                     parse.ended_at = 0.0  # what a replay sends again is not measured again
                 self._ends.setdefault(frontend, deque()).append((seq, parse))
             if room <= 0:

@@ -8,6 +8,7 @@ from here, before it has sent anything to its client; the parser reports that a 
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -154,8 +155,8 @@ class Preprocessor:
 
     async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
         now = asyncio.get_running_loop().time
-        arrived = now()
-        deadline = None if request.timeout_s is None else arrived + request.timeout_s
+        arrived = perf_counter()  # the loop's time has milliseconds
+        deadline = None if request.timeout_s is None else now() + request.timeout_s
         scope = self._process.scope(request.trace)
         spans = TurnSpans(scope, request.attempt) if scope is not None else None
         try:
@@ -165,11 +166,11 @@ class Preprocessor:
             prompt = await self._preparation.prompt(
                 request.conversation, limit=True, size=size, fresh=fresh, on_step=on_step
             )
-            self._prepare_s.observe((prepared := now()) - arrived)
+            self._prepare_s.observe((prepared := perf_counter()) - arrived)
             if spans is not None:
                 spans.prepared(prompt)
             await self._dispatch(request, prompt, deadline, spans)
-            self._place_s.observe(now() - prepared)
+            self._place_s.observe(perf_counter() - prepared)
         except TurnwireError as error:
             if spans is not None:
                 spans.failed(error.info.kind)

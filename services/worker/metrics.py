@@ -23,7 +23,7 @@ class WorkerMetrics:
         self._cached = counter("cached", "Those of them that the engine found there.")
 
     def ended(self, stream: TokenStream, now: float) -> None:
-        """Records a turn that has ended. `now`: the loop's time."""
+        """Records a turn that has ended. `now`: by the clock of `opened_at` and `first_at`."""
         if not stream.first_at:
             return  # it was refused, or cancelled before its first token
         waited = stream.waited_s or 0.0

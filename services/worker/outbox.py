@@ -64,7 +64,7 @@ class TokenStream:
     """Of the prompt, without output of an earlier attempt."""
     opened_at: float = 0.0
     first_at: float = 0.0
-    """When the engine's first tokens came; 0: not yet."""
+    """When the engine's first tokens came, by the clock of `opened_at`; 0: not yet."""
     waited_s: float | None = None
     """How long the turn waited for a slot; None: the engine does not report it."""
     ended_at: float = 0.0

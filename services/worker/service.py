@@ -218,7 +218,7 @@ class Worker:
             ids=resume,
             held=held,
             prompt_tokens=len(request.prompt) // 4,
-            opened_at=self._loop.time(),
+            opened_at=time.perf_counter(),
         )
         on_end = partial(self._ended, blocks)
         decoding = Decoding(stream, mark=self._outbox.mark, on_step=self._stepped, on_end=on_end)
@@ -257,7 +257,7 @@ class Worker:
         if stream.sent > 0:
             self._pacer.soon(stream.parser)
         else:
-            stream.first_at = stream.first_at or self._loop.time()
+            stream.first_at = stream.first_at or time.perf_counter()
             self._pacer.now(stream.parser)
 
     def _send(self, stream: TokenStream) -> None:
@@ -265,11 +265,11 @@ class Worker:
         self._pacer.now(stream.parser)
 
     def _ended(self, blocks: PromptBlocks | None, decoding: Decoding) -> None:
-        stream, now = decoding.stream, self._loop.time()
+        stream, now = decoding.stream, time.perf_counter()
         if len(stream.ids) > stream.resumed:
             stream.first_at = stream.first_at or now  # all of it came in one step
         self._send(stream)
-        self._outbox.ended(stream, now)
+        self._outbox.ended(stream, self._loop.time())
         self._metrics.ended(stream, now)
         if (timer := self._deadlines.pop(decoding, None)) is not None:
             timer.cancel()

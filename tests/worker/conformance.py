@@ -92,6 +92,11 @@ class Conformance:
         assert deltas[-1].stop_id is None
         assert len(output(deltas)) == 24
 
+    async def test_the_wait_for_a_slot_comes_with_the_cached_tokens(self, bench: Bench) -> None:
+        deltas = await bench.run(bench.request(max_tokens=8))
+        for delta in deltas:
+            assert delta.waited_s is None or (delta.waited_s >= 0 and delta.cached is not None)
+
     async def test_tokens_come_while_it_decodes(self, bench: Bench) -> None:
         deltas = await bench.run(bench.request(max_tokens=24))
         assert len([delta for delta in deltas if delta.ids]) >= 12

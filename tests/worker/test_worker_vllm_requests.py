@@ -129,8 +129,10 @@ def test_the_stop_token_is_taken_off_with_its_logprobs() -> None:
         return {other: SimpleNamespace(logprob=value) for other, value in values.items()}
 
     progress = Progress(request(logprobs=1, stop_ids=(5,)))
-    first = progress.take(output(8, logprobs=[row(8)], cached=32))
-    assert (first.ids, first.cached, first.finish) == ([8], 32, None)
+    started = output(8, logprobs=[row(8)], cached=32)
+    started.metrics = SimpleNamespace(queued_ts=10.0, scheduled_ts=10.25)
+    first = progress.take(started)
+    assert (first.ids, first.cached, first.waited_s, first.finish) == ([8], 32, 0.25, None)
     assert first.logprobs == [[(8, -3.0), (40, -1.0)]]
     last = progress.take(output(9, 5, finish="stop", logprobs=[row(9), row(5)]))
     assert (last.ids, last.cached, last.finish, last.stop_id) == ([9], None, FinishReason.STOP, 5)

@@ -179,6 +179,7 @@ class BusGateway:
         """
         tried: list[str] = []
         while True:
+            self._move(turn)
             await self._stages.able(turn.card.name, turn.wait_until, patient=turn.opened)
             turn.preprocessor = await self._preprocessors.next(turn.card.name, tried)
             tried.append(turn.preprocessor)
@@ -271,6 +272,13 @@ class BusGateway:
                 turn.span.end(error, cancelled)
         if not self._turns:
             self._empty.set()
+
+    def _move(self, turn: BusTurn) -> None:
+        """Gives a turn that no model has yet to another one with the same alias, if its own takes no turns any more."""
+        alias = turn.conversation.client.alias
+        if alias is not None and not turn.opened and not self._catalog.takes_turns(turn.card.name):
+            turn.card = self.resolve(alias, turn.conversation)
+            turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
 
     def _cancel(self, turn: BusTurn, reason: CancelReason) -> None:
         if self._turns.get(turn.id) is not turn:

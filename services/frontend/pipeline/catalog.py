@@ -72,7 +72,7 @@ class ModelCatalog:
                     return card
             if found := [card for card in cards if name in card.aliases]:
                 # A single one, too: its sessions must stay where another one joins.
-                able = [card for card in found if self._takes_turns(card.name)]
+                able = [card for card in found if self.takes_turns(card.name)]
                 return self._shared.choose(name, able or found, conversation)
         if not cards:
             message = "no model is being served at the moment: the pipeline is starting, or a stage is down"
@@ -81,9 +81,10 @@ class ModelCatalog:
 
     def ready(self) -> list[str]:
         """Returns the models for which every stage takes turns."""
-        return [card.name for card in self.models() if self._takes_turns(card.name)]
+        return [card.name for card in self.models() if self.takes_turns(card.name)]
 
-    def _takes_turns(self, model: str) -> bool:
+    def takes_turns(self, model: str) -> bool:
+        """Returns whether every stage of a model takes turns."""
         return all(self._registry.able(stage, model) for stage in INNER_STAGES)
 
     def processes(self) -> Iterator[tuple[str, Stage, int]]:

@@ -139,13 +139,16 @@ class TurnServer:
         """Returns the conversations as the pipeline gets them. Raises as `card`."""
         context.note(ask.notes)
         record.stream = ask.stream
-        card = self.card(ask.conversations[0].model, ask.conversations[0])
+        asked = ask.conversations[0].model
+        card = self.card(asked, ask.conversations[0])
         record.opened(card.name)
         return [
             msgspec.structs.replace(
                 conversation,
                 model=card.name,
-                client=msgspec.structs.replace(conversation.client, tenant=context.tenant),
+                client=msgspec.structs.replace(
+                    conversation.client, tenant=context.tenant, alias=asked if asked in card.aliases else None
+                ),
             )
             for conversation in ask.conversations
         ]

@@ -10,8 +10,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
-from schemas.control import Cancel, Heartbeat, ModelCard, Replay
-from schemas.conversation import Conversation
+from schemas.control import Cancel, FrontendNotice, Heartbeat, ModelCard, Replay
+from schemas.conversation import Client, Conversation
 from schemas.errors import DEADLINE_PASSED, ErrorInfo, ErrorKind, TimedOut
 from schemas.events import (
     BlockStart,
@@ -29,6 +29,7 @@ from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from services.frontend.pipeline import bus_gateway
 from services.frontend.pipeline.bus_gateway import BusGateway
 from services.frontend.pipeline.open_turn import BusTurn
+from services.frontend.pipeline.shared_names import session_of
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
@@ -254,3 +255,17 @@ async def test_a_request_that_came_too_late_is_not_tried_again(stage: Stage) -> 
         await asyncio.wait_for(opening, 60)
     assert len(stage.process.bus.requests) == 1
     assert stage.gateway.running == 0
+
+
+async def test_a_turn_for_an_alias_goes_to_another_model_where_its_own_drains(stage: Stage) -> None:
+    for name, draining in (("v1", True), ("v2", False)):
+        card = ModelCard(name, aliases=["coder"])
+        for kind in ("preprocessor", "worker", "parser"):
+            stage.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
+    asked = Conversation("v1", [], client=Client(session="s", alias="coder"))
+    opening = asyncio.create_task(stage.gateway.open(asked, Sink(), turn_id="a"))
+    await eventually(lambda: len(stage.process.bus.requests) == 1)
+    assert stage.process.bus.requests[0].conversation.model == "v2"
+    stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
+    assert (await opening).card.name == "v2"
+    assert FrontendNotice("place", session_of(asked), "coder", "v2") in stage.process.published

@@ -125,6 +125,9 @@ def test_a_shared_alias_is_listed_once() -> None:
     bus = Bus(v1=1, v2=3)
     found = listing(names(bus.catalog.models()), {})["data"]
     assert [(entry["id"], entry["root"]) for entry in found] == [("v1", "v1"), ("v2", "v2"), ("coder", "v2")]
+    even = Bus(v1=1, v2=1).catalog
+    shown = {entry["id"]: entry["root"] for entry in listing(names(even.models()), {})["data"]}
+    assert shown["coder"] == even.resolve("coder").name, "as the model is described alone"
 
 
 def test_sessions_of_a_single_version_stay_when_another_one_joins() -> None:

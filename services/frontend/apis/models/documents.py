@@ -48,8 +48,10 @@ def entry(card: ModelCard, name: str, hosted: Collection[str] = ()) -> dict[str,
 def names(cards: Sequence[ModelCard]) -> list[Named]:
     """Every model under each of its names, the model's own first. An alias of several models is listed once, with the
     model that gets most new sessions."""
-    models = {name: card for card in sorted(cards, key=lambda card: card.weight) for name in card.aliases}
-    models |= {card.name: card for card in cards}
+    models = {card.name: card for card in cards}
+    for card in sorted(cards, key=lambda card: -card.weight):
+        for name in card.aliases:
+            models.setdefault(name, card)
     named = [(card, name) for card in cards for name in dict.fromkeys((card.name, *card.aliases))]
     return [(card, name) for card, name in named if models[name] is card]
 

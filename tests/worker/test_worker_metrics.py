@@ -1,0 +1,82 @@
+"""What a worker measures of each turn, when it ends."""
+
+import pytest
+from msgspec import Raw
+from prometheus_client import CollectorRegistry
+
+from schemas.events import FinishReason
+from schemas.frames import TokenFinish
+from services.worker.engine import Delta
+from services.worker.metrics import WorkerMetrics
+from services.worker.outbox import TokenStream
+
+
+class Measured:
+    """One turn of 100 prompt tokens, taken at 10 s."""
+
+    def __init__(self, *, held: int = 64) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = WorkerMetrics(self.registry)
+        self.stream = TokenStream(
+            turn="t",
+            attempt=1,
+            parser="p",
+            frontend="f",
+            context=Raw(b"{}"),
+            ids=[],
+            held=held,
+            prompt_tokens=100,
+            opened_at=10.0,
+        )
+
+    def ends(self, at: float, reason: FinishReason = FinishReason.STOP) -> None:
+        self.stream.finish = TokenFinish(reason)
+        self.metrics.ended(self.stream, at)
+
+    def step(self, name: str) -> tuple[float | None, float | None]:
+        """Observations of a step, and their sum."""
+        name = f"turnwire_request_{name}_time_seconds"
+        return self.registry.get_sample_value(f"{name}_count"), self.registry.get_sample_value(f"{name}_sum")
+
+    def tokens(self, name: str) -> float | None:
+        return self.registry.get_sample_value(f"turnwire_kv_{name}_tokens_total")
+
+
+def test_the_wait_is_no_part_of_the_prefill() -> None:
+    turn = Measured()
+    turn.stream.add(Delta([1], cached=48, waited_s=2.0))
+    turn.stream.first_at = 13.0
+    turn.ends(15.5)
+    assert turn.step("queue") == (1, 2.0)
+    assert turn.step("prefill") == (1, 1.0)
+    assert turn.step("decode") == (1, 2.5)
+    assert (turn.tokens("prompt"), turn.tokens("expected"), turn.tokens("cached")) == (100, 64, 48)
+
+
+def test_an_engine_that_reports_neither_wait_nor_cache() -> None:
+    turn = Measured()
+    turn.stream.add(Delta([1]))
+    turn.stream.first_at = 13.0
+    turn.ends(15.5)
+    assert turn.step("queue") == (0, 0)
+    assert turn.step("prefill") == (1, 3.0)
+    assert (turn.tokens("prompt"), turn.tokens("expected")) == (0, 0)
+
+
+def test_tokens_of_an_earlier_attempt_are_no_part_of_the_prompt() -> None:
+    turn = Measured(held=160)
+    turn.stream.add(Delta([1], cached=128))
+    turn.stream.first_at = 13.0
+    turn.ends(14.0)
+    assert (turn.tokens("prompt"), turn.tokens("expected"), turn.tokens("cached")) == (100, 100, 100)
+
+
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.ERROR])
+def test_a_turn_that_is_cut_off_has_no_decode_time(reason: FinishReason) -> None:
+    turn = Measured()
+    turn.ends(12.0, reason)
+    assert turn.step("prefill") == (0, 0), "nor a prefill time, without a token"
+    turn.stream.first_at = 13.0
+    turn.ends(14.0, reason)
+    assert turn.step("prefill") == (1, 3.0)
+    assert turn.step("decode") == (0, 0)
