@@ -5,8 +5,15 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.typing import FilteringBoundLogger
 
-from tests.conftest import MakeProcess
+from services.runtime import kv
+from tests.conftest import LIMIT_S, MakeProcess
 from tests.frontend.responses.pair import Pair, pairing
+
+
+@pytest.fixture(autouse=True)
+def patient_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, JetStream is waited for."""
+    monkeypatch.setattr(kv, "TIMEOUT_S", LIMIT_S)
 
 
 @pytest.fixture
