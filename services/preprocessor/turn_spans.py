@@ -57,7 +57,7 @@ class TurnSpans:
 
     def _record_preparation(self, details: "Attributes", error: str | None = None) -> None:
         end = self._placing = time_ns()
-        span = self._scope.record("prepare", self._started, end, {**self._attempt, **details}, error=error)
-        for index, (name, start) in enumerate(self._steps):
-            following = self._steps[index + 1 :]
-            span.record(name, start, following[0][1] if following else end, {})
+        # Events: as spans, they would be a quarter of what tracing costs.
+        steps: list[tuple[str, int, Attributes]] = [(name, start, {}) for name, start in self._steps]
+        details = {**self._attempt, **details}
+        self._scope.record("prepare", self._started, end, details, error=error, events=steps)
