@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from schemas.conversation import ToolSpec
 from services.families import Family
-from services.families.coercion import Tools, types_of
+from services.families.coercion import types_of
 from services.families.grammar.markup import Markup
 from services.families.grammar.shapes import Shape
 from services.families.readers.parameters import Parameters
@@ -122,9 +122,7 @@ class CallRules:
         tags = [self._tag(key, "string", text, ends_lazily=True) for key in keys]
         return f"{self._writer.rule(' | '.join(tags))}*"
 
-    def _values(
-        self, tool: ToolSpec, key: str, schema: Mapping[str, Any], closers: tuple[str, ...]
-    ) -> Iterator[str]:
+    def _values(self, tool: ToolSpec, key: str, schema: Mapping[str, Any], closers: tuple[str, ...]) -> Iterator[str]:
         """The tag of a parameter, in each form that its value may have. Raises Unguidable."""
         if tool.grammar is not None and (start := self._embed(tool, in_json=False, closers=closers)):
             yield self._tag(key, "string", start, ends_lazily=tool.grammar.syntax == "regex", optional=False)
@@ -156,9 +154,7 @@ class CallRules:
         template = getattr(self._style.arguments, "template", "")
         return "{string}" in template or "{type}" in template
 
-    def _tag(
-        self, key: str | None, kind: str, value: str, *, ends_lazily: bool = False, optional: bool = True
-    ) -> str:
+    def _tag(self, key: str | None, kind: str, value: str, *, ends_lazily: bool = False, optional: bool = True) -> str:
         """One parameter; `key` None: of any name. `ends_lazily`: `value` is a terminal that the closing tag ends, and
         may be missing if it is `optional`."""
         assert isinstance(self._style.arguments, Tags)

@@ -201,7 +201,7 @@ def _tokens(definition: str) -> Iterator[re.Match[str]]:
     while at < len(definition):
         found = _TOKEN.match(definition, at)
         if found is None:
-            raise NotEmbeddable(definition[at:].split("\n")[0][:40])
+            raise NotEmbeddable(definition[at:].split("\n", maxsplit=1)[0][:40])
         if found.lastgroup not in ("blank", "line"):
             yield found
         at = found.end()

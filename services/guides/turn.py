@@ -91,9 +91,7 @@ class _Turn:
 class _Running(_Turn):
     """Calls and reasoning in running text."""
 
-    def __init__(
-        self, form: TurnForm, family: Family, grammar: Markup, writer: RuleWriter, calls: CallRules
-    ) -> None:
+    def __init__(self, form: TurnForm, family: Family, grammar: Markup, writer: RuleWriter, calls: CallRules) -> None:
         super().__init__(form, family, writer, calls)
         heads = [call.shape.head for call in grammar.calls]
         thinks = [tuple(_plain(marker) for marker in pair) for pair in grammar.think]

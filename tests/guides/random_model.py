@@ -47,8 +47,11 @@ class ByteTokenizer:
         self.backend = Tokenizer(BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
         self.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         self.backend.decoder = decoders.ByteLevel()
-        self.backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<eos>", *added)])
-        loaded = PreTrainedTokenizerFast(tokenizer_object=self.backend, eos_token="<eos>")
+        self.backend.add_special_tokens(
+            [AddedToken(text, special=True, normalized=False) for text in ("<eos>", *added)]
+        )
+        make: Any = PreTrainedTokenizerFast
+        loaded = make(tokenizer_object=self.backend, eos_token="<eos>")
         self.tokens = {text: self.backend.token_to_id(text) for text in added}
         self.library: Any = llguidance.hf.from_tokenizer(loaded)
 

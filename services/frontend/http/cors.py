@@ -24,7 +24,15 @@ _RATE_HEADERS = [
     for field in ("limit", "remaining", "reset")
 ]
 EXPOSED = ", ".join(
-    ["request-id", "x-request-id", "retry-after", "x-should-retry", "x-turnwire-dropped-tools", *_RATE_HEADERS]
+    [
+        "request-id",
+        "x-request-id",
+        "retry-after",
+        "x-should-retry",
+        "x-turnwire-dropped-tools",
+        "x-turnwire-not-enforced",
+        *_RATE_HEADERS,
+    ]
 )
 """Response headers that a page may read beside those that are always readable."""
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")

@@ -60,6 +60,8 @@ class RequestContext:
         self.outcome = ""
         self.notes: list[str] = []
         """What was left out of the request, fit for a header; set by `note`."""
+        self.not_enforced: Sequence[str] = ()
+        """The request's promises that the engine is not held to (`guides.promises`)."""
         self.fields: dict[str, object] = {}
         """Further fields of the log line."""
         self.cors: dict[str, str] = {}
@@ -97,6 +99,8 @@ class RequestContext:
             headers |= rate_headers(self.caller.limiter.rates(), self.api, time.time())
         if self.notes:
             headers["x-turnwire-dropped-tools"] = ",".join(self.notes)
+        if self.not_enforced:
+            headers["x-turnwire-not-enforced"] = ",".join(self.not_enforced)
         return headers
 
 
@@ -264,5 +268,6 @@ def _log_access(
         seconds=round(now - context.started, 4),
         user_agent=request.headers.get("user-agent"),
         **({"dropped_tools": context.notes} if context.notes else {}),
+        **({"not_enforced": context.not_enforced} if context.not_enforced else {}),
         **context.fields,
     )

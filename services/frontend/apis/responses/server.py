@@ -244,7 +244,7 @@ class ResponsesServer:
         accepted = await self._intake.accept(body, request.headers, exchange)
         reply = self._runner.reply(exchange, body.model)
         job = self.background.start(accepted, reply, exchange)
-        exchange.note(accepted.ask.notes)
+        self._turns.report(accepted.ask, exchange)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)
         return _json(msgspec.json.encode(job.document()))
