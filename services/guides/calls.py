@@ -103,7 +103,8 @@ class CallRules:
             schema = tool.schema
         properties = schema.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        closers = tuple(dict.fromkeys(Shape(t).head for t in (*grammar.closes, *grammar.opens, *grammar.ends)))
+        heads = [*dict.fromkeys(Shape(t).head for t in (*grammar.closes, *grammar.opens, *grammar.ends))]
+        closers = tuple(head for head in heads if not any(other in head for other in heads if other != head))
         if tool.kind != "custom" and not tool.strict:
             return self._free(properties, closers)
         required = schema.get("required") or ()
@@ -195,6 +196,8 @@ def _guarded(schema: Any, pattern: str | None) -> Any:
     typed = isinstance(schema.get("type"), str | list)
     if typed and "string" in types_of(schema, {}) and not {"enum", "const", "pattern"} & schema.keys():
         guarded["pattern"] = pattern
+    if "properties" in schema:  # names of other members could hold a marker, too
+        guarded.setdefault("additionalProperties", False)
     return guarded
 
 

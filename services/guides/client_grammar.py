@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from schemas.conversation import Grammar
-from services.guides.json_regex import NotRewritable, in_json_string
+from services.guides.json_regex import JsonExpression, NotRewritable
 
 _COMMON: Final = {
     "DIGIT": "[0-9]",
@@ -66,10 +66,13 @@ def embedded(grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[
     NotEmbeddable.
     """
     try:
-        if grammar.syntax == "regex":
+        if grammar.syntax == "regex" and not in_json:
             terminal = f"{prefix.upper()}REGEX"
-            return terminal, [f"{terminal}: {_terminal(grammar.definition, '', in_json, closers)}"]
-        lines = _Rewriter(prefix, in_json, closers).rewrite(grammar.definition)
+            return terminal, [f"{terminal}: {_bare(grammar.definition, '', closers)}"]
+        rewriter = _Rewriter(prefix, in_json, closers)
+        if grammar.syntax == "regex":
+            return f"{prefix}start", [f"{prefix}start: {rewriter.expression(grammar.definition, '')}", *rewriter.own()]
+        lines = rewriter.rewrite(grammar.definition)
     except NotRewritable as error:
         raise NotEmbeddable(str(error)) from None
     if not any(line.startswith(f"{prefix}start:") for line in lines):
@@ -77,11 +80,10 @@ def embedded(grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[
     return f"{prefix}start", lines
 
 
-def _terminal(pattern: str, flags: str, in_json: bool, closers: Sequence[str]) -> str:
-    if in_json:
-        return _slashed(in_json_string(pattern.removeprefix("^").removesuffix("$"), flags))
+def _bare(pattern: str, flags: str, closers: Sequence[str]) -> str:
+    """A terminal's body."""
     kept = "".join(flag for flag in flags if flag in "imsx")
-    body = _slashed(pattern) + kept
+    body = "/" + re.sub(r"\\.|/|\n", lambda m: {"/": r"\/", "\n": r"\n"}.get(m[0], m[0]), pattern) + "/" + kept
     return f"{body} & {without(closers)}" if closers else body
 
 
@@ -111,10 +113,6 @@ def quoted_regex(text: str) -> str:
     return "".join(rf"\x{{{ord(char):x}}}" if not char.isalnum() and ord(char) < 128 else char for char in text)
 
 
-def _slashed(pattern: str) -> str:
-    return "/" + re.sub(r"\\.|/|\n", lambda m: {"/": r"\/", "\n": r"\n"}.get(m[0], m[0]), pattern) + "/"
-
-
 class _Rewriter:
     """Copies a grammar token by token, with other names and terminals."""
 
@@ -122,13 +120,27 @@ class _Rewriter:
         self._prefix, self._in_json, self._closers = prefix, in_json, closers
         self._terminals: dict[str, int] = {}
         self._imports: dict[str, str] = {}
+        self._json = JsonExpression(self._terminal)
 
     def rewrite(self, definition: str) -> list[str]:
         """The rules, one a line. Raises NotEmbeddable and NotRewritable."""
         rules = [*self._rules(definition)]
-        own = [f"{self._prefix.upper()}X{i}: {body}" for i, body in enumerate(self._terminals)]
-        imported = [f"{self._name(name)}: {self._body(_COMMON[of], '')}" for name, of in self._imports.items()]
-        return [*rules, *imported, *own]
+        imported = [f"{self._name(name)}: {self.expression(_COMMON[of], '')}" for name, of in self._imports.items()]
+        return [*rules, *imported, *self.own()]
+
+    def own(self) -> list[str]:
+        """The terminals that the rules refer to."""
+        return [f"{self._prefix.upper()}X{i}: {body}" for body, i in self._terminals.items()]
+
+    def expression(self, pattern: str, flags: str) -> str:
+        """A regular expression, as it may stand in a rule."""
+        pattern = re.sub(r"\\.", lambda found: "/" if found[0] == r"\/" else found[0], pattern, flags=re.DOTALL)
+        if self._in_json:
+            return f"({self._json.rewrite(pattern, flags)})"
+        return self._terminal(_bare(pattern, flags, self._closers))
+
+    def _terminal(self, body: str) -> str:
+        return f"{self._prefix.upper()}X{self._terminals.setdefault(body, len(self._terminals))}"
 
     def _rules(self, definition: str) -> Iterator[str]:
         """A rule begins at a name in front of a colon, and ends where the next one begins."""
@@ -156,13 +168,15 @@ class _Rewriter:
                 return self._string(text)
             case "regex":
                 body, _, flags = text[1:].rpartition("/")
-                return self._lifted(body, flags)
+                return self.expression(body, flags)
             case "range":
                 raise NotEmbeddable("a range of characters; write it as a regular expression")
             case "alias":
                 return ""
-        if text == "[" and len(rule) == 1:
+        if text == ":" and len(rule) != 1:
             raise NotEmbeddable("attributes of a rule")
+        if text == "&" and self._in_json:
+            raise NotEmbeddable("the operator &")
         return text
 
     def _string(self, text: str) -> str:
@@ -172,21 +186,16 @@ class _Rewriter:
         except (SyntaxError, ValueError):
             raise NotEmbeddable(f"the string {text}") from None
         if text.endswith('"i'):
-            return self._lifted(quoted_regex(value) if not self._in_json else re.escape(value), "i")
+            return self.expression(quoted_regex(value), "i")
         if self._in_json:
             value = json.dumps(value, ensure_ascii=False)[1:-1]
         return json.dumps(value, ensure_ascii=False)
 
-    def _lifted(self, pattern: str, flags: str) -> str:
-        body = self._body(pattern, flags)
-        number = self._terminals.setdefault(body, len(self._terminals))
-        return f"{self._prefix.upper()}X{number}"
-
-    def _body(self, pattern: str, flags: str) -> str:
-        return _terminal(pattern.replace(r"\/", "/"), flags, self._in_json, self._closers)
-
     def _name(self, name: str) -> str:
-        return (self._prefix.upper() if name.strip("_")[:1].isupper() else self._prefix) + name
+        """In a JSON string terminals become rules (see `json_regex`), whose names have small letters only."""
+        if not name.strip("_")[:1].isupper():
+            return self._prefix + name
+        return f"{self._prefix}0_{name.lower()}" if self._in_json else self._prefix.upper() + name
 
     def _import(self, found: re.Match[str]) -> None:
         names = [found["common"]] if found["common"] else re.findall(r"\w+", found[0].partition("(")[2])

@@ -54,9 +54,10 @@ def not_enforced(conversation: Conversation, features: Collection[str], family_n
         return sorted(asked)
     try:
         found = family(family_name)
-        prefix = found.call_prefix(None) if conversation.tool_choice.mode in ("any", "tool") else ""
+        forced = conversation.tool_choice.mode in ("any", "tool")
+        prefix = found.call_prefix(None) if forced else ""
         held = [tool for tool in tools if tool.strict or tool.grammar is not None]
-        lost = turn_grammar(TurnForm(tools=held or tools[:1], prefix=prefix), found).lost
+        lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found).lost
     except (Unguidable, UnknownFamily):
         return sorted(asked)
     return sorted({promise.partition(" ")[0] for promise in lost})

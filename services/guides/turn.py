@@ -29,8 +29,10 @@ class TurnForm(Struct, frozen=True, kw_only=True):
     parallel: bool = True
     in_reasoning: bool = False
     """The prompt ends inside an open reasoning block."""
+    forced: bool = False
+    """The turn begins with a call."""
     prefix: str = ""
-    """The end of the prompt that opens a forced call."""
+    """The end of the prompt that opens the forced call."""
 
 
 class TurnGrammar(Struct, frozen=True):
@@ -56,7 +58,7 @@ def turn_grammar(
         turn = _Running(form, family, family.grammar, writer, calls)
     else:
         raise Unguidable(f"{family.name} has a grammar of its own")
-    body = turn.forced() if form.prefix else turn.free()
+    body = turn.forced() if form.forced else turn.free()
     stop = f" {writer.token(stop_ids)}?" if stop_ids else ""
     return TurnGrammar("\n".join([f"start: {body}{stop}", *writer.lines, ""]), tuple(calls.lost))
 
@@ -96,6 +98,7 @@ class _Running(_Turn):
         heads = [call.shape.head for call in grammar.calls]
         thinks = [tuple(_plain(marker) for marker in pair) for pair in grammar.think]
         self.frames = [(_plain(opener), _plain(closer)) for opener, closer in grammar.frames]
+        self.framed = grammar.framed
         self.thinks = [thinks[0]] if thinks else []
         front = self.style.call.partition(NAME)[0]
         trigger = max((head for head in heads if front.startswith(head)), key=len, default="")
@@ -129,12 +132,12 @@ class _Running(_Turn):
         writer = self.writer
         text = writer.text_without(self.marks)
         call = f"{writer.until(text, self.trigger)} {self.any_call(self.trigger)}"
-        other = " | ".join([*self.thoughts(), *self.framing(text)])
+        ended = self.thoughts(called=True)
+        other = [*self.thoughts(), *self.framing(text)]
         if self.form.parallel:
-            parts = writer.rule(f"{call} | {other}" if other else call)
-            return f"{parts}* {text}?"
-        end = writer.rule(f"{call} | {text}")
-        return f"{writer.rule(other)}* {end}?" if other else f"{end}?"
+            return f"{writer.rule(' | '.join([call, *ended, *other]))}* {text}?"
+        end = writer.rule(" | ".join([call, *ended, text]))
+        return f"{writer.rule(' | '.join(other))}* {end}?" if other else f"{end}?"
 
     def framing(self, text: str) -> list[str]:
         """The markers around text."""
@@ -142,17 +145,15 @@ class _Running(_Turn):
         openers = [self.writer.until(blanks, opener) for opener, _ in self.frames]
         return [*openers, *(self.writer.until(text, closer) for _, closer in self.frames)]
 
-    def thoughts(self) -> list[str]:
-        """Whole blocks of reasoning. One may end in a call."""
-        blanks = self.writer.terminal(_BLANKS)
-        return [f"{self.writer.until(blanks, opener)} {self.thought()}" for opener, _ in self.thinks]
-
-    def thought(self) -> str:
-        """Reasoning from behind its opener to its end."""
+    def thoughts(self, *, called: bool = False) -> list[str]:
+        """Whole blocks of reasoning; with `called` those that a call ends."""
         writer = self.writer
-        text = writer.text_without(self.marks)
-        closed = writer.until(text, self.thinks[0][1])
-        return writer.rule(f"{closed} | {writer.until(text, self.trigger)} {self.any_call(self.trigger)}")
+        blanks, text = writer.terminal(_BLANKS), writer.text_without(self.marks)
+        end = f"{writer.until(text, self.trigger)} {self.any_call(self.trigger)}" if called else None
+        return [
+            writer.rule(f"{writer.until(blanks, opener)} {end or writer.until(text, closer)}")
+            for opener, closer in self.thinks
+        ]
 
     def reasoning(self, rest: str) -> str:
         """A turn whose reasoning the prompt has opened."""
@@ -172,15 +173,17 @@ class _Running(_Turn):
         """Calls, or an answer in its form; reasoning in front of either."""
         writer = self.writer
         blanks = writer.terminal(_BLANKS)
-        openers = [writer.until(blanks, opener) for opener, _ in self.frames]
-        closers = [writer.until(blanks, closer) for _, closer in self.frames]
-        opened = f"{writer.rule(' | '.join(openers))}? " if openers else ""
-        closed = f" {writer.rule(' | '.join(closers))}?" if closers else ""
-        answer = f"{opened}{blanks}? {self.answer()}{closed}"
-        called = f"{self.bare_call()}+" if self.form.parallel else self.bare_call()
+        bare = f"{blanks}? {self.answer()}"
+        pairs = [(writer.until(blanks, opener), writer.until(blanks, closer)) for opener, closer in self.frames]
+        answers = [bare, *(f"{opener} {bare} {closer}" for opener, closer in pairs)]
+        if self.framed:  # the prompt may have opened one
+            answers += [f"{bare} {closer}" for _, closer in pairs]
+        answer = writer.rule(" | ".join(answers))
+        called = writer.rule(" | ".join([self.bare_call(), *self.thoughts(called=True)]))
+        more = f" {self.bare_call()}*" if self.form.parallel else ""
         thoughts = self.thoughts()
         before = f"{writer.rule(' | '.join(thoughts))}* " if thoughts else ""
-        return f"{before}{writer.rule(f'{answer} | {called}')}"
+        return f"{before}{writer.rule(f'{answer} | {called}{more}')}"
 
 
 class _Messages(_Turn):

@@ -19,6 +19,7 @@ def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) ->
         format=conversation.format,
         parallel=conversation.tool_choice.parallel,
         in_reasoning=prompt.in_reasoning,
+        forced=conversation.tool_choice.mode in ("any", "tool"),
         prefix=prompt.prefix,
     )
     try:
