@@ -76,7 +76,7 @@ class CallRules:
                 closer = self._writer.terminal('/" ?\\}/')
                 return f"{opener} {start} {closer}"
             return self.schema({**_CUSTOM, "additionalProperties": False})
-        return self.schema(tool.schema if tool.strict else {"type": "object"})
+        return self.schema({"type": "object", **tool.schema} if tool.strict else {"type": "object"})
 
     def schema(self, schema: Mapping[str, Any]) -> str:
         """A JSON value of this schema."""

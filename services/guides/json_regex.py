@@ -3,8 +3,8 @@ r"""Rewrites a regular expression as a Lark rule for the same text inside a JSON
     say "(\w|\n)+"      →      "say \\\"" (WORD | "\\n")+ "\\\""
 
 Each character keeps one spelling: `\"`, `\\`, the short escapes of control characters, everything else as it is. Other
-control characters are left out of classes. It becomes a rule and no terminal because all escapes begin alike: llguidance
-does not go back in a terminal, so `.+` would take the backslash of the `\n` that follows it.
+control characters are left out of classes. It becomes a rule and no terminal because all escapes begin alike, and
+llguidance does not go back in a terminal: `.+` would take the backslash of the `\n` that follows it.
 """
 
 import json

@@ -52,7 +52,7 @@ class ByteTokenizer:
         )
         make: Any = PreTrainedTokenizerFast
         loaded = make(tokenizer_object=self.backend, eos_token="<eos>")
-        self.tokens = {text: self.backend.token_to_id(text) for text in added}
+        self.tokens = {text: self.backend.token_to_id(text) or 0 for text in added}
         self.library: Any = llguidance.hf.from_tokenizer(loaded)
 
     def encode(self, text: str) -> list[int]:
