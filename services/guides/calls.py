@@ -1,7 +1,7 @@
 """Writes the rules of a call: the family's markup, and the arguments, held to a schema or to a freeform grammar."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from schemas.conversation import ToolSpec
@@ -29,11 +29,11 @@ class Unguidable(ValueError):
 class CallRules:
     """Writes calls of one family. `lost` collects the promises that cannot be kept, as `PROMISE TOOL`."""
 
-    def __init__(self, family: Family, writer: RuleWriter) -> None:
-        """Raises Unguidable."""
+    def __init__(self, family: Family, writer: RuleWriter, stops: Sequence[str] = ()) -> None:
+        """`stops`: the text of the tokens that end the turn. Raises Unguidable."""
         style = family.style
         self._front, self._has, self._back = style.call.partition(ARGUMENTS)
-        for stop in family.stops:  # the engine ends there by itself
+        for stop in (*stops, *family.stops):  # the engine ends there by itself
             self._back = self._back.removesuffix(stop)
         self._style, self._writer = style, writer
         self._parameters = _parameters(family)

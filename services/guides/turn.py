@@ -50,7 +50,7 @@ def turn_grammar(
     Raises Unguidable where the family's calls cannot be told from its text, or have a form of their own.
     """
     writer = RuleWriter(tokens or {})
-    calls = CallRules(family, writer)
+    calls = CallRules(family, writer, [text for text, token in (tokens or {}).items() if token in stop_ids])
     turn: _Turn
     if isinstance(family.grammar, Channels):
         turn = _Messages(form, family, writer, calls)

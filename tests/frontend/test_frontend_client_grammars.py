@@ -1,6 +1,5 @@
 """Grammars of freeform tools are checked, and promises that are not enforced are named in a header."""
 
-import importlib.util
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 from schemas.errors import Invalid
 from services.frontend.apis.common import client_grammars
 from services.frontend.apis.common.client_grammars import checked_grammar
+from tests.conftest import eventually
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
 
 BAD = [
@@ -55,7 +55,6 @@ async def test_a_grammar_that_is_none_is_refused(make: Any) -> None:
 
 
 def test_without_the_library_it_is_a_rough_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(client_grammars, "find_spec", lambda name: None)
     for syntax, definition in [("lark", 'begin: "rough"'), ("regex", "rough(b")]:
         with pytest.raises(Invalid, match="Invalid value for 'here'"):
@@ -105,3 +104,7 @@ async def test_a_response_in_the_background_names_it_too() -> None:
     ):
         assert response.status == 200
         assert response.headers["x-turnwire-not-enforced"] == "strict"
+        # Over the WebSocket there is no header: the response's own log line has it.
+        await eventually(lambda: any(line.get("event") == "response" for line in served.lines))
+        (line,) = (line for line in served.lines if line.get("event") == "response")
+        assert line["not_enforced"] == ["strict"]

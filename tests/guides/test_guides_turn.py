@@ -208,6 +208,20 @@ def test_what_a_family_cannot_hold_is_named() -> None:
     assert turn_grammar(TurnForm(tools=tools), family("hermes")).lost == ("grammar ranged",)
 
 
+def test_a_marker_that_is_a_stop_token_is_the_engines() -> None:
+    """gpt-oss ends a call with `<|call|>`, on which engines stop: masks leave it out inside a grammar."""
+    found = family("gpt_oss")
+    tokenizer = ByteTokenizer(found.markers)
+    stops = [tokenizer.tokens["<|call|>"], tokenizer.tokens["<|return|>"]]
+    text = turn_grammar(TurnForm(tools=TOOLS), found, tokenizer.tokens, stops).text
+    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(text))
+    call = found.write_call("free", {"a": "b"}).removesuffix("<|call|>")
+    ids = tokenizer.encode(call)
+    assert matcher.try_consume_tokens(ids) == len(ids)
+    assert matcher.is_accepting()
+    assert calls_of(found, TOOLS, call, ended=True)[0] == [("free", '{"a": "b"}', True)]
+
+
 def test_a_stop_token_may_end_the_turn() -> None:
     tokenizer = ByteTokenizer(["<|im_end|>"])
     stop = tokenizer.tokens["<|im_end|>"]
