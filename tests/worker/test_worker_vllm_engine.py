@@ -116,6 +116,17 @@ async def test_the_sooner_of_two_that_wait(engine: VllmEngine, fake_vllm: Any) -
     await asyncio.gather(*tasks)
 
 
+async def test_the_grammar_of_a_turn_is_a_structured_output(engine: VllmEngine, fake_vllm: Any) -> None:
+    fake_vllm.last.gate.clear()
+    made = EngineRequest("t", PROMPT, Sampling(max_tokens=8, temperature=0.0), [], grammar='start: "x"')
+    task = asyncio.create_task(run(engine, made))
+    await eventually(lambda: len(fake_vllm.last.requests) == 1)
+    sampling = fake_vllm.last.requests[0].sampling
+    assert (sampling.structured_outputs.grammar, sampling.structured_outputs.json) == ('start: "x"', None)
+    fake_vllm.last.gate.set()
+    assert await task
+
+
 async def test_closing_aborts_the_request(engine: VllmEngine, fake_vllm: Any) -> None:
     listener = Listener()
     handle = engine.open(request(max_tokens=900), listener)
