@@ -22,6 +22,12 @@ _BEYOND_TYPES: Final = ("enum", "const", "pattern", "format", "minLength", "maxL
 """What can restrict a string. One without quotes cannot be held to it, but for an own `enum` or `const`."""
 
 
+_FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"}
+)
+"""Those that llguidance knows. By JSON Schema, others restrict nothing."""
+
+
 class Unguidable(ValueError):
     """The family's calls cannot be held to a grammar."""
 
@@ -76,7 +82,7 @@ class CallRules:
                 closer = self._writer.terminal('/" ?\\}/')
                 return f"{opener} {start} {closer}"
             return self.schema({**_CUSTOM, "additionalProperties": False})
-        return self.schema({"type": "object", **tool.schema} if tool.strict else {"type": "object"})
+        return self.schema({"type": "object", **_known_formats(tool.schema)} if tool.strict else {"type": "object"})
 
     def schema(self, schema: Mapping[str, Any]) -> str:
         """A JSON value of this schema."""
@@ -100,7 +106,7 @@ class CallRules:
         if tool.kind == "custom":
             schema: Mapping[str, Any] = _CUSTOM
         else:
-            schema = tool.schema
+            schema = _known_formats(tool.schema)
         properties = schema.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
         heads = [*dict.fromkeys(Shape(t).head for t in (*grammar.closes, *grammar.opens, *grammar.ends))]
@@ -170,6 +176,19 @@ class CallRules:
             opened = any_name.join(f" {writer.literal(piece)} " for piece in front.split("{key}"))
         closed = writer.until(value, back, optional=optional) if ends_lazily else f"{value} {writer.literal(back)}"
         return writer.rule(f"{opened} {closed}")
+
+
+def _known_formats(schema: Any) -> Any:
+    """The schema without formats that restrict nothing."""
+    if isinstance(schema, list):
+        return [_known_formats(value) for value in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: value if key in ("enum", "const", "default") else _known_formats(value)
+        for key, value in schema.items()
+        if key != "format" or not isinstance(value, str) or value in _FORMATS
+    }
 
 
 def _limits(value: Any) -> set[str]:

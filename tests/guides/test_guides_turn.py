@@ -208,6 +208,20 @@ def test_what_a_family_cannot_hold_is_named() -> None:
     assert turn_grammar(TurnForm(tools=tools), family("hermes")).lost == ("grammar ranged",)
 
 
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
+def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
+    properties = {"format": {"type": "string", "format": "color"}, "size": {"type": "integer", "format": "int8"}}
+    tool = ToolSpec("f", schema={"type": "object", "properties": properties, "required": ["format"]}, strict=True)
+    found = family(name)
+    grammar = turn_grammar(TurnForm(tools=[tool]), found)
+    assert not grammar.lost
+    tokenizer = ByteTokenizer(())
+    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar.text))
+    ids = tokenizer.encode(found.write_call("f", {"format": "red", "size": 7}))
+    assert matcher.try_consume_tokens(ids) == len(ids), matcher.get_error()
+    assert matcher.is_accepting()
+
+
 def test_a_marker_that_is_a_stop_token_is_the_engines() -> None:
     """gpt-oss ends a call with `<|call|>`, on which engines stop: masks leave it out inside a grammar."""
     found = family("gpt_oss")
