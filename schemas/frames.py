@@ -158,6 +158,9 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     cache_salt: str | None = None
     guided: Raw = ABSENT
     """An `OutputFormat`, for engines with guided decoding."""
+    grammar: str = ""
+    """Of the whole output, in llguidance's dialect of Lark. An engine without the feature `grammar` ignores it: what
+    the request promises is then not enforced, which the frontend reports in a header."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
     reused: int = 0

@@ -40,13 +40,15 @@ class Tags:
 @dataclass(frozen=True)
 class Style:
     """The written form: `call` with `{name}` and `{arguments}`, `reasoning` and `text` with `{text}`; `joint` is
-    between any two of them. Without `reasoning` a `Family` writes `{text}` between its tags."""
+    between any two of them. `counter` is what in `call` counts calls: a digit, and enough around it to find it. Without
+    `reasoning` a `Family` writes `{text}` between its tags."""
 
     call: str = ""
     arguments: Callable[[Mapping[str, Any]], str] = as_json
     reasoning: str = ""
     text: str = "{text}"
     joint: str = ""
+    counter: str = ""
 
     def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """One call, whole."""

@@ -29,6 +29,7 @@ from schemas.errors import (
 )
 from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
+from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
 from services.preprocessor.drift_reporter import DriftReporter
 from services.preprocessor.ledger_model import open_ledger
@@ -37,6 +38,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation, preparation_counts, seconds_left
 from services.preprocessor.prompt.assembly import Prompt
 from services.preprocessor.prompt.generation import generate_request, ledger_context_of
+from services.preprocessor.prompt.guide import turn_guide
 from services.preprocessor.request_decoder import RequestDecoder
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.prefill import PendingTurn, Prefills
@@ -193,6 +195,9 @@ class Preprocessor:
         """Sends the turn to the best worker that takes it."""
         refusal: ErrorInfo | None = None
         packed = pack_ids(prompt.ids)
+        grammar = ""
+        if self._placement.can_guide() and promises(request.conversation):
+            grammar = await self._preparation.run(partial(turn_guide, request.conversation, prompt, self._setup))
         for worker in self._placement.workers(request, packed):
             timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
             shard = self._placement.shard()
@@ -205,6 +210,7 @@ class Preprocessor:
                 parser=shard,
                 salt=self._placement.salt(request.conversation),
                 timeout_s=timeout_s,
+                grammar=grammar,
             )
             self._placement.router.assigned(worker, shard)
             self._expect(request, prompt, worker)

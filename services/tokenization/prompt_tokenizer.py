@@ -25,9 +25,10 @@ class PromptTokenizer:
         """The Rust tokenizer."""
         self.backend.no_padding()
         self.backend.no_truncation()
-        self._special = {
-            token.content: token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special
-        }
+        added = tokenizer.added_tokens_decoder
+        self.added = {token.content: token_id for token_id, token in added.items()}
+        """The ids of the added tokens, which text is split at before anything else."""
+        self._special = {token.content: token_id for token_id, token in added.items() if token.special}
         own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos_ids, *own)))
         """End-of-sequence ids, the model's first."""

@@ -67,9 +67,10 @@ stop strings are the parser's."""
 
 FEATURES = frozenset(
     {field.feature for field in SAMPLING_FIELDS.values()}
-    | {"top_logprobs", "guided", "prefix_cache", "kv_events", "priority", "salt"}
+    | {"top_logprobs", "guided", "grammar", "prefix_cache", "kv_events", "priority", "salt"}
 )
-"""All that an engine can have. top_logprobs: of other tokens than the chosen one."""
+"""All that an engine can have. top_logprobs: of other tokens than the chosen one; guided: JSON, and JSON of a schema;
+grammar: a whole turn by a grammar of llguidance."""
 
 
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
@@ -118,6 +119,8 @@ class EngineRequest(Struct, frozen=True):
     cache_salt: str | None = None
     """Only equal salts share KV blocks."""
     guided: OutputFormat | None = None
+    grammar: str = ""
+    """Of the whole output, the `resumed` part included; "" if it is free, and for engines without the feature."""
     resumed: int = 0
     """How many ids at the end of `token_ids` are output of an earlier attempt. An engine that decodes takes them as
     prompt; one that plays a script continues behind them."""

@@ -165,6 +165,7 @@ class Worker:
             priority=request.priority,
             cache_salt=request.cache_salt,
             guided=_decode_form(request.guided),
+            grammar=request.grammar if "grammar" in self._info.features else "",
             resumed=len(resume),
             block_keys=blocks.keys if blocks is not None else None,
         )

@@ -2,7 +2,8 @@
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,132 @@ async def test_structured_output(real: Stack) -> None:
     status, error = await client.post("/v1/messages", ask("hi", output_config=bad))
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
     await client.http.close()
+
+
+CITY = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "enum": ["Oslo", "Rome"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "exact": {"type": "boolean"},
+    },
+    "required": ["city", "days", "exact"],
+    "additionalProperties": False,
+}
+LINES = 'start: "*** Begin\\n" line{1,3} "*** End"\nline: ("+" | "-") WORD LF\nWORD: /[a-z]{1,8}/\n%import common.LF'
+MOOD = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
+FORM = {"type": "json_schema", "name": "mood", "schema": {**MOOD, "additionalProperties": False}}
+FEW = 3
+"""Requests of each kind, with another seed each."""
+
+
+def check_city(arguments: Any) -> None:
+    assert set(arguments) == {"city", "days", "exact"}
+    assert arguments["city"] in ("Oslo", "Rome")
+    assert 1 <= arguments["days"] <= 9
+    assert isinstance(arguments["exact"], bool)
+
+
+def check_lines(text: str) -> None:
+    assert re.fullmatch(r"\*\*\* Begin\n([+-][a-z]{1,8}\n){1,3}\*\*\* End", text), text
+
+
+def check_mood(text: str, ended: bool) -> None:
+    if ended:
+        assert json.loads(text) == {"mood": "calm"}
+    else:
+        assert '{"mood":"calm"}'.startswith("".join(text.split()))
+
+
+class TestPromises:
+    """What a client was promised holds even with random weights, in all APIs."""
+
+    @pytest.fixture
+    async def client(self, real: Stack) -> AsyncIterator[Client]:
+        pytest.importorskip("llguidance")
+        made = Client(real.url)
+        yield made
+        await made.http.close()
+
+    async def test_messages(self, client: Client) -> None:
+        tools = [
+            {"name": "weather", "input_schema": CITY, "strict": True},
+            {"name": "climate", "input_schema": CITY, "strict": True},
+        ]
+        for seed in range(FEW):
+            more: dict[str, Any] = {"tools": tools, "temperature": 1, "max_tokens": 300, "seed": seed}
+            choice = {"type": "any", "disable_parallel_tool_use": True}
+            status, answer = await client.post("/v1/messages", ask("hi", tool_choice=choice, **more))
+            assert (status, answer["stop_reason"]) == (200, "tool_use")
+            (block,) = answer["content"]
+            assert block["name"] in ("weather", "climate")
+            check_city(block["input"])
+            form = {"format": {name: value for name, value in FORM.items() if name != "name"}}
+            off = {"type": "disabled"}
+            status, answer = await client.post("/v1/messages", ask("hi", output_config=form, thinking=off, **more))
+            assert status == 200
+            ended = answer["stop_reason"] != "max_tokens"  # it may have begun to think, without an end
+            for block in answer["content"]:
+                if block["type"] == "tool_use" and ended:
+                    check_city(block["input"])
+                elif block["type"] == "text":
+                    check_mood(block["text"], ended)
+
+    async def test_chat(self, client: Client) -> None:
+        grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": LINES}}
+        tools: list[dict[str, Any]] = [
+            {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}},
+            {"type": "custom", "custom": {"name": "edit", "format": grammar}},
+            {"type": "function", "function": {"name": "never", "parameters": CITY}},
+        ]
+        named = [
+            {"type": "function", "function": {"name": "weather"}},
+            {"type": "custom", "custom": {"name": "edit"}},
+        ]
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
+        for seed in range(FEW):
+            body = ask("hi", tools=tools, tool_choice=allowed, parallel_tool_calls=False, seed=seed)
+            status, answer = await client.post("/v1/chat/completions", {**body, "temperature": 1, "max_tokens": 300})
+            assert status == 200
+            (choice,) = answer["choices"]
+            assert choice["finish_reason"] == "tool_calls"
+            (call,) = choice["message"]["tool_calls"]
+            if call["type"] == "custom":
+                assert call["custom"]["name"] == "edit"
+                check_lines(call["custom"]["input"])
+            else:
+                assert call["function"]["name"] == "weather"
+                check_city(json.loads(call["function"]["arguments"]))
+
+    async def test_responses(self, client: Client) -> None:
+        grammar = {"type": "grammar", "syntax": "lark", "definition": LINES}
+        tools: list[dict[str, Any]] = [
+            {"type": "custom", "name": "apply_patch", "format": grammar},
+            {"type": "function", "name": "weather", "parameters": CITY, "strict": True},
+        ]
+        for seed in range(FEW):
+            body = {"model": MODEL, "input": "hi", "tools": tools, "temperature": 1, "max_output_tokens": 300}
+            forced = {**body, "tool_choice": {"type": "custom", "name": "apply_patch"}, "seed": seed}
+            status, answer = await client.post("/v1/responses", {**forced, "parallel_tool_calls": False})
+            assert (status, answer["status"]) == (200, "completed")
+            (item,) = [item for item in answer["output"] if item["type"] != "reasoning"]
+            assert (item["type"], item["name"]) == ("custom_tool_call", "apply_patch")
+            check_lines(item["input"])
+            told = {**body, "text": {"format": FORM}, "reasoning": {"effort": "none"}, "seed": seed}
+            status, answer = await client.post("/v1/responses", told)
+            assert status == 200
+            for item in answer["output"]:
+                ended = item["status"] == "completed" if "status" in item else True
+                if item["type"] == "message":
+                    check_mood(item["content"][0]["text"], ended)
+                elif item["type"] == "custom_tool_call" and ended:
+                    check_lines(item["input"])
+                elif item["type"] == "function_call" and ended:
+                    check_city(json.loads(item["arguments"]))
+
+    async def test_a_schema_that_cannot_be_kept_to_is_refused(self, client: Client) -> None:
+        odd = {**CITY, "properties": {**CITY["properties"], "days": {"type": "array", "uniqueItems": True}}}  # type: ignore[dict-item]
+        tool = {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}
+        status, error = await client.post("/v1/chat/completions", ask("hi", tools=[tool]))
+        assert (status, error["error"]["type"]) == (400, "invalid_request_error")
+        assert "uniqueItems" in error["error"]["message"]

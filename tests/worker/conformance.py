@@ -46,6 +46,7 @@ class Bench:
         priority: float = 0.0,
         cache_salt: str | None = None,
         guided: OutputFormat | None = None,
+        grammar: str = "",
         **sampling: Any,
     ) -> EngineRequest:
         self.requests += 1
@@ -58,6 +59,7 @@ class Bench:
             priority=priority,
             cache_salt=cache_salt,
             guided=guided,
+            grammar=grammar,
         )
         check(made, self.info)
         return made
@@ -283,6 +285,7 @@ class Conformance:
             "logprobs": {"logprobs": 0},
             "top_logprobs": {"logprobs": 2},
             "guided": {"guided": OutputFormat("json_object")},
+            "grammar": {"grammar": 'start: "{" /[a-z]{1,4}/ "}"'},
             "salt": {"cache_salt": "tenant"},
             "priority": {"priority": 3},
         }
@@ -290,7 +293,7 @@ class Conformance:
             if feature in bench.info.features:
                 deltas = await bench.run(bench.request(max_tokens=6, **options))
                 assert deltas[-1].finish is not None, feature
-            elif feature != "priority":  # a hint
+            elif feature not in ("priority", "grammar"):  # a hint, and what no request has to have
                 with pytest.raises(Invalid, match="not supported"):
                     bench.request(**options)
 

@@ -47,9 +47,10 @@ class RequestOutputKind(Enum):
 class StructuredOutputsParams:
     json: str | dict[str, Any] | None = None
     json_object: bool | None = None
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.json is None) == (self.json_object is None):
+        if sum(value is not None for value in (self.json, self.json_object, self.grammar)) != 1:
             raise VLLMValidationError("You must use one kind of structured outputs constraint")
 
 

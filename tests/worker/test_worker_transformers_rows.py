@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,7 +41,7 @@ def model(tiny_model: Path) -> Any:
 
 
 async def run(engine: TransformersEngine, turn: str, **sampling: Any) -> list[Delta]:
-    more = {name: sampling.pop(name) for name in ("resumed", "guided") if name in sampling}
+    more = {name: sampling.pop(name) for name in ("resumed", "guided", "grammar") if name in sampling}
     ids, stops = sampling.pop("ids", PROMPT), sampling.pop("stop_ids", [])
     options = {"max_tokens": 24, "temperature": 0.0, **sampling}
     async with asyncio.timeout(30):
@@ -222,6 +223,21 @@ class TestGuided:
             max_tokens=100,
         )
         assert json.loads(tokenizer.decode(begun + ids_of(deltas)))["mood"] == "calm"
+
+    async def test_a_whole_turn_keeps_to_a_grammar(self, talker: TransformersEngine, speaking: Path) -> None:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
+        stop, marker = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<tool_call>")
+        grammar = f'start: /[a-z ]{{0,9}}/ <[{marker}]> "(" ("yes" | "no") ")" <[{stop}]>?'
+        options: dict[str, Any] = {"stop_ids": [stop], "max_tokens": 100, "temperature": 1.0, "grammar": grammar}
+        for seed in range(3):
+            deltas = await run(talker, f"turn{seed}", seed=seed, **options)
+            assert re.fullmatch(r"[a-z ]{0,9}<tool_call>\((yes|no)\)", tokenizer.decode(ids_of(deltas)))
+            assert deltas[-1].stop_id == stop
+        begun = [marker, *tokenizer.encode("(n", add_special_tokens=False)]
+        rest = await run(talker, "resumed", ids=PROMPT + begun, resumed=len(begun), **options)
+        assert tokenizer.decode(begun + ids_of(rest)) == "<tool_call>(no)"
+        with pytest.raises(Invalid, match="tools cannot be kept to"):
+            await run(talker, "bad", grammar='start: %json {"type": "nonesuch"}')
 
     async def test_a_schema_that_is_none_is_refused(self, talker: TransformersEngine) -> None:
         with pytest.raises(Invalid, match="schema"):

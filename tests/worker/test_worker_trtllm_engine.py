@@ -53,7 +53,7 @@ async def engine(fake_trtllm: Any, model: Path) -> AsyncIterator[TrtllmEngine]:
 
 
 def request(turn: str = "t", stop_ids: tuple[int, ...] = (), **more: Any) -> EngineRequest:
-    own = {name: more.pop(name) for name in ("cache_salt", "guided", "priority") if name in more}
+    own = {name: more.pop(name) for name in ("cache_salt", "guided", "grammar", "priority") if name in more}
     return EngineRequest(turn, PROMPT, Sampling(**{"max_tokens": 16, **more}), list(stop_ids), **own)
 
 
@@ -118,7 +118,10 @@ async def test_salt_and_priority_arrive(engine: TrtllmEngine, fake_trtllm: Any) 
 async def test_guided_decoding(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     schema = {"type": "object"}
     await run(engine, request(guided=OutputFormat("json_schema", schema)))
-    assert fake_trtllm.LLM.last.runtime.outputs[0].sampling.guided_decoding.json == schema
+    await run(engine, request(grammar='start: "x"'))
+    first, second = (output.sampling.guided_decoding for output in fake_trtllm.LLM.last.runtime.outputs)
+    assert (first.json, first.grammar) == (schema, None)
+    assert (second.json, second.grammar) == (None, 'start: "x"')
 
 
 @BOTH

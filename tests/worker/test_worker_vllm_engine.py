@@ -63,7 +63,7 @@ async def test_it_describes_the_engine_that_was_built(fake_vllm: Any, tmp_path: 
 def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
     support = VllmEngine.explain(WorkerConfig(model=None, engine_args={"skip_tokenizer_init": True}))  # type: ignore[arg-type]
     assert support.version == "0.32.0"
-    assert support.features == FEATURES - {"guided"}
+    assert support.features == FEATURES - {"guided", "grammar"}
     assert "skip_tokenizer_init" in support.lacking["guided"]
     with pytest.raises(ValueError, match="no argument nonesuch"):
         VllmEngine.explain(WorkerConfig(model="m", engine_args={"nonesuch": 1}))
@@ -114,6 +114,17 @@ async def test_the_sooner_of_two_that_wait(engine: VllmEngine, fake_vllm: Any) -
     assert tasks[3] in done
     assert tasks[0] not in done
     await asyncio.gather(*tasks)
+
+
+async def test_the_grammar_of_a_turn_is_a_structured_output(engine: VllmEngine, fake_vllm: Any) -> None:
+    fake_vllm.last.gate.clear()
+    made = EngineRequest("t", PROMPT, Sampling(max_tokens=8, temperature=0.0), [], grammar='start: "x"')
+    task = asyncio.create_task(run(engine, made))
+    await eventually(lambda: len(fake_vllm.last.requests) == 1)
+    sampling = fake_vllm.last.requests[0].sampling
+    assert (sampling.structured_outputs.grammar, sampling.structured_outputs.json) == ('start: "x"', None)
+    fake_vllm.last.gate.set()
+    assert await task
 
 
 async def test_closing_aborts_the_request(engine: VllmEngine, fake_vllm: Any) -> None:

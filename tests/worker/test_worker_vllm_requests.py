@@ -15,6 +15,7 @@ from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
     guided_arguments,
+    is_guided,
     lacking,
     prompt_ids,
     publishes_events,
@@ -23,11 +24,23 @@ from services.worker.engines.vllm.requests import (
 from tests.worker.fake_vllm import AsyncEngineArgs, SamplingParams
 
 FIELDS = SamplingParams.__struct_fields__
+LARK = {"structured_outputs_config": {"backend": "guidance"}}
 
 
 def request(*, stop_ids: tuple[int, ...] = (), guided: OutputFormat | None = None, **sampling: Any) -> EngineRequest:
     options: dict[str, Any] = {"max_tokens": 8, **sampling}
     return EngineRequest("t", [1, 2, 3], Sampling(**options), list(stop_ids), guided=guided)
+
+
+def test_the_grammar_of_a_turn_needs_the_library_that_reads_it() -> None:
+    assert "grammar" not in lacking(engine_arguments(WorkerConfig(model="m", engine_args=LARK)), FIELDS)
+    assert "guidance" in lacking(engine_arguments(WorkerConfig(model="m")), FIELDS)["grammar"]
+    made = EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], grammar='start: "x"')
+    assert is_guided(made)
+    assert guided_arguments(made.guided, made.grammar) == {"grammar": 'start: "x"'}
+    assert not sampling_arguments(made, Sampling())["ignore_eos"]
+    resumed = EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], grammar='start: "x"', resumed=1)
+    assert not is_guided(resumed), "vLLM would start the grammar again"
 
 
 def output(*ids: int, finish: str | None = None, logprobs: Any = None, cached: int | None = 0) -> SimpleNamespace:
@@ -62,19 +75,20 @@ def test_the_capacity_of_the_cache_is_a_number_of_blocks(given: dict[str, int], 
         ({"data_parallel_size": 2}, {"kv_events"}),
         ({"speculative_config": {"method": "ngram"}}, {"min_p", "logit_bias"}),
         ({"logprobs_mode": "processed_logits"}, {"logprobs", "top_logprobs"}),
-        ({"skip_tokenizer_init": True}, {"guided"}),
+        ({"skip_tokenizer_init": True}, {"guided", "grammar"}),
         ({"scheduling_policy": "fcfs"}, {"priority"}),
         ({"enable_prefix_caching": False}, {"prefix_cache", "kv_events"}),
     ],
 )
 def test_what_an_engine_lacks_has_a_reason(given: dict[str, Any], features: set[str]) -> None:
     found = lacking(engine_arguments(WorkerConfig(model="m", engine_args=given)), FIELDS)
-    assert set(found) == features
+    assert set(found) == features | {"grammar"}
     assert all(found.values())
 
 
 def test_a_release_and_a_model_may_lack_something() -> None:
-    arguments = engine_arguments(WorkerConfig(model="m"))
+    arguments = engine_arguments(WorkerConfig(model="m", engine_args=LARK))
+    assert not lacking(arguments, FIELDS)
     assert set(lacking(arguments, [name for name in FIELDS if name != "min_p"])) == {"min_p"}
     assert set(lacking(arguments, FIELDS, caches=False)) == {"prefix_cache", "kv_events"}
 

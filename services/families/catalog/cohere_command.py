@@ -31,6 +31,7 @@ FAMILY = Family(
     style=Style(
         call='<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "{name}", "parameters": {arguments}}]<|END_ACTION|>',
         text="<|START_TEXT|>{text}<|END_TEXT|>",
+        counter='"0"',
     ),
     prompt_opens_reasoning=True,
     markers=("<|START_ACTION|>", "<|END_ACTION|>", *THINK, *(m for pair in FRAMES for m in pair)),

@@ -44,6 +44,7 @@ FAMILY = Family(
     style=Style(
         call="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}"
         "<|tool_call_end|><|tool_calls_section_end|>",
+        counter=":0<",
     ),
     prompt_opens_reasoning=True,
     markers=(

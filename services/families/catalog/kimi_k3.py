@@ -63,6 +63,7 @@ FAMILY = Family(
         "<|close|>tools<|sep|>",
         arguments=Tags('<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>'),
         text="<|open|>response<|sep|>{text}<|close|>response<|sep|>",
+        counter='index="1"',
     ),
     think=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     prompt_opens_reasoning=True,

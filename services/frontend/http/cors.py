@@ -25,7 +25,8 @@ _RATE_HEADERS = [
 ]
 EXPOSED = ", ".join(
     [
-        *("request-id", "x-request-id", "x-trace-id", "retry-after", "x-should-retry", "x-turnwire-dropped-tools"),
+        *("request-id", "x-request-id", "x-trace-id", "retry-after", "x-should-retry"),
+        *("x-turnwire-dropped-tools", "x-turnwire-not-enforced"),
         *_RATE_HEADERS,
     ]
 )

@@ -60,6 +60,8 @@ class RequestContext:
         self.outcome = ""
         self.notes: list[str] = []
         """What was left out of the request, fit for a header; set by `note`."""
+        self.not_enforced: Sequence[str] = ()
+        """The request's promises that the engine is not held to (`guides.promises`)."""
         self.fields: dict[str, object] = {}
         """Further fields of the log line."""
         self.cors: dict[str, str] = {}
@@ -101,6 +103,8 @@ class RequestContext:
             headers["x-trace-id"] = self.trace_id
         if self.notes:
             headers["x-turnwire-dropped-tools"] = ",".join(self.notes)
+        if self.not_enforced:
+            headers["x-turnwire-not-enforced"] = ",".join(self.not_enforced)
         return headers
 
 
@@ -272,5 +276,6 @@ def _log_access(
         user_agent=request.headers.get("user-agent"),
         **({"trace_id": context.trace_id} if context.trace_id is not None else {}),
         **({"dropped_tools": context.notes} if context.notes else {}),
+        **({"not_enforced": context.not_enforced} if context.not_enforced else {}),
         **context.fields,
     )

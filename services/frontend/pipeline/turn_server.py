@@ -27,6 +27,7 @@ from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.pipeline.interfaces import CancelReason, OpenTurn, TurnGateway
 from services.frontend.pipeline.metrics import FrontendMetrics, TurnRecord
 from services.frontend.pipeline.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
+from services.guides.promises import not_enforced
 from services.runtime.config import FrontendConfig
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
@@ -135,12 +136,17 @@ class TurnServer:
                 raise
             raise Invalid("model: Field required", param="model") from None
 
+    def report(self, ask: Ask, context: RequestContext) -> ModelCard:
+        """Returns the request's model, and puts into headers and log what the answer will lack. Raises as `card`."""
+        context.note(ask.notes)
+        card = self.card(ask.conversations[0].model, ask.conversations[0])
+        context.not_enforced = not_enforced(ask.conversations[0], card.features, card.family)
+        return card
+
     def admit(self, ask: Ask, context: RequestContext, record: TurnRecord) -> list[Conversation]:
         """Returns the conversations as the pipeline gets them. Raises as `card`."""
-        context.note(ask.notes)
         record.stream = ask.stream
-        asked = ask.conversations[0].model
-        card = self.card(asked, ask.conversations[0])
+        card = self.report(ask, context)
         record.opened(card.name)
         return [
             msgspec.structs.replace(

@@ -25,9 +25,10 @@ def generate_request(
     parser: str,
     salt: str | None,
     timeout_s: float | None,
+    grammar: str = "",
 ) -> GenerateRequest:
     """The worker's request. `packed`: the prompt's ids (`pack_ids`), packed once for all workers that are tried.
-    `timeout_s`: what is left of the request's."""
+    `timeout_s`: what is left of the request's; `grammar`: of `guide.turn_guide`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -68,6 +69,7 @@ def generate_request(
         cache_salt=salt,
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),
+        grammar=grammar,
         trace=request.trace,
         reused=0 if prompt.found is None else prompt.found.reused,
         recall="" if prompt.found is None else prompt.found.outcome,

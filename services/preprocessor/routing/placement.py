@@ -8,6 +8,7 @@ from prometheus_client import Counter
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.frames import TurnRequest
+from services.guides.promises import GRAMMAR
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.preprocessor.routing.router import Router, TurnProfile, Weights
@@ -80,6 +81,10 @@ class Placement:
                 first=best[0],
             )
         return best
+
+    def can_guide(self) -> bool:
+        """Whether a worker's engine keeps to a grammar."""
+        return any(GRAMMAR in card.features for card in self._cards([*self._process.registry.living("worker")]))
 
     def shard(self) -> str:
         """The parser shard for the next turn. Raises Unavailable."""

@@ -39,6 +39,8 @@ class Sampler:
         if hint is str and path.endswith(("name", "file_data")):
             # Of characters that names and base64 may have; the leaf is its number.
             return [f"x{self._leaf(next(self._numbers), path)}" + ("==" if path.endswith("data") else "")]
+        if hint is str and path.endswith("format.definition"):  # a grammar, and a regular expression
+            return [f'start: "{self._leaf(f"§{next(self._numbers)}", path)}"']
         if hint is str:
             return [self._leaf(f"§{next(self._numbers)}", path)]
         if hint in (int, float):

@@ -6,9 +6,10 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from schemas.conversation import Grammar, HostedTool, ToolChoice, ToolSpec
+from schemas.conversation import HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
+from services.frontend.apis.common.client_grammars import checked_grammar
 from services.frontend.apis.common.hosted import hosted_spec
 from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter
 
@@ -99,7 +100,8 @@ def _tool(tool: wire.Tool, path: str) -> ToolSpec:
     if custom.format is not None and custom.format.type == "grammar":
         if custom.format.grammar is None:
             raise missing_parameter(f"{path}.custom.format.grammar")
-        grammar = Grammar(custom.format.grammar.syntax, custom.format.grammar.definition)
+        own = custom.format.grammar
+        grammar = checked_grammar(own.syntax, own.definition, f"{path}.custom.format.grammar.definition")
     return ToolSpec(custom.name, custom.description or "", kind="custom", grammar=grammar)
 
 

@@ -262,7 +262,7 @@ class ResponsesServer:
             reply = self._runner.reply(exchange, body.model)
             job = self.background.start(accepted, reply, exchange, turn.end)
             stack.pop_all()  # the job ends the turn
-        exchange.note(accepted.ask.notes)
+        self._turns.report(accepted.ask, exchange)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)
         return _json(msgspec.json.encode(job.document()))

@@ -138,7 +138,7 @@ class ScriptEngine:
             block_tokens=BLOCK_TOKENS,
             kv_tokens=config.kv_tokens,
             eos_ids=facts.eos_ids,
-            features=FEATURES - {"kv_events"},
+            features=FEATURES - {"kv_events", "grammar"},
             vocab_size=self._vocabulary_size,
         )
 

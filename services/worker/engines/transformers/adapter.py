@@ -17,8 +17,9 @@ from services.worker.engine import LOWEST_LOGPROB, Delta, EngineRequest
 
 HOST_FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
 """Those that are computed between two steps (`rows.py`)."""
-ALL_FEATURES = HOST_FEATURES | {"sampling", "seed", "min_p", "guided", "prefix_cache"}
+ALL_FEATURES = HOST_FEATURES | {"sampling", "seed", "min_p", "guided", "grammar", "prefix_cache"}
 """Those of the engine, less what it lacks in a configuration."""
+_GUIDED = ("guided", "grammar")
 _RECURRENT = ("conv", "linear", "mamba", "recurrent")
 PAGE_TOKENS = 32
 """The library's own 256 would share no prompt of less than 257 tokens."""
@@ -128,12 +129,13 @@ def lacking(args: EngineArgs, *, graphs: bool, guided: bool) -> dict[str, str]:
     found = dict.fromkeys(("kv_events", "priority", "salt"), "continuous batching of transformers has none")
     if args.mode == "greedy":
         found |= dict.fromkeys(("sampling", "seed", "min_p"), "engine_args.mode is greedy")
-        found |= dict.fromkeys((*HOST_FEATURES - {"logprobs"}, "guided"), "engine_args.mode is greedy")
+        found |= dict.fromkeys((*HOST_FEATURES - {"logprobs"}, *_GUIDED), "engine_args.mode is greedy")
     elif graphs:
         why = 'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}} has them'
-        found |= dict.fromkeys((*HOST_FEATURES, "guided"), why)
+        found |= dict.fromkeys((*HOST_FEATURES, *_GUIDED), why)
     elif not guided:
-        found["guided"] = "needs llguidance (in a clone, pip install -e '.[guided]') and a tokenizer that it can read"
+        why = "needs llguidance (in a clone, pip install -e '.[guided]') and a tokenizer that it can read"
+        found |= dict.fromkeys(_GUIDED, why)
     return found
 
 

@@ -55,6 +55,10 @@ class Guides:
         self._library = importlib.import_module("llguidance")
         self._tokenizer = importlib.import_module("llguidance.hf").from_tokenizer(tokenizer, n_vocab=vocabulary)
 
+    def open_grammar(self, text: str) -> Guide:
+        """Raises Invalid, with the library's message, for a grammar with a schema that it does not support."""
+        return self._open(self._library.LLMatcher.grammar_from_lark(text), "tools", "tools")
+
     def open(self, form: OutputFormat) -> Guide:
         """Raises Invalid, with the library's message, for a schema that it does not support."""
         schema = form.schema if form.kind == "json_schema" and form.schema is not None else {"type": "object"}
@@ -63,9 +67,13 @@ class Guides:
             grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), defaults=_SPACING)
         except ValueError as error:
             raise Invalid(f"the schema cannot be kept to: {error}", param="response_format") from None
-        made = matcher(self._tokenizer, grammar)
+        return self._open(grammar, "schema", "response_format")
+
+    def _open(self, grammar: Any, what: str, param: str) -> Guide:
+        made = self._library.LLMatcher(self._tokenizer, grammar)
         if problem := made.get_error():
-            raise Invalid(f"the schema cannot be kept to: {problem}", param="response_format")
+            reason = problem.splitlines()[0]  # what follows quotes the grammar
+            raise Invalid(f"the {what} cannot be kept to: {reason}", param=param)
         return Guide(made)
 
 

@@ -174,8 +174,8 @@ class TrtllmEngine:
         """Submits the request; TensorRT-LLM checks it at once, and may raise half a dozen kinds of errors."""
         arguments = requests.sampling_arguments(request, self._facts.sampling, self._facts.eos_ids, self._library)
         try:
-            if request.guided is not None:
-                form = requests.guided_arguments(request.guided)
+            if requests.is_guided(request):
+                form = requests.guided_arguments(request.guided, request.grammar)
                 arguments["guided_decoding"] = self._llmapi.GuidedDecodingParams(**form)
             if request.sampling.logit_bias:
                 row = requests.bias_row(request.sampling.logit_bias, self._facts.vocab_size or 0)

@@ -14,6 +14,8 @@ from services.worker.engines.trtllm.releases import Release
 BLOCK_TOKENS = 32
 """TensorRT-LLM's own default for `tokens_per_block`."""
 EVENT_BUFFER = 65_536
+_LARK_BACKEND = "llguidance"
+"""The guided decoding backend that reads Lark."""
 _NAMES = {"logit_bias": "embedding_bias"}
 """Arguments of `SamplingParams` that have another name than the field of `Sampling`."""
 
@@ -62,9 +64,11 @@ def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | No
     if not vocab_size:
         found["logit_bias"] = "the size of the vocabulary is not known"
     if not arguments.get("guided_decoding_backend"):
-        found["guided"] = "guided_decoding_backend is not set"
+        found |= dict.fromkeys(("guided", "grammar"), "guided_decoding_backend is not set")
     elif arguments.get("skip_tokenizer_init"):
-        found["guided"] = "skip_tokenizer_init leaves it without a vocabulary"
+        found |= dict.fromkeys(("guided", "grammar"), "skip_tokenizer_init leaves it without a vocabulary")
+    elif arguments["guided_decoding_backend"] != _LARK_BACKEND:
+        found["grammar"] = f'needs engine_args {{"guided_decoding_backend": "{_LARK_BACKEND}"}}'
     if not cache.get("enable_block_reuse", True):
         found["prefix_cache"] = found["kv_events"] = "enable_block_reuse is off"
     elif not cache.get("event_buffer_max_size"):
@@ -125,8 +129,16 @@ def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
     return next((token for token in eos_ids if token in request.stop_ids), next(iter(request.stop_ids), None))
 
 
-def guided_arguments(form: OutputFormat) -> dict[str, Any]:
+def is_guided(request: EngineRequest) -> bool:
+    """Whether decoding is constrained. TensorRT-LLM starts a grammar at the first token that it decodes: the rest of a
+    turn that was broken off cannot be held to it."""
+    return request.guided is not None or (request.grammar != "" and not request.resumed)
+
+
+def guided_arguments(form: OutputFormat | None, grammar: str = "") -> dict[str, Any]:
     """The one keyword argument for `GuidedDecodingParams`."""
+    if form is None:
+        return {"grammar": grammar}
     if form.kind == "json_schema" and form.schema is not None:
         return {"json": form.schema}
     return {"json_object": True}

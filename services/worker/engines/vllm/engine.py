@@ -27,6 +27,7 @@ from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
     guided_arguments,
+    is_guided,
     lacking,
     prompt_ids,
     publishes_events,
@@ -168,8 +169,9 @@ class VllmEngine:
 
     def _constraint(self, request: EngineRequest) -> Any:
         """What guided decoding allows; None: everything."""
-        form = request.guided
-        return None if form is None else self._vllm.structured_outputs(**guided_arguments(form))
+        if not is_guided(request):
+            return None
+        return self._vllm.structured_outputs(**guided_arguments(request.guided, request.grammar))
 
     async def _pump(self, turn: OpenTurn, outputs: Any, progress: Progress) -> None:
         """Passes the outputs to the turn."""

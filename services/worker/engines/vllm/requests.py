@@ -15,6 +15,8 @@ from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
 
 _BLOCK_TOKENS = 16
 """vLLM's own default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""
+_LARK_BACKEND = "guidance"
+"""llguidance, which reads Lark. The other backends, and the automatic choice, do not take all of it."""
 _MAX_SEED = 2**63 - 1
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.CANCELLED}
 
@@ -67,7 +69,9 @@ def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, c
     if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":
         found |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
     if arguments.get("skip_tokenizer_init"):
-        found["guided"] = "engine_args.skip_tokenizer_init is set"
+        found |= dict.fromkeys(("guided", "grammar"), "engine_args.skip_tokenizer_init is set")
+    elif guided_backend(arguments) != _LARK_BACKEND:
+        found["grammar"] = f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
     if (policy := arguments["scheduling_policy"]) != "priority":
         found["priority"] = f"engine_args.scheduling_policy is {policy}"
     if not publishes_events(arguments):
@@ -75,6 +79,13 @@ def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, c
     if not caches or arguments.get("enable_prefix_caching") is False:
         found |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off, or impossible for this model")
     return found
+
+
+def guided_backend(arguments: Mapping[str, Any]) -> str:
+    """The library for structured output, by its name in vLLM. One engine has one for all requests."""
+    config = arguments.get("structured_outputs_config")
+    found = config.get("backend") if isinstance(config, Mapping) else getattr(config, "backend", None)
+    return str(found or "auto")
 
 
 def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
@@ -89,14 +100,22 @@ def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
         "min_tokens": None if sampling.min_tokens is None else min(sampling.min_tokens, most),
         "stop_token_ids": list(request.stop_ids),
         # The stop ids are all that ends a turn; but a grammar ends with the tokenizer's own end token.
-        "ignore_eos": request.guided is None,
+        "ignore_eos": not is_guided(request),
         "detokenize": False,
     }
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def guided_arguments(form: OutputFormat) -> dict[str, Any]:
+def is_guided(request: EngineRequest) -> bool:
+    """Whether decoding is constrained. vLLM starts a grammar at the first token that it decodes: the rest of a turn
+    that was broken off cannot be held to it."""
+    return request.guided is not None or (request.grammar != "" and not request.resumed)
+
+
+def guided_arguments(form: OutputFormat | None, grammar: str = "") -> dict[str, Any]:
     """The one keyword argument for `StructuredOutputsParams`."""
+    if form is None:
+        return {"grammar": grammar}
     if form.kind == "json_schema" and form.schema is not None:
         return {"json": form.schema}
     return {"json_object": True}

@@ -128,6 +128,7 @@ class Runner:
                 request=exchange.request_id,
                 outcome=record.outcome,
                 tenant=exchange.tenant,
+                **({"not_enforced": exchange.not_enforced} if exchange.not_enforced else {}),
                 **record.fields(),
             )
 

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Grammar, ToolChoice, ToolSpec
 from schemas.errors import Invalid
+from services.frontend.apis.common.client_grammars import checked_grammar
 from services.frontend.apis.common.known_parts import KnownParts
 from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.responses import wire
@@ -300,4 +301,4 @@ def _grammar(format: wire.ToolFormat | None, at: str) -> Grammar | None:
         raise missing_parameter(f"{at}.format.definition")
     if format.syntax not in ("lark", "regex"):
         raise invalid_value(str(format.syntax), f"{at}.format.syntax", ("lark", "regex"))
-    return Grammar(format.syntax, format.definition)
+    return checked_grammar(format.syntax, format.definition, f"{at}.format.definition")

@@ -1,0 +1,227 @@
+"""Writes the rules of a call: the family's markup, and the arguments, held to a schema or to a freeform grammar."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from schemas.conversation import ToolSpec
+from services.families import Family
+from services.families.coercion import types_of
+from services.families.grammar.markup import Markup
+from services.families.grammar.shapes import Shape
+from services.families.readers.parameters import Parameters
+from services.families.writing import ARGUMENTS, NAME, Tags, as_json
+from services.guides.client_grammar import NotEmbeddable, avoiding, embedded
+from services.guides.writer import RuleWriter
+
+_SPACING: Final = {"x-guidance": {"whitespace_pattern": r"[ \t\r\n]{0,32}"}}
+"""Room for a deep indent. With unlimited white space, small models write it to the end of the window."""
+_INPUT: Final = "input"
+_CUSTOM: Final = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
+_BEYOND_TYPES: Final = ("enum", "const", "pattern", "format", "minLength", "maxLength")
+"""What can restrict a string. One without quotes cannot be held to it, but for an own `enum` or `const`."""
+
+
+_FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"}
+)
+"""Those that llguidance knows. By JSON Schema, others restrict nothing."""
+
+
+class Unguidable(ValueError):
+    """The family's calls cannot be held to a grammar."""
+
+
+class CallRules:
+    """Writes calls of one family. `lost` collects the promises that cannot be kept, as `PROMISE TOOL`."""
+
+    def __init__(self, family: Family, writer: RuleWriter, stops: Sequence[str] = ()) -> None:
+        """`stops`: the text of the tokens that end the turn. Raises Unguidable."""
+        style = family.style
+        self._front, self._has, self._back = style.call.partition(ARGUMENTS)
+        for stop in (*stops, *family.stops):  # the engine ends there by itself
+            self._back = self._back.removesuffix(stop)
+        self._style, self._writer = style, writer
+        self._parameters = _parameters(family)
+        if not self._has or not (style.arguments is as_json or self._parameters is not None):
+            raise Unguidable(f"the calls of {family.name} have a form of their own")
+        self.lost: list[str] = []
+        self._bodies: dict[str, str] = {}
+
+    def front(self, tool: ToolSpec) -> str:
+        """The text in front of the arguments."""
+        return self._front.replace(NAME, tool.name)
+
+    def call(self, tool: ToolSpec, written: str) -> str:
+        """The rest of a call of which `written` is the beginning."""
+        writer = self._writer
+        if (body := self._bodies.get(tool.name)) is None:
+            body = self._json(tool) if self._parameters is None else self._tagged(tool, self._parameters)
+            self._bodies[tool.name] = body
+        front = self.front(tool).removeprefix(written)
+        return writer.rule(" ".join(filter(None, [self._marked(front), body, self._marked(self._back, tool)])))
+
+    def _marked(self, text: str, tool: ToolSpec | None = None) -> str:
+        """Literal text; the number of the call in it is any."""
+        text = text.replace(NAME, tool.name) if tool is not None else text
+        counter = self._style.counter
+        if not counter or counter not in text:
+            return self._writer.literal(text)
+        digit = next(char for char in counter if char.isdigit())
+        before, after = text.split(counter, 1)
+        left, right = counter.split(digit, 1)
+        number = self._writer.terminal("/[0-9]{1,4}/")
+        return f"{self._writer.literal(before + left)} {number} {self._writer.literal(right + after)}"
+
+    # -- arguments that are one JSON object -------------------------------------------------------------------------
+
+    def _json(self, tool: ToolSpec) -> str:
+        if tool.kind == "custom":
+            if tool.grammar is not None and (start := self._embed(tool, in_json=True)):
+                opener = self._writer.terminal('/\\{ ?"input" ?: ?"/')
+                closer = self._writer.terminal('/" ?\\}/')
+                return f"{opener} {start} {closer}"
+            return self.schema({**_CUSTOM, "additionalProperties": False})
+        return self.schema({"type": "object", **_known_formats(tool.schema)} if tool.strict else {"type": "object"})
+
+    def schema(self, schema: Mapping[str, Any]) -> str:
+        """A JSON value of this schema."""
+        return self._writer.rule(f"%json {json.dumps({**schema, **_SPACING}, ensure_ascii=False)}")
+
+    def _embed(self, tool: ToolSpec, *, in_json: bool, closers: tuple[str, ...] = ()) -> str:
+        """The start of the tool's own grammar; "" where that cannot be embedded."""
+        assert tool.grammar is not None
+        prefix = f"g{len(self._writer.lines)}"
+        try:
+            start, lines = embedded(tool.grammar, f"{prefix}_", in_json=in_json, closers=closers)
+        except NotEmbeddable:
+            self.lost.append(f"grammar {tool.name}")
+            return ""
+        self._writer.lines += lines
+        return start
+
+    # -- arguments with tags ----------------------------------------------------------------------------------------
+
+    def _tagged(self, tool: ToolSpec, grammar: Parameters) -> str:
+        if tool.kind == "custom":
+            schema: Mapping[str, Any] = _CUSTOM
+        else:
+            schema = _known_formats(tool.schema)
+        properties = schema.get("properties")
+        properties = properties if isinstance(properties, Mapping) else {}
+        heads = [*dict.fromkeys(Shape(t).head for t in (*grammar.closes, *grammar.opens, *grammar.ends))]
+        closers = tuple(head for head in heads if not any(other in head for other in heads if other != head))
+        if tool.kind != "custom" and not tool.strict:
+            return self._free(properties, closers)
+        required = schema.get("required") or ()
+        try:
+            values = [(key, [*self._values(tool, key, schema, closers)]) for key in properties]
+        except Unguidable:
+            self.lost.append(f"strict {tool.name}")
+            return self._free(properties, closers)
+        tags = [(key, self._writer.rule(" | ".join(choices))) for key, choices in values]
+        return " ".join(tag if key in required else f"{tag}?" for key, tag in tags)
+
+    def _free(self, properties: Mapping[str, Any], closers: tuple[str, ...]) -> str:
+        """Any arguments. The parser gives them their types."""
+        text = self._writer.text_without(closers)
+        keys: list[str | None] = [*properties] or [None]
+        tags = [self._tag(key, "string", text, ends_lazily=True) for key in keys]
+        return f"{self._writer.rule(' | '.join(tags))}*"
+
+    def _values(self, tool: ToolSpec, key: str, schema: Mapping[str, Any], closers: tuple[str, ...]) -> Iterator[str]:
+        """The tag of a parameter, in each form that its value may have. Raises Unguidable."""
+        if tool.grammar is not None and (start := self._embed(tool, in_json=False, closers=closers)):
+            yield self._tag(key, "string", start, ends_lazily=tool.grammar.syntax == "regex", optional=False)
+            return
+        own = schema["properties"][key]
+        if not isinstance(own, Mapping):
+            raise Unguidable(key)
+        types = types_of(own, schema) if tool.kind != "custom" else {"string"}
+        others = sorted(types - {"string"})
+        if "string" in types:
+            given = own.get("enum") or ([own["const"]] if "const" in own else None)
+            if given is not None:
+                if not all(isinstance(value, str) for value in given) or not {"enum", "const"} >= _limits(own):
+                    raise Unguidable(key)
+                yield from (self._tag(key, "string", self._writer.literal(value)) for value in given)
+                return
+            if _limits(_resolved_text(own, schema)):
+                raise Unguidable(key)
+            yield self._tag(key, "string", self._writer.text_without(closers), ends_lazily=True)
+            if others and self._stated:
+                yield from (self._tag(key, other, self.schema({"type": other})) for other in others)
+            return
+        definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+        guarded = _guarded({**definitions, **own}, avoiding(closers))
+        yield self._tag(key, others[0] if others else "object", self.schema(guarded))
+
+    @property
+    def _stated(self) -> bool:
+        template = getattr(self._style.arguments, "template", "")
+        return "{string}" in template or "{type}" in template
+
+    def _tag(self, key: str | None, kind: str, value: str, *, ends_lazily: bool = False, optional: bool = True) -> str:
+        """One parameter; `key` None: of any name. `ends_lazily`: `value` is a terminal that the closing tag ends, and
+        may be missing if it is `optional`."""
+        assert isinstance(self._style.arguments, Tags)
+        writer = self._writer
+        front, _, back = self._style.arguments.template.partition("{value}")
+        front = front.replace("{string}", "true" if kind == "string" else "false")
+        front = front.replace("{type}", kind.replace("integer", "number"))
+        if key is not None:
+            opened = writer.literal(front.replace("{key}", key))
+        else:
+            any_name = writer.terminal("/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
+            opened = any_name.join(f" {writer.literal(piece)} " for piece in front.split("{key}"))
+        closed = writer.until(value, back, optional=optional) if ends_lazily else f"{value} {writer.literal(back)}"
+        return writer.rule(f"{opened} {closed}")
+
+
+def _known_formats(schema: Any) -> Any:
+    """The schema without formats that restrict nothing."""
+    if isinstance(schema, list):
+        return [_known_formats(value) for value in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: value if key in ("enum", "const", "default") else _known_formats(value)
+        for key, value in schema.items()
+        if key != "format" or not isinstance(value, str) or value in _FORMATS
+    }
+
+
+def _limits(value: Any) -> set[str]:
+    """The keywords that may restrict a string, anywhere in a schema."""
+    if isinstance(value, Mapping):
+        return {key for key in value if key in _BEYOND_TYPES}.union(*map(_limits, value.values()))
+    return set().union(*map(_limits, value)) if isinstance(value, list) else set()
+
+
+def _resolved_text(own: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """A schema, with everything that a reference in it may lead to."""
+    refers = "$ref" in json.dumps(own)
+    return [own, *(root.get(name) for name in ("$defs", "definitions"))] if refers else own
+
+
+def _guarded(schema: Any, pattern: str | None) -> Any:
+    """The schema, with a pattern for its strings: the family's parser would end the value at a marker in one."""
+    if isinstance(schema, list):
+        return [_guarded(value, pattern) for value in schema]
+    if not isinstance(schema, Mapping) or pattern is None:
+        return schema
+    guarded = {key: _guarded(value, pattern) for key, value in schema.items() if key not in ("enum", "const")}
+    guarded |= {key: schema[key] for key in ("enum", "const") if key in schema}
+    typed = isinstance(schema.get("type"), str | list)
+    if typed and "string" in types_of(schema, {}) and not {"enum", "const", "pattern"} & schema.keys():
+        guarded["pattern"] = pattern
+    if "properties" in schema:  # names of other members could hold a marker, too
+        guarded.setdefault("additionalProperties", False)
+    return guarded
+
+
+def _parameters(family: Family) -> Parameters | None:
+    """The reader of the family's tags, where it writes arguments so."""
+    if not isinstance(family.style.arguments, Tags) or not isinstance(family.grammar, Markup):
+        return None
+    return next((call.body for call in family.grammar.calls if isinstance(call.body, Parameters)), None)

@@ -1,0 +1,63 @@
+"""Finds what a request promises of the model's calls and its final answer, and what of that is not enforced."""
+
+from collections.abc import Collection
+from typing import Final
+
+from schemas.conversation import Conversation, ToolSpec
+from services.families import UnknownFamily, family
+from services.guides.calls import Unguidable
+from services.guides.turn import TurnForm, turn_grammar
+
+GRAMMAR: Final = "grammar"
+"""The feature of an engine that keeps to a grammar. Also the promise that a freeform tool's input fits its own."""
+
+
+def promises(conversation: Conversation) -> set[str]:
+    """Those that a grammar of the turn keeps, by the fields of the APIs: `strict`, `grammar`, `format` (beside tools),
+    `tool_choice` and `allowed_tools`. Empty for a turn without callable tools."""
+    choice, tools = conversation.tool_choice, callable_tools(conversation)
+    if conversation.prompt is not None or conversation.sampling.ignore_eos or not tools:
+        return set()
+    found = {
+        "strict": any(tool.strict and tool.kind == "function" for tool in tools),
+        GRAMMAR: any(tool.grammar is not None for tool in tools),
+        "format": conversation.format is not None,
+        "tool_choice": choice.mode in ("any", "tool"),
+        "allowed_tools": bool(choice.allowed),
+    }
+    return {name for name, promised in found.items() if promised}
+
+
+def callable_tools(conversation: Conversation) -> list[ToolSpec]:
+    """The tools that the turn may call."""
+    choice = conversation.tool_choice
+    if choice.mode == "none":
+        return []
+    names = {choice.name} if choice.mode == "tool" else set(choice.allowed)
+    return [tool for tool in conversation.tools if not names or _named(tool) & names]
+
+
+def _named(tool: ToolSpec) -> set[str]:
+    return {tool.name, f"{tool.namespace}__{tool.name}"} if tool.namespace else {tool.name}
+
+
+def not_enforced(conversation: Conversation, features: Collection[str], family_name: str) -> list[str]:
+    """The promises that do not hold, with an engine of these `features`. Those that the parser keeps by itself are not
+    among them: a call of a tool that is not allowed is never returned, and a single tool is named in the prompt."""
+    if not conversation.tools:
+        return []
+    asked = promises(conversation) - {"allowed_tools"}
+    tools = callable_tools(conversation)
+    if len(tools) == 1:
+        asked.discard("tool_choice")
+    if not asked or GRAMMAR not in features:
+        return sorted(asked)
+    try:
+        found = family(family_name)
+        forced = conversation.tool_choice.mode in ("any", "tool")
+        prefix = found.call_prefix(None) if forced else ""
+        held = [tool for tool in tools if tool.strict or tool.grammar is not None]
+        lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found).lost
+    except (Unguidable, UnknownFamily):
+        return sorted(asked)
+    return sorted({promise.partition(" ")[0] for promise in lost})

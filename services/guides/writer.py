@@ -1,0 +1,84 @@
+"""Writes Lark rules of literal text, in which control tokens are ids, and of free text up to a marker."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from services.guides.client_grammar import without
+
+_ANY: Final = "/(?s:.+)/"
+
+
+class RuleWriter:
+    """Collects the rules of one grammar."""
+
+    def __init__(self, tokens: Mapping[str, int]) -> None:
+        """`tokens`: the tokenizer's added tokens. llguidance matches some of them by their id only."""
+        self._tokens = tokens
+        longest_first = sorted(filter(None, tokens), key=len, reverse=True)
+        self._added = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self.lines: list[str] = []
+        self._names: dict[str, str] = {}
+
+    def rule(self, body: str, attributes: str = "") -> str:
+        """The name of a rule with this body."""
+        return self._named("r", body, attributes)
+
+    def terminal(self, body: str) -> str:
+        """The name of a terminal with this body."""
+        return self._named("T", body, "")
+
+    def _named(self, kind: str, body: str, attributes: str) -> str:
+        key = f"{kind}{attributes}: {body}"
+        if key not in self._names:
+            self._names[key] = name = f"{kind}{len(self._names)}"
+            self.lines.append(f"{name}{attributes}: {body}")
+        return self._names[key]
+
+    def text_without(self, markers: Sequence[str]) -> str:
+        """A terminal: text, not empty, that contains none of `markers`."""
+        return self.terminal(f"{_ANY} & {without(markers)}" if markers else _ANY)
+
+    def literal(self, text: str) -> str:
+        """Exactly this text; "" for none."""
+        return " ".join(self._piece(piece) for piece in self._split(text))
+
+    def until(self, before: str, marker: str, *, optional: bool = True) -> str:
+        """The terminal `before`, or nothing if it is optional, and the marker that ends it."""
+        first, *rest = self._split(marker)
+        before = f"{before}?" if optional else before
+        if first in self._tokens:
+            opened = f"{before} {self._piece(first)}"
+        elif rest:
+            # A token ends the text in front of it, which may end in the marker's beginning.
+            opened = f"{self.terminal(f'{before} {_string(first)}')} {self._piece(rest.pop(0))}"
+        else:
+            opened = self.rule(f"{before} {_string(first)}", "[lazy]")
+        return " ".join([opened, *map(self._piece, rest)])
+
+    def whole_tokens(self, text: str, length: int) -> str:
+        """The first `length` characters of `text`, or more: an added token that begins there is whole."""
+        for found in self._added.finditer(text) if self._added else ():
+            if found.start() < length < found.end():
+                length = found.end()
+        return text[:length]
+
+    def token(self, ids: Sequence[int]) -> str:
+        """One of these tokens."""
+        return f"<[{','.join(map(str, ids))}]>"
+
+    def _split(self, text: str) -> list[str]:
+        pieces: list[str] = []
+        at = 0
+        for found in self._added.finditer(text) if self._added else ():
+            pieces += [text[at : found.start()], found[0]]
+            at = found.end()
+        return [piece for piece in (*pieces, text[at:]) if piece]
+
+    def _piece(self, piece: str) -> str:
+        return self.token([self._tokens[piece]]) if piece in self._tokens else _string(piece)
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,121 @@
+"""A model without weights: it writes random tokens of those that a grammar allows, and now and then a marker."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import llguidance
+import llguidance.hf
+import numpy
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
+
+from schemas.conversation import ToolSpec
+from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from services.families import Family, open_parser
+
+PATCH = r"""
+start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+
+%import common.LF
+"""
+"""Codex' grammar of `apply_patch`."""
+
+
+class ByteTokenizer:
+    """One token for each byte, and added tokens."""
+
+    def __init__(self, added: Sequence[str]) -> None:
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        self.backend = Tokenizer(BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+        self.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self.backend.decoder = decoders.ByteLevel()
+        self.backend.add_special_tokens(
+            [AddedToken(text, special=True, normalized=False) for text in ("<eos>", *added)]
+        )
+        make: Any = PreTrainedTokenizerFast
+        loaded = make(tokenizer_object=self.backend, eos_token="<eos>")
+        self.tokens = {text: self.backend.token_to_id(text) or 0 for text in added}
+        self.library: Any = llguidance.hf.from_tokenizer(loaded)
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.backend.decode(list(ids), skip_special_tokens=False))
+
+
+class RandomModel:
+    """Writes turns."""
+
+    def __init__(self, tokenizer: ByteTokenizer, grammar: str) -> None:
+        self._tokenizer = tokenizer
+        self._matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar))
+        assert not self._matcher.is_error(), self._matcher.get_error()
+
+    def write(self, rng: random.Random, snippets: Sequence[str], most: int = 1500) -> tuple[str, bool]:
+        """A turn, and whether it came to its end."""
+        matcher, tokenizer = self._matcher, self._tokenizer
+        matcher.reset()
+        encoded = [tokenizer.encode(snippet) for snippet in snippets]
+        written: list[int] = []
+        while len(written) < most:
+            if matcher.is_stopped() or (matcher.is_accepting() and rng.random() < 0.05):
+                return tokenizer.decode(written), True
+            if rng.random() < 0.4:
+                for token in rng.choice(encoded):
+                    if matcher.is_stopped() or not matcher.try_consume_tokens([token]):
+                        break
+                    written.append(token)
+                continue
+            bits = numpy.unpackbits(numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8), bitorder="little")
+            allowed = [int(i) for i in numpy.flatnonzero(bits) if i < 256 or int(i) in tokenizer.tokens.values()]
+            assert allowed or matcher.is_accepting(), tokenizer.decode(written)
+            if not allowed:
+                return tokenizer.decode(written), True
+            token = rng.choice(allowed)
+            assert matcher.try_consume_tokens([token]) == 1, (matcher.get_error(), tokenizer.decode(written))
+            written.append(token)
+        return tokenizer.decode(written), False
+
+
+def calls_of(
+    family: Family, tools: Sequence[ToolSpec], text: str, *, ended: bool, in_reasoning: bool = False, prefix: str = ""
+) -> tuple[list[tuple[str, str, bool]], str]:
+    """The calls that the family's parser reads (name, arguments, complete), and the turn's text."""
+    parser = open_parser(family.name, tools=tools, in_reasoning=in_reasoning, prefix=prefix)
+    events = [*parser.feed(text), *parser.finish(FinishReason.STOP if ended else FinishReason.LENGTH)]
+    kinds: dict[int, tuple[str, str | None]] = {}
+    blocks: dict[int, list[str]] = {}
+    calls: list[tuple[str, str, bool]] = []
+    prose = ""
+    for event in events:
+        if isinstance(event, BlockStart):
+            kinds[event.block], blocks[event.block] = (event.kind, event.name), []
+        elif isinstance(event, Delta):
+            blocks[event.block].append(event.text)
+        elif isinstance(event, BlockStop):
+            kind, name = kinds[event.block]
+            whole = "".join(blocks[event.block])
+            if kind == "tool_use":
+                calls.append((name or "", whole, event.complete))
+            elif kind == "text":
+                prose += whole
+    return calls, prose

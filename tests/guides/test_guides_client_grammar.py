@@ -1,0 +1,142 @@
+"""Grammars of freeform tools, embedded in JSON strings and in front of closing markers."""
+
+import json
+from typing import Any
+
+import llguidance
+import pytest
+
+from schemas.conversation import Grammar
+from services.guides.client_grammar import NotEmbeddable, avoiding, embedded
+from services.guides.json_regex import JsonExpression, NotRewritable
+from tests.guides.random_model import PATCH, ByteTokenizer
+
+TOKENIZER = ByteTokenizer(())
+PATCHES = [
+    "*** Begin Patch\n*** Delete File: a\n*** End Patch",
+    '*** Begin Patch\n*** Add File: a "b"\\c.py\n+x = "\\n"\n+\ty\n*** End Patch\n',
+    "*** Begin Patch\n*** Update File: ä.py\n*** Move to: b\n@@\n-</p>\n+🦊\n*** End of File\n*** End Patch",
+]
+ARITHMETIC = r"""
+// Sums, as in OpenAI's guide.
+start: expr
+?expr.2: term (SP ADD SP term)* -> add | term
+term: factor (SP MUL SP factor)*
+factor: INT | "(" expr ")" | WORD~1..2
+SP: " "
+ADD: "+" | "-"   # a comment
+MUL: "*" | "/"
+%import common.INT
+%import common (WORD, LF)
+"""
+
+
+def accepts(lark: str, text: str) -> bool:
+    matcher = llguidance.LLMatcher(TOKENIZER.library, llguidance.LLMatcher.grammar_from_lark(lark))
+    assert not matcher.is_error(), matcher.get_error()
+    ids = TOKENIZER.encode(text)
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+def whole(grammar: Grammar, **how: Any) -> str:
+    start, lines = embedded(grammar, "g1_", **how)
+    return "\n".join([f"start: {start}", *lines])
+
+
+def in_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+@pytest.mark.parametrize("patch", PATCHES)
+def test_codex_patches(patch: str) -> None:
+    grammar = Grammar("lark", PATCH)
+    bare, quoted = whole(grammar, in_json=False, closers=("</parameter>",)), whole(grammar, in_json=True)
+    assert accepts(bare, patch)
+    assert accepts(quoted, in_json(patch))
+    for broken in (patch.replace("*** Begin", "** Begin"), patch + "\nmore", patch.replace("\n", "\r", 1)):
+        assert not accepts(bare, broken)
+        assert not accepts(quoted, in_json(broken))
+
+
+def test_bare_text_does_not_hold_the_marker_that_ends_it() -> None:
+    patch = PATCHES[1].replace("x = ", "</parameter>")
+    assert accepts(whole(Grammar("lark", PATCH), in_json=False), patch)
+    assert not accepts(whole(Grammar("lark", PATCH), in_json=False, closers=("</parameter>",)), patch)
+    assert accepts(whole(Grammar("lark", PATCH), in_json=True), in_json(patch))
+
+
+@pytest.mark.parametrize("text", ["1 + 2", "(1 - b) * 3", "ab * 12"])
+@pytest.mark.parametrize("json_string", [True, False])
+def test_what_lark_grammars_are_made_of(text: str, json_string: bool) -> None:
+    lark = whole(Grammar("lark", ARITHMETIC), in_json=json_string)
+    assert accepts(lark, text)
+    assert not accepts(lark, text + " +")
+
+
+@pytest.mark.parametrize("json_string", [True, False])
+def test_strings_of_any_case(json_string: bool) -> None:
+    lark = whole(Grammar("lark", 'start: "say \\"hi\\""i /[.]/'), in_json=json_string)
+    for text in ('say "hi".', 'SAY "Hi".'):
+        assert accepts(lark, in_json(text) if json_string else text)
+
+
+@pytest.mark.parametrize(
+    ("definition", "match"),
+    [
+        ('start: "a".."z"', "range"),
+        ('start: a\na[lazy]: "x"', "attributes"),
+        ('start: "x"\n%ignore " "', "%ignore"),
+        ("start: %json {}", "%json"),
+        ("start: <|eot|>", "<"),
+        ('%import common.NONE\nstart: "x"', "common.NONE"),
+        ('begin: "x"', "no rule start"),
+        ("start: /(?=a)b/", "group"),
+    ],
+)
+def test_what_cannot_be_embedded(definition: str, match: str) -> None:
+    with pytest.raises(NotEmbeddable, match=match):
+        embedded(Grammar("lark", definition), "g_", in_json=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "others"),
+    [
+        (r'say "(\w|\n)+"', ['say "a\nb"'], ["say a", 'say "a b"']),
+        (r"[^a-c]+", ['x\n\t"\\', "ß🦊"], ["xa"]),
+        (r".+", ['a "b" \\c\t'], ["a\nb"]),
+        (r"(?s:.+)\.", ["a\nb."], ["a\nb"]),
+        (r"(?s).+|x", ["a\nb"], []),
+        (r"\x22\u005c[\x00-\x7f]\d{2,3}", ['"\\x12', '"\\\n345'], ["x12"]),
+        (r"[\]\\/-]+/?", ["]\\/-"], ["a"]),
+        (r"(?i:ab)\s?(?:c|(?P<d>d))$", ["AB c", "ab\td"], ["AB C"]),
+        (r"^\"{2}", ['""'], ['"']),
+        ("\t\\t", ["\t\t"], [" "]),
+    ],
+)
+def test_expressions_inside_json_strings(pattern: str, fits: list[str], others: list[str]) -> None:
+    lark = whole(Grammar("regex", pattern), in_json=True)
+    for text in fits:
+        assert accepts(lark, in_json(text)), text
+    for text in others:
+        assert not accepts(lark, in_json(text)), text
+
+
+@pytest.mark.parametrize("pattern", [r"\p{L}", r"(?=a)", r"a\b", "a^b", "(?x: a)", "[a", r"(?<!a)b", "a\\"])
+def test_expressions_that_stay_outside(pattern: str) -> None:
+    with pytest.raises(NotRewritable):
+        JsonExpression(str).rewrite(pattern)
+    with pytest.raises(NotRewritable):
+        JsonExpression(str).rewrite("a", "x")
+
+
+def test_text_that_avoids_markers() -> None:
+    words = ("</parameter>", "<parameter=", "</function>")
+    pattern = avoiding(words)
+    assert pattern is not None
+    lark = f"start: T\nT: /{pattern.strip('^$').replace('/', chr(92) + '/')}/"
+    for text in ("</p>", "<<</param", "a <b> </parameters>", "<", "</</f</functions>", "x<parameter"):
+        assert accepts(lark, text), text
+    for word in words:
+        for text in (word, f"<{word}", f"a{word}b", f"</par{word}"):
+            assert not accepts(lark, text), text
+    assert avoiding(("a<", "<b")) is None

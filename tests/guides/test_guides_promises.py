@@ -1,0 +1,57 @@
+"""What a request promises, and what of that is not enforced."""
+
+from typing import Any
+
+import pytest
+
+from schemas.conversation import Conversation, Grammar, OutputFormat, RawPrompt, Sampling, ToolChoice, ToolSpec
+from services.guides.promises import GRAMMAR, callable_tools, not_enforced, promises
+
+OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
+PLAIN, STRICT = ToolSpec("plain", schema=OBJECT), ToolSpec("strict", schema=OBJECT, strict=True)
+PATCH = ToolSpec("patch", kind="custom", grammar=Grammar("regex", "a+"))
+SPACED = ToolSpec("inner", schema=OBJECT, namespace="space")
+UNEMBEDDABLE = ToolSpec("odd", kind="custom", grammar=Grammar("lark", 'start: "a"\n%ignore " "'))
+
+
+def conversation(*tools: ToolSpec, choice: ToolChoice | None = None, **more: Any) -> Conversation:
+    return Conversation("m", [], tools=list(tools), tool_choice=choice or ToolChoice(), **more)
+
+
+FORM = OutputFormat("json_object")
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "missing"),
+    [
+        (conversation(), [], []),
+        (conversation(PLAIN), [], []),
+        (conversation(format=FORM), [], []),
+        (conversation(PLAIN, STRICT), ["strict"], ["strict"]),
+        (conversation(PLAIN, PATCH), ["grammar"], ["grammar"]),
+        (conversation(PLAIN, format=FORM), ["format"], ["format"]),
+        (conversation(PLAIN, STRICT, choice=ToolChoice("none"), format=FORM), [], []),
+        (conversation(PLAIN, SPACED, choice=ToolChoice("any")), ["tool_choice"], ["tool_choice"]),
+        (conversation(PLAIN, choice=ToolChoice("any")), ["tool_choice"], []),
+        (conversation(PLAIN, STRICT, choice=ToolChoice("tool", "plain")), ["tool_choice"], []),
+        (conversation(PLAIN, STRICT, choice=ToolChoice(allowed=["plain"])), ["allowed_tools"], []),
+        (conversation(STRICT, sampling=Sampling(ignore_eos=True)), [], []),
+        (conversation(STRICT, prompt=RawPrompt(text="x")), [], []),
+    ],
+)
+def test_promises(asked: Conversation, found: list[str], missing: list[str]) -> None:
+    assert sorted(promises(asked)) == found
+    assert not_enforced(asked, ["guided"], "hermes") == missing
+    assert not_enforced(asked, [GRAMMAR], "hermes") == []
+    assert not_enforced(asked, [GRAMMAR], "pythonic") == missing
+    assert not_enforced(asked, [GRAMMAR], "nonesuch") == missing
+
+
+def test_a_tool_is_named_with_its_namespace_or_without() -> None:
+    for name in ("inner", "space__inner"):
+        asked = conversation(PLAIN, SPACED, choice=ToolChoice("any", allowed=[name]))
+        assert callable_tools(asked) == [SPACED]
+
+
+def test_a_grammar_that_cannot_be_embedded_is_not_enforced() -> None:
+    assert not_enforced(conversation(UNEMBEDDABLE, STRICT), [GRAMMAR], "hermes") == ["grammar"]

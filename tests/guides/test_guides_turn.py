@@ -1,0 +1,246 @@
+"""Whatever a random model writes under the grammar of a turn, the family's parser reads valid calls from it."""
+
+import json
+import random
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import llguidance
+import pytest
+
+from schemas.conversation import Grammar, OutputFormat, ToolSpec
+from services.families import Family, families, family
+from services.guides.calls import Unguidable
+from services.guides.turn import TurnForm, turn_grammar
+from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of
+
+STRICT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "units": {"type": "string", "enum": ["c", "f"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "type": {"$ref": "#/$defs/kind"},
+        "note": {"type": ["string", "null"]},
+    },
+    "required": ["city", "days", "units", "tags", "type", "note"],
+    "additionalProperties": False,
+    "$defs": {"kind": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}},
+}
+INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+TOOLS = [
+    ToolSpec("weather", schema=STRICT, strict=True),
+    ToolSpec("free", schema={"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "object"}}}),
+    ToolSpec("apply_patch", kind="custom", schema=INPUT, grammar=Grammar("lark", PATCH)),
+    ToolSpec("word", kind="custom", schema=INPUT, grammar=Grammar("regex", r'^[a-z"\\]+ [0-9]{2}$')),
+    ToolSpec("text", kind="custom", schema=INPUT),
+]
+ANSWER = {"type": "object", "properties": {"mood": {"enum": ["calm", "rough"]}}, "required": ["mood"]}
+FORM = OutputFormat("json_schema", {**ANSWER, "additionalProperties": False})
+UNHELD = {
+    *("beam", "deepseek_r1", "functiongemma", "gemma4", "kimi_thinking", "lfm2", "llama3_json", "llama4_pythonic"),
+    *("minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
+}
+"""The families of docs/tools.md whose calls are not held."""
+QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2")
+
+
+def cases() -> list[Any]:
+    """Each family, with markers that are tokens of their own, and with markers that are spelled."""
+    return [
+        pytest.param(
+            name,
+            special,
+            marks=() if name in QUICK else (pytest.mark.slow,),
+            id=f"{name}-{'tokens' if special else 'spelled'}",
+        )
+        for name in families()
+        if name not in UNHELD
+        for special in (True, False)
+    ]
+
+
+@cache
+def patch_matcher() -> tuple[ByteTokenizer, Any]:
+    tokenizer = ByteTokenizer(())
+    return tokenizer, llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(PATCH))
+
+
+def is_patch(text: str) -> bool:
+    tokenizer, matcher = patch_matcher()
+    matcher.reset()
+    ids = tokenizer.encode(text)
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+def check_weather(value: dict[str, Any]) -> None:
+    """By `STRICT`."""
+    assert value.keys() == STRICT["properties"].keys()
+    assert isinstance(value["city"], str)
+    assert type(value["days"]) is int
+    assert value["units"] in ("c", "f")
+    assert all(isinstance(tag, str) for tag in value["tags"])
+    assert isinstance(value["tags"], list)
+    assert type(value["type"]["a"]) is bool
+    assert value["note"] is None or isinstance(value["note"], str)
+
+
+def check_call(name: str, arguments: str) -> None:
+    value = json.loads(arguments)
+    assert name in {tool.name for tool in TOOLS}
+    if name == "weather":
+        check_weather(value)
+    elif name == "apply_patch":
+        assert is_patch(value["input"]), value
+    elif name == "word":
+        assert re.fullmatch(r'[a-z"\\]+ [0-9]{2}', value["input"]), value
+    elif name == "text":
+        assert list(value) == ["input"]
+
+
+def snippets(found: Family) -> list[str]:
+    """What brings a random model into calls, and into what could be taken for one."""
+    style = found.style
+    patch = "*** Begin Patch\n*** Delete File: a\n*** End Patch"
+    given = {"city": "x", "tags": ["a"]}
+    pieces = [
+        style.call.partition("{")[0],
+        style.call.rpartition("}")[2],
+        *(style.write_call(tool.name, given) for tool in TOOLS),
+        *(found.think or ()),
+        style.joint,
+        getattr(style.arguments, "template", "").partition("{value}")[2],
+        *(patch, json.dumps({"input": patch}), '"}', "</", '{"mood": "calm"}'),
+    ]
+    return [piece for piece in pieces if piece]
+
+
+def turns(
+    name: str, special: bool, form: TurnForm, seeds: Sequence[int]
+) -> Iterator[tuple[Family, str, bool, list[tuple[str, str, bool]], str]]:
+    found = family(name)
+    tokenizer = ByteTokenizer([*dict.fromkeys((*found.markers, *found.stops))] if special else ())
+    model = RandomModel(tokenizer, turn_grammar(form, found, tokenizer.tokens).text)
+    for seed in seeds:
+        text, ended = model.write(random.Random(seed), snippets(found))
+        calls, prose = calls_of(
+            found, form.tools, text, ended=ended, in_reasoning=form.in_reasoning, prefix=form.prefix
+        )
+        for i, (called, arguments, complete) in enumerate(calls):
+            assert complete or (not ended and i == len(calls) - 1), (text, calls)
+            if complete:
+                check_call(called, arguments)
+        yield found, text, ended, calls, prose
+
+
+@pytest.mark.parametrize(("name", "special"), cases())
+def test_every_call_in_free_text_is_valid(name: str, special: bool) -> None:
+    called = [calls for *_, calls, _ in turns(name, special, TurnForm(tools=TOOLS), range(6))]
+    assert sum(map(len, called)) >= 1
+
+
+@pytest.mark.parametrize(("name", "special"), cases())
+def test_a_turn_that_begins_in_reasoning(name: str, special: bool) -> None:
+    form = TurnForm(tools=TOOLS, in_reasoning=True)
+    assert list(turns(name, special, form, range(10, 13)))
+
+
+@pytest.mark.parametrize(("name", "special"), cases())
+def test_a_forced_call_is_completed(name: str, special: bool) -> None:
+    tools = [TOOLS[0], TOOLS[3]]
+    form = TurnForm(tools=tools, parallel=False, forced=True, prefix=family(name).call_prefix(None))
+    for _, text, ended, calls, prose in turns(name, special, form, range(20, 23)):
+        if ended:
+            assert len(calls) == 1, text
+            assert not prose.strip()
+    named = TurnForm(tools=tools, parallel=False, forced=True, prefix=family(name).call_prefix("word"))
+    for _, _, ended, calls, _ in turns(name, special, named, range(23, 25)):
+        # The call that the prefix opens belongs to the events: its name does, too.
+        assert {called for called, _, _ in calls} <= {"word"}
+        assert calls or not ended
+
+
+@pytest.mark.parametrize(("name", "special"), cases())
+def test_beside_tools_the_answer_is_a_call_or_has_its_form(name: str, special: bool) -> None:
+    form = TurnForm(tools=TOOLS[3:], format=FORM)
+    answers = 0
+    for _, text, ended, calls, prose in turns(name, special, form, range(30, 38)):
+        if not ended:
+            continue
+        if calls:
+            assert not prose.strip(), text
+        else:
+            assert json.loads(prose)["mood"] in ("calm", "rough")
+            answers += 1
+    assert answers
+
+
+@pytest.mark.parametrize("name", sorted(UNHELD))
+def test_other_families_say_that_they_cannot(name: str) -> None:
+    with pytest.raises(Unguidable):
+        turn_grammar(TurnForm(tools=TOOLS), family(name))
+
+
+@pytest.mark.parametrize("name", ["llama3_json", "xlam"])
+def test_a_forced_call_is_held_where_free_text_is_not(name: str) -> None:
+    form = TurnForm(tools=TOOLS[:1], forced=True, prefix=family(name).call_prefix(None))
+    for _, text, ended, calls, _ in turns(name, False, form, range(3)):
+        assert not ended or len(calls) == 1, text
+
+
+def test_one_call_where_only_one_may_be() -> None:
+    form = TurnForm(tools=TOOLS, parallel=False)
+    for _, text, _, calls, _ in turns("hermes", False, form, range(40, 48)):
+        assert len(calls) <= 1, text
+
+
+def test_what_a_family_cannot_hold_is_named() -> None:
+    limited = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^x+$"}}, "required": ["a"]}
+    ranged = Grammar("lark", 'start: "a".."z"')
+    tools = [
+        ToolSpec("limited", schema=limited, strict=True),
+        ToolSpec("ranged", kind="custom", schema=INPUT, grammar=ranged),
+    ]
+    assert turn_grammar(TurnForm(tools=tools), family("qwen3_coder")).lost == ("strict limited", "grammar ranged")
+    assert turn_grammar(TurnForm(tools=tools), family("hermes")).lost == ("grammar ranged",)
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
+def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
+    properties = {"format": {"type": "string", "format": "color"}, "size": {"type": "integer", "format": "int8"}}
+    tool = ToolSpec("f", schema={"type": "object", "properties": properties, "required": ["format"]}, strict=True)
+    found = family(name)
+    grammar = turn_grammar(TurnForm(tools=[tool]), found)
+    assert not grammar.lost
+    tokenizer = ByteTokenizer(())
+    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar.text))
+    ids = tokenizer.encode(found.write_call("f", {"format": "red", "size": 7}))
+    assert matcher.try_consume_tokens(ids) == len(ids), matcher.get_error()
+    assert matcher.is_accepting()
+
+
+def test_a_marker_that_is_a_stop_token_is_the_engines() -> None:
+    """gpt-oss ends a call with `<|call|>`, on which engines stop: masks leave it out inside a grammar."""
+    found = family("gpt_oss")
+    tokenizer = ByteTokenizer(found.markers)
+    stops = [tokenizer.tokens["<|call|>"], tokenizer.tokens["<|return|>"]]
+    text = turn_grammar(TurnForm(tools=TOOLS), found, tokenizer.tokens, stops).text
+    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(text))
+    call = found.write_call("free", {"a": "b"}).removesuffix("<|call|>")
+    ids = tokenizer.encode(call)
+    assert matcher.try_consume_tokens(ids) == len(ids)
+    assert matcher.is_accepting()
+    assert calls_of(found, TOOLS, call, ended=True)[0] == [("free", '{"a": "b"}', True)]
+
+
+def test_a_stop_token_may_end_the_turn() -> None:
+    tokenizer = ByteTokenizer(["<|im_end|>"])
+    stop = tokenizer.tokens["<|im_end|>"]
+    text = turn_grammar(TurnForm(tools=TOOLS), family("hermes"), tokenizer.tokens, [stop]).text
+    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(text))
+    assert matcher.try_consume_tokens([*tokenizer.encode("Hello."), stop]) == 7
+    assert matcher.is_accepting()
+    assert matcher.try_consume_tokens(tokenizer.encode("x")) == 0

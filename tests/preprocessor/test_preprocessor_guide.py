@@ -1,0 +1,89 @@
+"""The grammar of a turn, made of its prompt."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Grammar, Text, Thinking, ToolChoice, ToolSpec, Turn
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt.assembly import assemble
+from services.preprocessor.prompt.guide import turn_guide
+
+llguidance: Any = pytest.importorskip("llguidance")
+OBJECT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    ToolSpec("count", schema=OBJECT, strict=True),
+    ToolSpec("count", schema=OBJECT, strict=True, namespace="deep"),
+    ToolSpec("patch", kind="custom", grammar=Grammar("regex", "a+")),
+]
+
+
+def asked(tools: list[ToolSpec], choice: ToolChoice | None = None, **more: Any) -> Conversation:
+    return Conversation("m", [Turn("user", [Text("hi")])], tools=tools, tool_choice=choice or ToolChoice(), **more)
+
+
+def call(name: str, key: str, value: str) -> str:
+    return f"<tool_call>\n<function={name}>\n<parameter={key}>\n{value}\n</parameter>\n</function>\n</tool_call>"
+
+
+class Guide:
+    def __init__(self, setup: ModelSetup, conversation: Conversation) -> None:
+        from llguidance.hf import from_tokenizer
+        from transformers import PreTrainedTokenizerFast
+
+        prompt = assemble(conversation, setup)
+        make: Any = PreTrainedTokenizerFast
+        self._library = from_tokenizer(make(tokenizer_object=setup.tokenizer.backend, eos_token="<|im_end|>"))
+        self._setup, self._text = setup, turn_guide(conversation, prompt, setup)
+        self._stop = prompt.stop_ids
+
+    def takes(self, text: str) -> bool:
+        matcher = llguidance.LLMatcher(self._library, llguidance.LLMatcher.grammar_from_lark(self._text))
+        assert not matcher.is_error(), matcher.get_error()
+        ids = self._setup.tokenizer.encode(text)
+        if matcher.try_consume_tokens(ids) < len(ids):
+            return False
+        accepting = bool(matcher.is_accepting())
+        assert matcher.is_stopped() or matcher.try_consume_tokens(self._stop[:1]) == int(accepting)
+        return accepting
+
+
+def test_nothing_is_promised(setup: ModelSetup) -> None:
+    for conversation in (asked([]), asked([replace(TOOLS[0], strict=None)]), asked(TOOLS, ToolChoice("none"))):
+        assert turn_guide(conversation, assemble(conversation, setup), setup) == ""
+
+
+def test_reasoning_and_text_are_free_and_calls_are_held(setup: ModelSetup) -> None:
+    guide = Guide(setup, asked(TOOLS))
+    for good in (
+        "Let me think about <b>.</think>Done.",
+        f"Hm.</think>\n\nFirst this: {call('count', 'n', '7')}\n{call('deep__count', 'n', '-1')}<think>And?</think>Well.",
+        f"Hm. {call('patch', 'input', 'aaa')}",
+    ):
+        assert guide.takes(good), good
+    for bad in (
+        "Let me think",
+        f"Hm.</think>{call('count', 'n', 'seven')}",
+        f"Hm.</think>{call('count', 'm', '7')}",
+        f"Hm.</think>{call('other', 'n', '7')}",
+        f"Hm.</think>{call('patch', 'input', 'aab')}",
+        "Hm.</think><function=count>",
+    ):
+        assert not guide.takes(bad), bad
+
+
+def test_a_forced_call_of_an_allowed_tool(setup: ModelSetup) -> None:
+    choice = ToolChoice("any", parallel=False, allowed=["count", "deep__count"])
+    guide = Guide(setup, asked(TOOLS, choice, thinking=Thinking("disabled")))
+    rest = call("count", "n", "7").removeprefix("<tool_call>\n<function=")
+    assert guide.takes(rest)
+    assert guide.takes(call("deep__count", "n", "7").removeprefix("<tool_call>\n<function="))
+    assert not guide.takes(call("patch", "input", "a").removeprefix("<tool_call>\n<function="))
+    assert not guide.takes(rest + rest)
+    assert not guide.takes("count>\n")
