@@ -1,4 +1,4 @@
-"""Receives traces by OTLP over HTTP and prints them as trees. Needs `turnwire[otel]`.
+"""Receives traces by OTLP over HTTP and prints them as trees. Needs the extra `otel`.
 
 python examples/print_traces.py [PORT]
 turnwire up --tracing --otlp-endpoint http://127.0.0.1:4318

@@ -364,6 +364,6 @@ def _tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBou
 
         return open_tracer(config, stage, process, log)
     except ImportError as error:
-        raise Invalid(f"tracing needs the packages of turnwire[otel]: {error}", param="tracing") from error
+        raise Invalid(f"tracing needs the packages of the extra otel: {error}", param="tracing") from error
     except ValueError as error:
         raise Invalid(f"tracing: {error}", param="tracing") from error

@@ -146,7 +146,7 @@ class TurnServer:
     def admit(self, ask: Ask, context: RequestContext, record: TurnRecord) -> list[Conversation]:
         """Returns the conversations as the pipeline gets them. Raises as `card`."""
         record.stream = ask.stream
-        card = self.report(ask, context)
+        asked, card = ask.conversations[0].model, self.report(ask, context)
         record.opened(card.name)
         return [
             msgspec.structs.replace(
