@@ -187,6 +187,16 @@ def test_an_engine_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     assert problem.endswith(" -m pip install -e '.[trtllm]'")
 
 
+def test_tracing_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan("--tracing")
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
+    with pytest.raises(ConfigError) as caught:
+        plan("--tracing")
+    (problem,) = caught.value.problems
+    assert problem.startswith("tracing needs OpenTelemetry; ")
+    assert problem.endswith(" -m pip install -e '.[otel]'")
+
+
 def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up_plan, "find_file", lambda model, name: tmp_path if model == "acme/m" else None)
     plan("--model", "acme/none")

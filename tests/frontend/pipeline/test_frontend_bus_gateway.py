@@ -57,6 +57,7 @@ class Process:
     """What the gateway uses of a process."""
 
     id = "frontend-1"
+    tracer = None
     draining = False
     failure = None
     cut_off = False
