@@ -148,10 +148,10 @@ class Parser:
         room = FRAME_BYTES
         filed = 0
         for turn, parse in dirty.items():
-            if parse.plain is not None and len(parse.fresh) < room:
+            if parse.plain is not None and (size := len(parse.fresh)) < room:
                 filed += 1
-                if parse.fresh:
-                    room -= len(parse.fresh)
+                if size:
+                    room -= size
                     entries.append(EventEntry(turn, parse.attempt, [parse.next_delta()], len(parse.ids)))
                 continue
             events, room = parse.read(room)
