@@ -87,7 +87,7 @@ def test_an_engine_that_is_not_there_is_a_failure() -> None:
     (missing,) = doctor_engine.check(WorkerConfig(model="none", engine="nonesuch"))
     (without,) = doctor_engine.check(WorkerConfig(model="none", engine="trtllm"))
     assert (missing.status, without.status) == ("fail", "fail")
-    assert "not installed: pip install" in without.text
+    assert "not installed: in a clone, pip install" in without.text
 
 
 def test_a_whole_model(demo: str) -> None:

@@ -90,7 +90,7 @@ class ServiceConfig(Config):
     drain_s: Seconds = 30.0
     """Longest time for running turns to end after SIGTERM."""
     tracing: bool = False
-    """Record OpenTelemetry traces and export them by OTLP (docs/tracing.md); needs `turnwire[otel]`."""
+    """Record OpenTelemetry traces and export them by OTLP (docs/tracing.md); needs the extra `otel`."""
     trace_ratio: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] | None = None
     """Share of the requests without a trace of their client that is traced; default: `OTEL_TRACES_SAMPLER`, else all of
     them."""
@@ -230,7 +230,7 @@ class FrontendConfig(ResponseStoreConfig, ServiceConfig):
     web_fetch: bool = False
     """The provider also reads pages: serve web fetch, too."""
     web_provider_protocol: Literal["http", "mcp"] = "http"
-    """`http`: one POST for each call; `mcp`: an MCP server over streamable HTTP, with `turnwire[mcp]`."""
+    """`http`: one POST for each call; `mcp`: an MCP server over streamable HTTP, with the extra `mcp`."""
     web_search_tool: str = "web_search"
     """The MCP server's tool that searches; its argument is `query`."""
     web_fetch_tool: str = "web_fetch"
