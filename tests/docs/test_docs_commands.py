@@ -85,7 +85,9 @@ def copy_repository(to: Path) -> None:
 def environment(home: Path) -> dict[str, str]:
     """A new user's, with the caches and indexes of pip on this machine. Servers choose a free port."""
     own = Path.home()
-    kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS")}
+    # `make test-all ARGS=…` exports its own variables to each make below it.
+    theirs = ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS")
+    kept = {name: value for name, value in os.environ.items() if name not in theirs}
     kept = {name: value for name, value in kept.items() if not name.startswith(("TURNWIRE_", "XDG_", "PYTEST_"))}
     pip = {"PIP_CACHE_DIR": str(own / ".cache" / "pip")}
     if (own / ".config" / "pip" / "pip.conf").is_file():
