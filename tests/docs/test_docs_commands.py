@@ -27,6 +27,7 @@ SERVES = re.compile(r"make up\b")
 STAYS = {
     r"make up\b|turnwire up\b": "is served at",
     r"turnwire (tap|trajectories (?!tap))": "listening on",
+    r"turnwire inspect": "http://127.0.0.1:",
 }
 """Commands that run until Ctrl-C, and what they print when they are ready."""
 TARGET = re.compile(r"turnwire tap.* (?:>|--record) ?(\S+)")
