@@ -1,5 +1,6 @@
 """Writes the grammar of a whole turn: free reasoning and text, in which each call is held to its tool."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -47,7 +48,7 @@ def turn_grammar(
 ) -> TurnGrammar:
     """The grammar of a turn. `tokens`: the tokenizer's added tokens and their ids; `stop_ids` may end the turn.
 
-    Raises Unguidable where the family's calls cannot be told from its text, or have a form of their own.
+    Raises Unguidable where the family's calls cannot be distinguished from its text, or have a form of their own.
     """
     writer = RuleWriter(tokens or {})
     calls = CallRules(family, writer, [text for text, token in (tokens or {}).items() if token in stop_ids])
@@ -63,7 +64,7 @@ def turn_grammar(
     return TurnGrammar("\n".join([f"start: {body}{stop}", *writer.lines, ""]), tuple(calls.lost))
 
 
-class _Turn:
+class _Turn(ABC):
     """What both kinds of families share."""
 
     def __init__(self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules) -> None:
@@ -81,13 +82,13 @@ class _Turn:
         schema = output.schema if output is not None and output.schema is not None else {"type": "object"}
         return self.calls.schema(schema)
 
+    @abstractmethod
     def forced(self) -> str:
         """A turn whose first call the prompt has opened."""
-        raise NotImplementedError
 
+    @abstractmethod
     def free(self) -> str:
         """A turn from its beginning."""
-        raise NotImplementedError
 
 
 class _Running(_Turn):
@@ -103,13 +104,13 @@ class _Running(_Turn):
         front = self.style.call.partition(NAME)[0]
         trigger = max((head for head in heads if front.startswith(head)), key=len, default="")
         self.trigger = writer.whole_tokens(front, len(trigger))
-        self.told_apart = bool(trigger) and all(len(head.strip()) >= _LEAST_MARKER for head in heads)
+        self.distinct = bool(trigger) and all(len(head.strip()) >= _LEAST_MARKER for head in heads)
         marks = (*heads, *(marker for pair in (*thinks, *self.frames) for marker in pair))
         self.marks = tuple(dict.fromkeys(marks))
 
     def forced(self) -> str:
         first = self.any_call(self.form.prefix)
-        if not self.form.parallel or not self.told_apart:
+        if not self.form.parallel or not self.distinct:
             return first
         return f"{first} {self.more()}"
 
@@ -120,8 +121,8 @@ class _Running(_Turn):
         return self.text()
 
     def free(self) -> str:
-        if not self.told_apart:
-            raise Unguidable(f"the calls of {self.family.name} cannot be told from text")
+        if not self.distinct:
+            raise Unguidable(f"the calls of {self.family.name} cannot be distinguished from text")
         rest = self.formed() if self.form.format is not None else self.text()
         if not self.form.in_reasoning or not self.thinks:
             return rest

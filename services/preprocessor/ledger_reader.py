@@ -129,7 +129,7 @@ class LedgerReader:
         self._silent_until = now + SILENT_S
 
     def _entry(self, message: Message) -> None:
-        self._take(message.data, "heard")
+        self._take(message.data, "received")
 
     def _take(self, data: bytes, origin: str) -> None:
         entry = self._signer.read(data)
@@ -138,7 +138,7 @@ class LedgerReader:
             return
         fresh = self.ledger.add(entry)
         self._messages.labels(origin if fresh else "repeated").inc()
-        if fresh and origin == "heard":
+        if fresh and origin == "received":
             if self._fetched.get(entry.key) is False:  # nothing was there a moment ago
                 self.ledger.entries.set_complete(entry.key)
             for listener in self.on_entry:

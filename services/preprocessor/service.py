@@ -257,7 +257,7 @@ class Preprocessor:
                     return
                 await asyncio.sleep(REFUSE_TIMEOUT_S)  # one of the two is reconnecting
             except TurnwireError as failure:
-                self._log.warning("preprocessor.refusal_not_heard", turn=request.turn, error=str(failure))
+                self._log.warning("preprocessor.refusal_not_delivered", turn=request.turn, error=str(failure))
 
     def _cancel(self, message: Message) -> None:
         cancel = _decode_cancel(message.data)

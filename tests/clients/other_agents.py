@@ -1,13 +1,14 @@
 """qwen-code, pi, Cline and aider on a machine of their own, set up by one `turnwire connect` command."""
 
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from tests.clients.machine import Machine, Result
 from tests.clients.packages import AIDER, CLINE, NODE, PI, QWEN_CODE
 
 
-class Agent:
+class Agent(ABC):
     """A client: `await connect(url)` first, then `ask`."""
 
     client: str
@@ -19,9 +20,9 @@ class Agent:
     async def connect(self, url: str, *options: str) -> None:
         await self.machine.connect(self.client, url, *options)
 
+    @abstractmethod
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
         """Runs the client to its end; returns its last text."""
-        raise NotImplementedError
 
     async def _run(self, *command: str | Path, **env: str) -> Result:
         return (await self.machine.run(*command, env=env)).ok()

@@ -33,7 +33,7 @@ from services.cli.inspector.turns import MAX_TEXT, Block, InspectedTurn, KnownPr
 from services.runtime.streams.turn_log import Verdict
 
 MAX_ALIKE = 16
-"""Turns with one history that are told apart."""
+"""Turns with one history that are kept as separate candidates."""
 MAX_ANCESTORS = 2000
 MIB = 1024 * 1024
 
