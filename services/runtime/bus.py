@@ -366,6 +366,7 @@ class Bus(Requester):
                     flusher_queue_size=0,
                     **await self._login(client),
                 )
+            _raise_if_cancelled()
             client.check_tls()
             if not client.is_connected:  # nats-py ignores the end of the connection during the handshake
                 raise ConnectionResetError("the server closed the connection")
@@ -373,6 +374,7 @@ class Bus(Requester):
                 subscription.start(client)
         except BaseException:
             await _within(0, client.close())
+            _raise_if_cancelled()
             raise
         return client
 
@@ -395,6 +397,13 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
         return cast(T, done.value)
     work.close()
     raise nats.errors.ConnectionClosedError  # It waits only on a connection that is about to be closed.
+
+
+def _raise_if_cancelled() -> None:
+    """nats-py connects with `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes with its result."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _within(timeout_s: float, work: Awaitable[object]) -> None:

@@ -142,6 +142,14 @@ async def test_a_missing_server_is_waited_for_and_then_named() -> None:
         await Client(url, connect_timeout_s=0.3).bus.connect()
 
 
+async def test_a_deadline_holds_when_it_comes_together_with_a_refusal() -> None:
+    url = f"nats://127.0.0.1:{free_port()}"  # many at once and soon: some meet the same tick as the refusal
+    clients = [Client(url, connect_timeout_s=0.0005 + 0.0002 * number) for number in range(50)]
+    async with asyncio.timeout(LONG_S):
+        ends = await asyncio.gather(*(client.bus.connect() for client in clients), return_exceptions=True)
+    assert {type(end) for end in ends} == {Unavailable}
+
+
 async def test_a_server_may_start_after_its_clients(nats_binary: str, tmp_path: Path) -> None:
     server = NatsServer(nats_binary, str(tmp_path))
     client = Client(server.url)
