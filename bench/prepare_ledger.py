@@ -12,7 +12,7 @@ from schemas.ledger import LedgerEntry
 from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import key_arguments, squeeze, turn_key
 from services.ledger.recall import Ledger
-from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import Prompt, assemble
 

@@ -18,12 +18,12 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import Stage
-from services.cli.make_buckets import make_buckets
+from services.cli.commands.make_buckets import make_buckets
 from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig, BusConfig, ServiceConfig
-from services.runtime.kv import Bucket, BucketConfig, create_bucket
 from services.runtime.process import Process
+from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 
 pytest_plugins = ["tests.model_fixtures"]
 

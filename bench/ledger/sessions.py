@@ -21,7 +21,7 @@ from services.parser.ledger_entry import entry_of
 from services.parser.turn_parse import TurnParse
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import Prompt
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
 
 WORD = re.compile(r"w\d+x")

@@ -10,7 +10,7 @@ from typing import Literal
 from services.runtime.bus import Bus, Message
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.config.loader import mask_passwords
-from services.runtime.telemetry import open_log
+from services.runtime.observability.telemetry import open_log
 
 TICK_S = 1.0
 

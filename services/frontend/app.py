@@ -28,15 +28,15 @@ from services.frontend.http.mount import Api, Mount
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import ConnectionLimits, HttpRunner, ServerLog
 from services.frontend.media.pdf_reader import PdfReader
-from services.frontend.pipeline.checked_gateway import CheckedGateway
 from services.frontend.pipeline.conversation_limits import ConversationLimits
+from services.frontend.pipeline.gateway.checked_gateway import CheckedGateway
 from services.frontend.pipeline.interfaces import TurnGateway
 from services.frontend.pipeline.metrics import FrontendMetrics
 from services.frontend.pipeline.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
 
 if TYPE_CHECKING:
-    from services.runtime.tracing import Tracer
+    from services.runtime.observability.tracing import Tracer
 
 APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS, HEALTH)
 """All that a frontend serves."""

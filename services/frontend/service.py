@@ -12,13 +12,13 @@ from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
-from services.frontend.pipeline.bus_gateway import BusGateway
+from services.frontend.pipeline.gateway.bus_gateway import BusGateway
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
-from services.runtime.kv import Bucket
-from services.runtime.memory import freeze_gc_and_trim_heap
+from services.runtime.observability.memory import freeze_gc_and_trim_heap
 from services.runtime.process import Process
+from services.runtime.storage.kv import Bucket
 
 BACKLOG = 1024
 LAST_BYTES_S = 2.0

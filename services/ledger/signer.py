@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.ledger import LedgerEntry
-from services.runtime.seal import secret
+from services.runtime.storage.seal import secret
 
 MAX_ENTRY_BYTES = 768 * 1024
 """Of an encoded entry: some 140,000 tokens. It must fit the bus of a NATS server with default limits (1 MB)."""

@@ -6,7 +6,7 @@ from services.families.verbatim import VERBATIM
 from services.ledger.evidence import call_id
 from services.parser.stop_strings import StopStrings
 from services.parser.trace import Trace
-from services.runtime.seal import TenantSealer
+from services.runtime.storage.seal import TenantSealer
 from services.runtime.streams.turn_log import TurnLog
 
 

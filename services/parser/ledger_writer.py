@@ -14,9 +14,9 @@ from services.families import family
 from services.ledger.signer import MAX_ENTRY_BYTES, EntrySigner
 from services.parser.ledger_entry import entry_of
 from services.parser.turn_parse import TurnParse
-from services.runtime.kv import Bucket
-from services.runtime.metrics import CountCollector, register
+from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.process import Process
+from services.runtime.storage.kv import Bucket
 from services.tokenization.detokenizer import Vocabulary
 
 MAX_UNSENT = 256

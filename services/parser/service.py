@@ -26,12 +26,12 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
-from services.runtime.kv import Bucket
-from services.runtime.ledger_bucket import ledger_bucket
-from services.runtime.memory import freeze_gc_and_trim_heap
-from services.runtime.metrics import step_histogram
+from services.runtime.observability.memory import freeze_gc_and_trim_heap
+from services.runtime.observability.metrics import step_histogram
 from services.runtime.process import Process
-from services.runtime.seal import Sealer
+from services.runtime.storage.kv import Bucket
+from services.runtime.storage.ledger_bucket import ledger_bucket
+from services.runtime.storage.seal import Sealer
 from services.runtime.streams.frames import FRAME_BYTES, FrameReceiver, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.tokenization.detokenizer import Vocabulary

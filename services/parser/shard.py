@@ -16,7 +16,7 @@ from schemas.errors import STREAM_GONE
 from schemas.frames import ABSENT, ParseContext, TokenEntry
 from services.families.verbatim import VERBATIM
 from services.parser.turn_parse import TurnParse
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 
 MIN_BYTES: Final = 1024

@@ -18,7 +18,7 @@ from services.families import TurnParser, family, open_parser
 from services.families.grammar.scanner import escaped
 from services.parser.event_builder import EventBuilder
 from services.parser.trace import Logprobs, Trace, token_logprob
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog
 from services.tokenization.detokenizer import Detokenizer, Vocabulary
 from services.tokenization.plain_tokens import PlainTexts

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from schemas.conversation import Conversation
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut, TurnwireError
-from services.preprocessor.ledger_reader import EntriesMissing, LedgerReader
+from services.preprocessor.ledger.reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import OnStep, Prompt, assemble
 from services.preprocessor.prompt.audit import Check
-from services.runtime.metrics import CountCollector
+from services.runtime.observability.metrics import CountCollector
 from services.runtime.process import Process
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.tokenization.encoder import TooLong
 
 T = TypeVar("T")

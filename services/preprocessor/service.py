@@ -31,9 +31,9 @@ from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
-from services.preprocessor.drift_reporter import DriftReporter
-from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.ledger_reader import LedgerReader
+from services.preprocessor.drift.reporter import DriftReporter
+from services.preprocessor.ledger.model import open_ledger
+from services.preprocessor.ledger.reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation, preparation_counts, seconds_left
 from services.preprocessor.prompt.assembly import Prompt
@@ -47,12 +47,12 @@ from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
 from services.runtime.bus import Message, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
-from services.runtime.kv import Bucket
-from services.runtime.ledger_bucket import ledger_bucket
-from services.runtime.memory import freeze_gc_and_trim_heap
-from services.runtime.metrics import register, step_histogram
+from services.runtime.observability.memory import freeze_gc_and_trim_heap
+from services.runtime.observability.metrics import register, step_histogram
 from services.runtime.process import Process
-from services.runtime.seal import Sealer
+from services.runtime.storage.kv import Bucket
+from services.runtime.storage.ledger_bucket import ledger_bucket
+from services.runtime.storage.seal import Sealer
 
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""

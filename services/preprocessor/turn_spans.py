@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from services.preprocessor.prompt.assembly import Prompt
 
 if TYPE_CHECKING:
-    from services.runtime.tracing import Attributes, Scope
+    from services.runtime.observability.tracing import Attributes, Scope
 
 
 class TurnSpans:

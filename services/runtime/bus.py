@@ -400,7 +400,7 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _raise_if_cancelled() -> None:
-    """nats-py connects with `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes with its result."""
+    """nats-py connects with `asyncio.wait_for`; that of Python 3.11 drops a cancellation that comes with its result."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

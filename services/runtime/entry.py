@@ -9,7 +9,7 @@ from schemas.errors import TurnwireError
 from services.runtime.config import Config
 from services.runtime.config.command_line import CLEAN, FAILURE, run_command
 from services.runtime.config.loader import Sources, mask_passwords
-from services.runtime.memory import keep_freed_memory
+from services.runtime.observability.memory import keep_freed_memory
 
 C = TypeVar("C", bound=Config)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from aiohttp import web
 from prometheus_client.registry import Collector
 
-from services.runtime.telemetry import render_metrics
+from services.runtime.observability.telemetry import render_metrics
 
 
 class HealthServer:

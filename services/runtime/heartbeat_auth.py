@@ -20,7 +20,7 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import Invalid
 from services.runtime.config import read_secret
-from services.runtime.metrics import CountCollector, register
+from services.runtime.observability.metrics import CountCollector, register
 
 FRESH_S = 300.0
 """Between the sender's clock and the receiver's, at the first heartbeat of a process."""

@@ -25,7 +25,7 @@ from services import __version__
 from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
-from services.runtime.metrics import (
+from services.runtime.observability.metrics import (
     CountCollector,
     LabelledRegistry,
     bus_readings,
@@ -33,11 +33,11 @@ from services.runtime.metrics import (
     process_labels,
     register,
 )
+from services.runtime.observability.telemetry import adopt_library_logs, new_registry, open_log, watch_event_loop
 from services.runtime.registry import Registry
-from services.runtime.telemetry import adopt_library_logs, new_registry, open_log, watch_event_loop
 
 if TYPE_CHECKING:
-    from services.runtime.tracing import Scope, Tracer
+    from services.runtime.observability.tracing import Scope, Tracer
 
 CHANGE_DELAY_S = 0.02
 """A heartbeat on change follows the change by this much, so that a hundred changes in a tick make one heartbeat."""
@@ -360,7 +360,7 @@ def _tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBou
     if not config.tracing:
         return None
     try:
-        from services.runtime.tracing import open_tracer
+        from services.runtime.observability.tracing import open_tracer
 
         return open_tracer(config, stage, process, log)
     except ImportError as error:

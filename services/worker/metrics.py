@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter
 
 from schemas.events import FinishReason
-from services.runtime.metrics import step_histogram
+from services.runtime.observability.metrics import step_histogram
 from services.worker.outbox import TokenStream
 
 

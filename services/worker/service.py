@@ -20,8 +20,8 @@ from schemas.events import Failed
 from schemas.frames import EventEntry, EventFrame, GenerateReply, GenerateRequest, unpack_array, unpack_ids
 from services.runtime.bus import Message
 from services.runtime.config import WorkerConfig
-from services.runtime.log_lines import EVERY_S
-from services.runtime.memory import freeze_gc_and_trim_heap
+from services.runtime.observability.log_lines import EVERY_S
+from services.runtime.observability.memory import freeze_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch

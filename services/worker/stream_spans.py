@@ -8,7 +8,7 @@ from services.worker.engine import Delta
 from services.worker.outbox import TokenStream
 
 if TYPE_CHECKING:
-    from services.runtime.tracing import Scope
+    from services.runtime.observability.tracing import Scope
 
 
 class StreamSpans:

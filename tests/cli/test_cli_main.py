@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.cli import health
+from services.cli.commands import health
 from services.cli.main import COMMANDS, main
 from services.runtime.health import HealthServer
 
@@ -114,9 +114,7 @@ def test_the_host_in_the_url_of_a_listener(host: str, expected: str) -> None:
 
 
 def test_health_is_quick_to_import() -> None:
-    code = (
-        "import sys, services.cli.health; print([m for m in ('rich', 'aiohttp', 'transformers') if m in sys.modules])"
-    )
+    code = "import sys, services.cli.commands.health; print([m for m in ('rich', 'aiohttp', 'transformers') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

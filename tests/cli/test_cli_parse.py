@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.commands.parse import read_tools
 from services.cli.main import main
-from services.cli.parse import read_tools
 
 CALL = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
 RAW = "Hm.</think>\n\nLet me look.\n" + CALL

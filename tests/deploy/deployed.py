@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from services.cli.make_secrets import make_secrets
+from services.cli.commands.make_secrets import make_secrets
 from tests.conftest import LIMIT_S, NatsServer, free_port
 from tests.pipeline.stack import Stack
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from services.cli.make_secrets import make_secrets
+from services.cli.commands.make_secrets import make_secrets
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 Manifest = dict[str, Any]

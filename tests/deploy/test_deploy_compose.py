@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.cli.make_secrets import make_secrets
+from services.cli.commands.make_secrets import make_secrets
 from services.runtime.config import STAGES, BucketsConfig, StageConfig
 from services.runtime.config.loader import Sources
 

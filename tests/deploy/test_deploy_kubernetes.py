@@ -15,7 +15,7 @@ from schemas.control import Load
 from services.cli.main import main
 from services.runtime.config import STAGES, BucketsConfig, FrontendConfig, ServiceConfig, StageConfig
 from services.runtime.config.loader import Sources
-from services.runtime.metrics import load_readings
+from services.runtime.observability.metrics import load_readings
 from tests.certificates import Authority
 from tests.conftest import free_port
 from tests.deploy.deployed import CONF

@@ -18,8 +18,8 @@ from schemas.conversation import HostedTool
 from schemas.events import WebSource
 from services.frontend.hosted.provider import HttpProvider, ProviderError
 from services.runtime.config import FrontendConfig
-from services.runtime.telemetry import open_log
-from services.runtime.tracing import open_tracer
+from services.runtime.observability.telemetry import open_log
+from services.runtime.observability.tracing import open_tracer
 from tests.conftest import LIMIT_S, NatsServer, free_port
 from tests.pipeline.stack import Stack
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from schemas.conversation import Client, Part, Reasoning, Text, Turn
 from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
-from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import Prompt
 from services.runtime.config import PreprocessorConfig

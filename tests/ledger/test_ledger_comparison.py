@@ -30,11 +30,11 @@ from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entry_of
 from services.parser.turn_parse import TurnParse
-from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import Prompt, assemble
 from services.runtime.config import PreprocessorConfig
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 
 BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
 CALLED = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"

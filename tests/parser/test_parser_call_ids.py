@@ -14,7 +14,7 @@ from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.parser.turn_parse import TurnParse
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.detokenizer import Vocabulary
 from tests.tokenization.test_tokenization_detokenizer import byte_level

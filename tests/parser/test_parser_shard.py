@@ -24,7 +24,7 @@ from schemas.events import (
 from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, unpack_ids
 from services.parser.shard import Shard
 from services.parser.turn_parse import UNREAD, TurnParse
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.tokenization.detokenizer import Vocabulary
 from services.worker.outbox import GONE

@@ -35,7 +35,7 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import TokenFrame
-from services.frontend.pipeline.bus_gateway import BusGateway
+from services.frontend.pipeline.gateway.bus_gateway import BusGateway
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.model import ModelSetup
@@ -43,7 +43,7 @@ from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Handler, Message, Subscription
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
 from services.runtime.process import Process
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 from services.worker import engine as contract
 from services.worker.service import Worker

@@ -11,7 +11,7 @@ from schemas.control import Stage
 from schemas.errors import TurnwireError, Unavailable
 from schemas.events import Failed
 from schemas.frames import GenerateRequest
-from services.frontend.pipeline.process_watch import BOTH_LOST, RESCUE_S
+from services.frontend.pipeline.gateway.process_watch import BOTH_LOST, RESCUE_S
 from tests.conftest import eventually
 from tests.pipeline.local import INNER_STAGES, Local, Plan, Running, Service
 

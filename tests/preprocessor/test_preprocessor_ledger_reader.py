@@ -8,12 +8,12 @@ import pytest
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from services.ledger.signer import EntrySigner
-from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.ledger_reader import EntriesMissing, LedgerReader
+from services.preprocessor.ledger.model import open_ledger
+from services.preprocessor.ledger.reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.runtime.kv import Bucket, BucketConfig
 from services.runtime.process import Process
-from services.runtime.seal import Sealer
+from services.runtime.storage.kv import Bucket, BucketConfig
+from services.runtime.storage.seal import Sealer
 from tests.conftest import MakeProcess, eventually, make_bucket
 from tests.ledger.test_ledger_choice import ANSWER, Alike, setup, started
 from tests.ledger.test_ledger_comparison import ASKED, MORE, NOTARY, Session, said

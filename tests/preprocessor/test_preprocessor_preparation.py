@@ -17,7 +17,7 @@ from services.preprocessor.prompt.assembly import assemble
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Message
 from services.runtime.config import PreprocessorConfig
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from tests.conftest import MakeProcess, eventually
 
 CONVERSATION = Conversation("m", [Turn("user", [Text("hi")])])

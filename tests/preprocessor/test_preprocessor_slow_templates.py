@@ -14,7 +14,7 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.prompt.assembly import Prompt, assemble
 from services.preprocessor.prompt.audit import Audit
 from services.preprocessor.prompt.history import History
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.encoder import TooLong
 from tests.conftest import LIMIT_S, MakeProcess

@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import EngineFailed, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig
-from services.runtime.kv import Bucket, BucketConfig, Revision, create_bucket, digest_key
+from services.runtime.storage.kv import Bucket, BucketConfig, Revision, create_bucket, digest_key
 from tests.conftest import NatsServer, eventually, make_bucket
 
 MakeBus = Callable[[str], Awaitable[Bus]]
@@ -204,7 +204,7 @@ def logging() -> tuple[FilteringBoundLogger, structlog.testing.LogCapture]:
 async def test_a_bucket_that_does_not_exist_keeps_nothing_until_it_does(
     nats: NatsServer, make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    monkeypatch.setattr("services.runtime.kv.RETRY_S", 0.0)
+    monkeypatch.setattr("services.runtime.storage.kv.RETRY_S", 0.0)
     bus = await make_bus(nats.url)
     log, capture = logging()
     bucket = Bucket(bus, config(f"later-{first}"), log)

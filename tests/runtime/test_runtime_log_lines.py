@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from services.runtime.config import FrontendConfig
-from services.runtime.log_lines import EVERY_S, LineWriter, printable
-from services.runtime.telemetry import open_log
+from services.runtime.observability.log_lines import EVERY_S, LineWriter, printable
+from services.runtime.observability.telemetry import open_log
 
 
 class Stream(io.StringIO):
@@ -91,7 +91,7 @@ async def test_a_stream_that_was_closed_ends_nothing() -> None:
 def test_what_waits_is_written_when_the_process_ends() -> None:
     program = (
         "import asyncio, sys\n"
-        "from services.runtime.log_lines import LineWriter\n"
+        "from services.runtime.observability.log_lines import LineWriter\n"
         "async def main():\n"
         "    lines = LineWriter(sys.stderr)\n"
         "    [lines.info(str(number)) for number in range(3)]\n"

@@ -8,7 +8,7 @@ import pytest
 
 FAULTS = """
 import resource
-from services.runtime.memory import keep_freed_memory
+from services.runtime.observability.memory import keep_freed_memory
 assert {call}
 def buffers():
     return [bytes(300_000) for _ in range(4)]

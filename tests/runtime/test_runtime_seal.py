@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.ledger.evidence import call_id
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 
 SEALER = Sealer(b"secret").of(None)
 

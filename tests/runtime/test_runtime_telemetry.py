@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.runtime.config import FrontendConfig
 from services.runtime.health import HealthServer
-from services.runtime.telemetry import (
+from services.runtime.observability.telemetry import (
     LAG_SAMPLE_S,
     adopt_library_logs,
     new_registry,

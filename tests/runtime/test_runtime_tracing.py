@@ -12,9 +12,9 @@ import pytest
 
 from schemas.errors import Invalid
 from services.runtime.config import FrontendConfig, ServiceConfig, WorkerConfig
+from services.runtime.observability.telemetry import open_log
+from services.runtime.observability.tracing import Tracer, open_tracer
 from services.runtime.process import Process
-from services.runtime.telemetry import open_log
-from services.runtime.tracing import Tracer, open_tracer
 from tests.conftest import LIMIT_S, free_port
 from tests.otlp import Receiver, receiving
 
@@ -136,7 +136,7 @@ def test_what_is_missing_or_wrong_is_one_clear_error(
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
     with pytest.raises(Invalid, match="otlp_endpoint must be"):
         Process("worker", WorkerConfig(model="m", tracing=True, otlp_endpoint="collector:4318"))
-    monkeypatch.setitem(sys.modules, "services.runtime.tracing", None)
+    monkeypatch.setitem(sys.modules, "services.runtime.observability.tracing", None)
     with pytest.raises(Invalid, match="the extra otel"):
         Process("worker", WorkerConfig(model="m", tracing=True))
     assert Process("worker", WorkerConfig(model="m")).tracer is None

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from schemas.errors import TurnwireError
 from services.cli.doctor.finding import Finding, Status, first_line
-from services.preprocessor.ledger_probe import keeps_turns
+from services.preprocessor.ledger.probe import keeps_turns
 from services.preprocessor.model import ModelSetup, choose_family
 from services.preprocessor.prompt.locality import open_history
 from services.runtime.config import PreprocessorConfig, WorkerConfig

@@ -8,8 +8,8 @@ import msgspec
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
 from services.cli.inspector.turns import Change
 from services.ledger.keys import key_arguments, squeeze
+from services.preprocessor.drift.analysis import kind_of_change
 from services.preprocessor.prompt.preamble import strip_preamble
-from services.preprocessor.prompt_drift import kind_of_change
 from services.tokenization.segments import common_prefix
 
 SHOWN = 160

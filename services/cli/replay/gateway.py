@@ -27,7 +27,7 @@ from services.frontend.app import make_app, make_runner
 from services.frontend.pipeline.interfaces import CancelReason, TurnGateway, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.runtime.config import FrontendConfig
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 from services.templates.tools import tool_definition
 from services.tokenization.detokenizer import Vocabulary

@@ -9,7 +9,7 @@ from schemas.events import BlockKind, BlockStart, Delta, FinishReason
 from schemas.frames import TokenFinish
 from services.cli.trajectories.turns import DecodedTurn
 from services.parser.turn_parse import TurnParse
-from services.runtime.seal import Sealer
+from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 
 _SEALER = Sealer(b"trajectories")

@@ -15,8 +15,8 @@ import aiohttp
 import msgspec
 
 from schemas.errors import TurnwireError
+from services.cli.commands.make_buckets import make_buckets
 from services.cli.files import replace_file
-from services.cli.make_buckets import make_buckets
 from services.cli.observer import observing
 from services.cli.running import CONNECT_S, Instance, announced, program
 from services.cli.up.embedded_nats import NAME as NATS

@@ -17,7 +17,7 @@ from rich.text import Text
 from services.cli.connect.client import client_names
 from services.cli.connect.clients import claude
 from services.cli.up.plan import Plan
-from services.runtime.log_lines import printable
+from services.runtime.observability.log_lines import printable
 
 REMIND_S = 10.0
 """Without a terminal, the reason of a wait is repeated after this time."""

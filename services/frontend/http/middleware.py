@@ -28,7 +28,7 @@ from services.frontend.apis.base import ErrorFormat, ErrorReply, ErrorShape
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
 from services.frontend.http.cors import AllowedHosts, Cors
 from services.frontend.http.rate_limits import rate_headers
-from services.frontend.pipeline.checked_gateway import CALLER
+from services.frontend.pipeline.gateway.checked_gateway import CALLER
 from services.frontend.pipeline.metrics import TurnRecord
 
 Api: TypeAlias = Literal["anthropic", "openai", "shared"]

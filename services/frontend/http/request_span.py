@@ -11,7 +11,7 @@ from services.frontend.http.auth import OPEN_PATHS
 from services.frontend.http.middleware import REQUEST_CONTEXT, TRACE_ID
 
 if TYPE_CHECKING:
-    from services.runtime.tracing import Tracer
+    from services.runtime.observability.tracing import Tracer
 
 _SERVER_ERROR = 500
 _FAILURES = {ErrorKind.ENGINE, ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.TIMED_OUT, "internal"}

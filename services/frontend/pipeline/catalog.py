@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from schemas.control import FrontendNotice, Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
+from services.frontend.pipeline.gateway.stage_wait import INNER_STAGES
 from services.frontend.pipeline.shared_names import SharedNames
-from services.frontend.pipeline.stage_wait import INNER_STAGES
 from services.runtime.registry import Registry
 
 

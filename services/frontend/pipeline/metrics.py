@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from schemas.events import Failed, Finish, TurnEvent, Usage
 from services.frontend.apis.base import failure_of
 from services.frontend.pipeline.catalog import ModelCatalog
-from services.runtime.metrics import STEP_S
+from services.runtime.observability.metrics import STEP_S
 
 FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)

@@ -11,7 +11,7 @@ from schemas.errors import ErrorInfo
 from schemas.events import BlockStart, BlockStop, Failed, Finish, Prepared, TurnEvent
 
 if TYPE_CHECKING:
-    from services.runtime.tracing import Attributes, OpenSpan, Tracer
+    from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer
 
 
 class TurnSpan:

@@ -15,7 +15,7 @@ from schemas import subjects
 from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
 from schemas.errors import TooLarge
 from services.runtime.bus import Message
-from services.runtime.metrics import CountCollector, register
+from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.process import Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
 

@@ -26,9 +26,9 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
-from services.frontend.pipeline import bus_gateway
-from services.frontend.pipeline.bus_gateway import BusGateway
-from services.frontend.pipeline.open_turn import BusTurn
+from services.frontend.pipeline.gateway import bus_gateway
+from services.frontend.pipeline.gateway.bus_gateway import BusGateway
+from services.frontend.pipeline.gateway.open_turn import BusTurn
 from services.frontend.pipeline.shared_names import session_of
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.typing import FilteringBoundLogger
 
-from services.runtime import kv
+from services.runtime.storage import kv
 from tests.conftest import LIMIT_S, MakeProcess
 from tests.frontend.responses.pair import Pair, pairing
 

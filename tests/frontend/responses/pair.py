@@ -14,8 +14,8 @@ from schemas.control import FrontendNotice
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
-from services.runtime.kv import Bucket
 from services.runtime.process import Process
+from services.runtime.storage.kv import Bucket
 from tests.conftest import MakeProcess, make_bucket
 from tests.frontend.frontend_fakes import FakeGateway, Served, Step, finish, serving, text
 from tests.frontend.responses.responses_client import Client

@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 
 from services.frontend.apis.responses.store import shared
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
-from services.runtime.kv import Bucket, digest_key
+from services.runtime.storage.kv import Bucket, digest_key
 from tests.conftest import LIMIT_S, MakeProcess
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
 from tests.frontend.responses.pair import CONFIG, Pair, sdk, share

@@ -14,7 +14,7 @@ from schemas.errors import Unavailable
 from services.frontend.apis.responses.conversations import turns
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.runtime.config import FrontendConfig
-from services.runtime.kv import Bucket
+from services.runtime.storage.kv import Bucket
 from tests.conftest import LIMIT_S, MakeProcess
 from tests.frontend.frontend_fakes import MODEL, Served, serving
 from tests.frontend.responses.pair import CONFIG, Pair, pairing, sdk

@@ -12,8 +12,8 @@ from services.frontend.apis.base import Operation
 from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.openapi import document
 from services.frontend.http.mount import Api, Mount
-from services.runtime.metrics import LabelledRegistry, process_labels
-from services.runtime.telemetry import render_metrics
+from services.runtime.observability.metrics import LabelledRegistry, process_labels
+from services.runtime.observability.telemetry import render_metrics
 
 
 class Probe(Struct):

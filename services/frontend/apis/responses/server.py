@@ -36,7 +36,7 @@ from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.mount import Mount
 from services.frontend.pipeline.interfaces import TurnGateway
-from services.runtime.seal import Sealer, TenantSealer
+from services.runtime.storage.seal import Sealer, TenantSealer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

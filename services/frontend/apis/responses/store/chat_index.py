@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from services.runtime.kv import Bucket, digest_key
+from services.runtime.storage.kv import Bucket, digest_key
 
 SPANS = 64
 """In the time for which a response is stored."""

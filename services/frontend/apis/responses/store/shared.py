@@ -27,7 +27,7 @@ from services.frontend.apis.responses.store.record import (
     response_of_item,
 )
 from services.runtime.config import ResponseStoreConfig
-from services.runtime.kv import Bucket, BucketConfig, digest_key
+from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
 
 BUCKET = "tw_responses"
 MAX_VALUE_BYTES = 7 * 1024 * 1024

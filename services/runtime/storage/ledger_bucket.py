@@ -1,7 +1,7 @@
 """Configures the bucket in which ledger entries outlive processes. Parsers write to it, preprocessors read."""
 
 from services.runtime.config import MIB, LedgerStoreConfig
-from services.runtime.kv import BucketConfig
+from services.runtime.storage.kv import BucketConfig
 
 BUCKET = "tw_ledger"
 MAX_VALUE_BYTES = MIB

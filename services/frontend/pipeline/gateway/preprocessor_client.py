@@ -11,8 +11,8 @@ from schemas import subjects
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
 from schemas.frames import TextReply
-from services.frontend.pipeline.open_turn import BusTurn
-from services.frontend.pipeline.stage_wait import StageWait
+from services.frontend.pipeline.gateway.open_turn import BusTurn
+from services.frontend.pipeline.gateway.stage_wait import StageWait
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 

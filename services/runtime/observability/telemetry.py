@@ -17,7 +17,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from services import __version__
 from services.runtime.config import ServiceConfig
-from services.runtime.log_lines import LineWriter, printable
+from services.runtime.observability.log_lines import LineWriter, printable
 
 LAG_SAMPLE_S = 0.1
 

@@ -4,10 +4,10 @@ from cachetools import LRUCache
 from prometheus_client import Counter
 
 from schemas.conversation import Conversation, Text
+from services.preprocessor.drift.analysis import Difference, PromptWatch, SeenPrompt, answers_of, head_of
 from services.preprocessor.prompt.assembly import Prompt
-from services.preprocessor.prompt_drift import Difference, PromptWatch, SeenPrompt, answers_of, head_of
-from services.runtime.kv import digest_key
 from services.runtime.process import Process
+from services.runtime.storage.kv import digest_key
 from services.templates.tools import tool_name
 
 WATCH_BYTES = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ from services.ledger.comparison import ParseMode
 from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key
 from services.ledger.recall import Ledger
-from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import Prompt, assemble
 

@@ -37,16 +37,16 @@ from schemas.frames import (
     pack_ids,
 )
 from services.frontend.pipeline.catalog import ModelCatalog
+from services.frontend.pipeline.gateway.open_turn import BusTurn
+from services.frontend.pipeline.gateway.preprocessor_client import PreprocessorClient, unreachable
+from services.frontend.pipeline.gateway.process_watch import BOTH_LOST, ProcessWatch
+from services.frontend.pipeline.gateway.stage_wait import StageWait
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, TurnSink
 from services.frontend.pipeline.metrics import ModelProcesses
-from services.frontend.pipeline.open_turn import BusTurn
-from services.frontend.pipeline.preprocessor_client import PreprocessorClient, unreachable
-from services.frontend.pipeline.process_watch import BOTH_LOST, ProcessWatch
-from services.frontend.pipeline.stage_wait import StageWait
 from services.frontend.pipeline.turn_span import TurnSpan
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
-from services.runtime.metrics import register
+from services.runtime.observability.metrics import register
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameReceiver
 from services.runtime.streams.turn_log import Cursor, Verdict

@@ -16,9 +16,9 @@ from schemas.ledger import LedgerEntry
 from services.ledger.recall import Ledger, Recall, RecalledPrompt
 from services.ledger.signer import EntrySigner
 from services.runtime.bus import Message
-from services.runtime.kv import Bucket
 from services.runtime.process import Process
-from services.runtime.seal import Sealer
+from services.runtime.storage.kv import Bucket
+from services.runtime.storage.seal import Sealer
 
 FETCH_TIMEOUT_S = 0.5
 """A prompt waits no longer for turns that are not in memory."""

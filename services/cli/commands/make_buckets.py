@@ -9,8 +9,8 @@ from services.frontend.apis.responses.store.shared import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig
 from services.runtime.config.loader import Sources, mask_passwords
-from services.runtime.kv import BucketConfig, create_bucket
-from services.runtime.ledger_bucket import ledger_bucket
+from services.runtime.storage.kv import BucketConfig, create_bucket
+from services.runtime.storage.ledger_bucket import ledger_bucket
 
 RETRY_S = 0.5
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from schemas import subjects
 from schemas.control import Credit
-from services.frontend.pipeline.open_turn import BusTurn
+from services.frontend.pipeline.gateway.open_turn import BusTurn
 from services.runtime.process import Process
 
 BOTH_LOST = "the worker and the parser of this turn were lost"

@@ -1,0 +1,1 @@
+"""Every call of the other stages: placed, watched, and checked against the caller's rights."""

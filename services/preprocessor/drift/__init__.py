@@ -1,0 +1,1 @@
+"""Changes at the front of a session's prompts: found and reported."""

@@ -1,0 +1,1 @@
+"""Logs, metrics, traces and memory settings of one process."""

@@ -1,0 +1,1 @@
+"""Values that outlive a process: buckets of NATS, and the sealing of what clients keep."""
