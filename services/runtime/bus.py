@@ -264,7 +264,7 @@ class Bus(Requester):
             EngineFailed: JetStream refused the call.
         """
         try:
-            result = await call(self._client.jetstream(timeout=timeout_s))
+            result = await _cancellable(call(self._client.jetstream(timeout=timeout_s)))
         except nats.js.errors.NotFoundError as error:
             raise NotFound(error.description or "not found") from error
         except nats.js.errors.APIError as error:
@@ -350,7 +350,7 @@ class Bus(Requester):
 
         try:
             async with asyncio.timeout(ATTEMPT_S):
-                await client.connect(
+                connecting = client.connect(
                     servers=[f"{url.scheme}://{address}"],
                     error_cb=on_error,
                     name=self._name,
@@ -366,7 +366,7 @@ class Bus(Requester):
                     flusher_queue_size=0,
                     **await self._login(client),
                 )
-            _raise_if_cancelled()
+                await _cancellable(connecting)
             client.check_tls()
             if not client.is_connected:  # nats-py ignores the end of the connection during the handshake
                 raise ConnectionResetError("the server closed the connection")
@@ -374,7 +374,6 @@ class Bus(Requester):
                 subscription.start(client)
         except BaseException:
             await _within(0, client.close())
-            _raise_if_cancelled()
             raise
         return client
 
@@ -399,11 +398,18 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
     raise nats.errors.ConnectionClosedError  # It waits only on a connection that is about to be closed.
 
 
-def _raise_if_cancelled() -> None:
-    """nats-py connects with `asyncio.wait_for`; that of Python 3.11 drops a cancellation that comes with its result."""
+async def _cancellable(work: Awaitable[T]) -> T:
+    """Awaits nats-py without losing a cancellation.
+
+    It calls `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes in the tick of the result.
+    """
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    before = task.cancelling() if task else 0
+    try:
+        return await work
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 async def _within(timeout_s: float, work: Awaitable[object]) -> None:
