@@ -104,7 +104,7 @@ def _mount(mount: Mount) -> None:
 
 
 def _get(path: str, summary: str, answer: object, **options: Any) -> Operation:
-    return Operation(method="get", path=path, summary=summary, answer=answer, **options)
+    return Operation(path, summary, method="get", answer=answer, **options)
 
 
 API = Api(
