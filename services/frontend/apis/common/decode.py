@@ -2,19 +2,42 @@
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
+from msgspec import Raw
 
 from schemas.errors import Invalid
 
 T = TypeVar("T")
+
+NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
+"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
 
 MISSING = re.compile(r"Object missing required field `(.*)`")
 """What msgspec reports of a missing field."""
 _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
+
+
+def given(raw: Raw) -> bool:
+    """Whether a raw member is there and not null."""
+    return bytes(raw) != b"null"
+
+
+def is_json(text: str, shape: Any) -> bool:
+    """Whether the text is one whole JSON value of this type."""
+    try:
+        msgspec.json.decode(text, type=shape)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def tags_of(union: Any) -> tuple[str, ...]:
+    """The tags of a union of Structs."""
+    return tuple(str(kind.__struct_config__.tag) for kind in get_args(union))
 
 
 def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
