@@ -81,15 +81,13 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        stream = ChatStream(reply, self.shape, self.choices)
-        return stream if self.metadata is None else KeptStream(stream, self._collector(reply))
+        make = ChatStream if self.metadata is None else KeptStream
+        return make(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        return self._collector(reply) if self.metadata is None else KeptCollector(self._collector(reply))
-
-    def _collector(self, reply: Reply) -> ChatCollector:
-        return ChatCollector(reply, self.shape, self.choices)
+        make = ChatCollector if self.metadata is None else KeptCollector
+        return make(reply, self.shape, self.choices)
 
 
 def parse(

@@ -25,7 +25,7 @@ from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.request import Messages
 from services.frontend.http.bodies import read_body
-from services.frontend.http.mount import Api, Mount
+from services.frontend.http.mount import Api, Mount, json_response
 
 _MAX_ID = 2**32 - 1
 
@@ -64,6 +64,7 @@ class PlainPrompt(Struct):
 
 _text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,)))
 """Conversations are parsed by their own dialect."""
+_encode = msgspec.json.encode
 _ids = msgspec.json.Decoder(Ids)
 
 
@@ -91,7 +92,8 @@ class TokenRoutes:
         model = conversation.model if conversation is not None else self._mount.server.card(fields.model).name
         reply = _checked(await self._mount.gateway.tokenize(model, text, conversation, fields.add_special_tokens))
         ids = unpack_ids(reply.token_ids)
-        return _json({"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None})
+        answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
+        return json_response(_encode(answer))
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
@@ -99,7 +101,8 @@ class TokenRoutes:
         if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
             raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
         model = self._mount.server.card(fields.model).name
-        return _json({"prompt": _checked(await self._mount.gateway.detokenize(model, fields.tokens)).text or ""})
+        reply = _checked(await self._mount.gateway.detokenize(model, fields.tokens))
+        return json_response(_encode(PlainPrompt(reply.text or "")))
 
 
 _FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - {*messages.Body.__struct_fields__, "service_tier"}
@@ -142,10 +145,6 @@ def _checked(reply: TextReply) -> TextReply:
     if reply.error is not None:
         raise raised(reply.error)
     return reply
-
-
-def _json(document: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(document), content_type="application/json")
 
 
 _PREFIXES = ("/v1", "")
