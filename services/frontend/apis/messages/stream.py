@@ -69,25 +69,6 @@ _REASONS = {
 class MessagesStream:
     """Renders one turn."""
 
-    __slots__ = (
-        "_begun",
-        "_block",
-        "_call",
-        "_calls",
-        "_compaction",
-        "_context_management",
-        "_head",
-        "_hosted_uses",
-        "_index",
-        "_omit_thinking",
-        "_open",
-        "_pinged",
-        "_plain",
-        "_reply",
-        "_text",
-        "_tokens",
-    )
-
     def __init__(
         self,
         reply: Reply,
