@@ -47,7 +47,7 @@ def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[by
             body.decode()  # raw parts of the body are decoded later, where this error is not expected
         return decode_mended(decode, body)
     except msgspec.ValidationError as error:
-        raise explain(mended(body), str(error)) from None
+        raise explain(mend_surrogates(body), str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"The request body is not valid JSON: {error}") from None
     except RecursionError:
@@ -62,15 +62,10 @@ def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
         raise
     except msgspec.DecodeError:
         # Only now: msgspec refuses half a pair wherever it is, and searching 240 KB takes 290 us, longer than decoding.
-        whole = mended(body)
+        whole = mend_surrogates(body)
         if whole is body:
             raise
         return decode(whole)
-
-
-def mended(body: bytes) -> bytes:
-    """The body after `mend_surrogates`, if it may contain surrogates."""
-    return mend_surrogates(body) if b"\\ud" in body or b"\\uD" in body else body
 
 
 def mend_surrogates(body: bytes) -> bytes:
@@ -79,7 +74,7 @@ def mend_surrogates(body: bytes) -> bytes:
     Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then contains half a pair for
     ever, and a server that refuses it ends that conversation.
     """
-    return _ESCAPE.sub(_mended, body)
+    return _ESCAPE.sub(_mended, body) if b"\\ud" in body or b"\\uD" in body else body
 
 
 def _mended(match: re.Match[bytes]) -> bytes:

@@ -190,7 +190,8 @@ class ResponsesServer:
         if not record.background:
             raise Invalid("Cannot cancel a synchronous response.", param="response_id")
         if not record.ended:
-            self.cancel_elsewhere(id)
+            if self._sharing is not None:  # the frontend in which it runs cancels it
+                self._sharing.publish_notice(FrontendNotice("cancel", id))
             record = await self._until_ended(record)
         return json_response(record.response)
 
@@ -292,11 +293,6 @@ class ResponsesServer:
             self.background.cancel(notice.id)
         else:
             self.store.forget(notice.id)
-
-    def cancel_elsewhere(self, id: str) -> None:
-        """Requests that the frontend in which a response runs cancels it."""
-        if self._sharing is not None:
-            self._sharing.publish_notice(FrontendNotice("cancel", id))
 
     async def drain(self) -> None:
         """Accepts nothing new; returns when background responses have ended and all writes to the store are done."""
