@@ -96,7 +96,7 @@ class JsonExpression:
                 if times is not None:
                     at = times.end()
                     if members and times[1] in "*+" and _END.match(pattern, at):
-                        atom = self._many(members, any_case)
+                        atom = self._one(members, any_case, "+")
                     atom += times[1]
                 out.append(atom)
         return " ".join(out) or '""'
@@ -108,19 +108,12 @@ class JsonExpression:
             return json.dumps(rf"\u{ord(char):04x}")
         return json.dumps(_ESCAPED.get(char, char), ensure_ascii=False)
 
-    def _one(self, members: str, any_case: bool) -> str:
-        """One character of a class."""
-        escapes = _escapes(members)
-        return f"({' | '.join([self._plain(members, any_case, ''), *escapes])})"
-
-    def _many(self, members: str, any_case: bool) -> str:
-        """Some characters of a class, behind which the expression ends: as many as come, up to an escape."""
-        return f"({' | '.join([self._plain(members, any_case, '+'), *_escapes(members)])})"
-
-    def _plain(self, members: str, any_case: bool, times: str) -> str:
+    def _one(self, members: str, any_case: bool, times: str = "") -> str:
+        """One character of a class. `times` "+": as many as come, up to an escape, where the expression ends here."""
         body = f"[{members}&&{_PLAIN}]{times}"
         body = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], body)
-        return self._terminal(f"/(?i:{body})/" if any_case else f"/{body}/")
+        plain = self._terminal(f"/(?i:{body})/" if any_case else f"/{body}/")
+        return f"({' | '.join([plain, *_escapes(members)])})"
 
 
 def _escape(pattern: str, at: int) -> tuple[int, str, str]:

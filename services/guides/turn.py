@@ -126,7 +126,7 @@ class _Running(_Turn):
         rest = self.formed() if self.form.format is not None else self.text()
         if not self.form.in_reasoning or not self.thinks:
             return rest
-        return f"{self.reasoning(rest)}"
+        return self.reasoning(rest)
 
     def text(self) -> str:
         """Text with calls in it."""

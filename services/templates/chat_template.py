@@ -10,7 +10,7 @@ import jinja2
 import jinja2.meta
 
 from schemas.errors import Invalid
-from services.templates.jinja import CheckedContext, NestedTooDeeply, environment, template_messages
+from services.templates.jinja import CheckedContext, NestedTooDeeply, environment, template_message
 from services.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, special_tokens
 
 Message: TypeAlias = dict[str, Any]
@@ -104,7 +104,7 @@ class ChatTemplate:
         given = {
             **self._special,
             **variables,
-            "messages": template_messages(messages),
+            "messages": list(map(template_message, messages)),
             "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": generation,

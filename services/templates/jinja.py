@@ -7,7 +7,7 @@ template. Every attribute passes Jinja's own check; no type is exempt.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -144,12 +144,8 @@ def environment() -> ImmutableSandboxedEnvironment:
     return sandbox
 
 
-def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages as templates read them: fields without a value are absent, and reasoning has all its names."""
-    return list(map(_template_message, messages))
-
-
-def _template_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def template_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message as templates read it: fields without a value are absent, and reasoning has all its names."""
     if None in message.values():
         message = {key: value for key, value in message.items() if value is not None}
     reasoning = next((message[name] for name in _REASONING if name in message), None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import OutputFormat, Sampling
+from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
@@ -16,8 +16,6 @@ from services.worker.engines.trtllm.requests import (
     Progress,
     bias_row,
     generate_arguments,
-    guided_arguments,
-    is_guided,
     lacking,
     llm_arguments,
     sampling_arguments,
@@ -179,23 +177,12 @@ def test_a_turn_that_the_worker_cut_shows_its_window() -> None:
     assert turn.cut_at is None
 
 
-def test_guides() -> None:
-    schema = {"type": "object"}
-    assert guided_arguments(OutputFormat("json_schema", schema)) == {"json": schema}
-    assert guided_arguments(OutputFormat("json_object")) == {"json_object": True}
-
-
 @BOTH
 def test_the_grammar_of_a_turn_needs_the_backend_that_reads_it(fake_trtllm: Any) -> None:
     can = release(fake_trtllm)
     assert "grammar" not in offered(llm_arguments(config(), can), can)
     arguments = llm_arguments(config(engine_args={"guided_decoding_backend": "llguidance"}), can)
     assert {"guided", "grammar"} <= offered(arguments, can)
-    made = EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], grammar='start: "x"')
-    assert is_guided(made)
-    assert guided_arguments(made.guided, made.grammar) == {"grammar": 'start: "x"'}
-    resumed = EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], grammar='start: "x"', resumed=1)
-    assert not is_guided(resumed), "TensorRT-LLM would start the grammar again"
 
 
 def output(ids: list[int], reason: str | None = None, stop: Any = None, **more: Any) -> Any:

@@ -14,8 +14,6 @@ from services.worker.engine import EngineRequest
 from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
-    guided_arguments,
-    is_guided,
     lacking,
     prompt_ids,
     publishes_events,
@@ -36,11 +34,7 @@ def test_the_grammar_of_a_turn_needs_the_library_that_reads_it() -> None:
     assert "grammar" not in lacking(engine_arguments(WorkerConfig(model="m", engine_args=LARK)), FIELDS)
     assert "guidance" in lacking(engine_arguments(WorkerConfig(model="m")), FIELDS)["grammar"]
     made = EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], grammar='start: "x"')
-    assert is_guided(made)
-    assert guided_arguments(made.guided, made.grammar) == {"grammar": 'start: "x"'}
     assert not sampling_arguments(made, Sampling())["ignore_eos"]
-    resumed = EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], grammar='start: "x"', resumed=1)
-    assert not is_guided(resumed), "vLLM would start the grammar again"
 
 
 def output(*ids: int, finish: str | None = None, logprobs: Any = None, cached: int | None = 0) -> SimpleNamespace:
@@ -131,9 +125,6 @@ def test_a_prompt_that_fills_the_window_is_prefilled_but_for_its_last_token() ->
 
 
 def test_guided_output_ends_with_the_tokenizers_end_token() -> None:
-    schema = {"type": "object"}
-    assert guided_arguments(OutputFormat("json_schema", schema)) == {"json": schema}
-    assert guided_arguments(OutputFormat("json_object")) == {"json_object": True}
     assert not sampling_arguments(request(guided=OutputFormat("json_object")), Sampling())["ignore_eos"]
 
 

@@ -69,7 +69,8 @@ def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(na
     else:
         Path(flags.output).write_text(text, encoding="utf-8")
         slugs = ", ".join(model["slug"] for model in document["models"])
-        print(f"{flags.output}: {slugs}; in Codex' config.toml: {as_setting(flags.output)}", file=sys.stderr)
+        path = msgspec.json.encode(str(Path(flags.output).resolve())).decode()
+        print(f"{flags.output}: {slugs}; in Codex' config.toml: model_catalog_json = {path}", file=sys.stderr)
     return 0
 
 
@@ -141,8 +142,3 @@ def bundled(source: str) -> dict[str, Profile]:
         return profiles_of(msgspec.json.decode(data))
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
-
-
-def as_setting(path: str) -> str:
-    """The line of config.toml for a catalogue file."""
-    return f"model_catalog_json = {msgspec.json.encode(str(Path(path).resolve())).decode()}"

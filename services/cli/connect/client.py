@@ -121,6 +121,11 @@ def code_for(template: str, target: Target) -> str:
     return Template(template).substitute({name: msgspec.json.encode(value).decode() for name, value in values.items()})
 
 
+def library(title: str, template: str, *, start: str) -> Client:
+    """A library that uses Chat Completions: its settings are a program (`code_for`), for a file of the user's."""
+    return Client(title, lambda target: Plan(files=[], start=start, code=code_for(template, target)), apis=("chat",))
+
+
 def client_names() -> list[str]:
     """The names of all clients: one for each module in `clients/` and each entry point. Imports none of them."""
     return sorted({*_modules(), *entry_points(group=ENTRY_POINTS).names})

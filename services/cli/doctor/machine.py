@@ -25,12 +25,13 @@ def check() -> Iterable[Finding]:
     yield Finding(
         "ok", "python", f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
     )
-    yield Finding("ok", "cpus", f"{usable_cpus()} usable")
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    yield Finding("ok", "cpus", f"{usable} usable")
     yield from check_packages()
     yield check_files()
     yield check_nats_server()
     yield check_gpu()
-    yield check_media()
+    yield Finding("note", "media", "PDFs become text; no engine gets images: a line in the prompt names each")
 
 
 def check_packages() -> Iterable[Finding]:
@@ -69,11 +70,6 @@ def check_gpu() -> Finding:
     return Finding("ok", "gpu", "; ".join(rows.splitlines())) if rows else Finding("warn", "gpu", "nvidia-smi fails")
 
 
-def check_media() -> Finding:
-    """What models get of images and documents."""
-    return Finding("note", "media", "PDFs become text; no engine gets images: a line in the prompt names each")
-
-
 def check_port(config: FrontendConfig) -> Finding:
     """Whether the frontend's port is free."""
     try:
@@ -81,11 +77,6 @@ def check_port(config: FrontendConfig) -> Finding:
     except OSError as error:
         return Finding("note", "port", str(error))
     return Finding("ok", "port", f"{config.port} on {config.host} is free" if config.port else "any free one")
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _version(package: str) -> str | None:

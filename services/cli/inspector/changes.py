@@ -73,13 +73,9 @@ def _system(was: Conversation, now: Conversation) -> list[Change]:
     for number in range(max(len(old), len(new))):
         one, other = old[number] if number < len(old) else "", new[number] if number < len(new) else ""
         if one != other:
-            shown = _around(one, other)
-            found.append(Change("system", f"system text {number + 1}", *shown, _varies(one, other)))
+            varies = kind_of_change(one, other, len(common_prefix(one, other))) if one and other else ""
+            found.append(Change("system", f"system text {number + 1}", *_around(one, other), varies))
     return found
-
-
-def _varies(one: str, other: str) -> str:
-    return kind_of_change(one, other, len(common_prefix(one, other))) if one and other else ""
 
 
 def _settings(was: Conversation, now: Conversation) -> list[Change]:

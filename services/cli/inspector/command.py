@@ -1,7 +1,6 @@
 """`turnwire inspect`: a web page that shows sessions and turns, of the bus or of recordings."""
 
 import asyncio
-import ipaddress
 import os
 import secrets
 import signal
@@ -29,7 +28,7 @@ from services.cli.inspector.tokens import text_of
 from services.cli.observer import follow
 from services.cli.running import bus_defaults, newest
 from services.cli.tap import bus_view
-from services.frontend.http.cors import AllowedHosts
+from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
 from services.preprocessor.request_decoder import RequestDecoder
 from services.runtime.bus import Message
@@ -161,14 +160,7 @@ def required_key(flags: Flags) -> str | None:
         if len(key) < 16:
             raise ValueError(f"{flags.key_file} has a key of less than 16 characters")
         return key
-    return None if _is_loopback(flags.host) else secrets.token_urlsafe(24)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return None if is_loopback(flags.host) else secrets.token_urlsafe(24)
 
 
 def _address(runner: web.AppRunner, host: str, key: str | None) -> str:

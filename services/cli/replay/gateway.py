@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from schemas.control import ModelCard
-from schemas.conversation import Conversation, ToolSpec
+from schemas.conversation import Conversation
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, HostedResults, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
@@ -29,7 +29,7 @@ from services.parser.turn_parse import TurnParse
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
-from services.templates.tools import tool_definition
+from services.templates.tools import rendered_tool
 from services.tokenization.detokenizer import Vocabulary
 
 MODEL = "replay"
@@ -237,17 +237,12 @@ def parse_context(replay: Replay, conversation: Conversation, prepared: Prepared
         frontend=_SENDER,
         prompt_tokens=prepared.prompt_tokens,
         max_tokens=prepared.max_tokens,
-        tools=[_rendered(tool) for tool in conversation.tools],
+        tools=[rendered_tool(tool) for tool in conversation.tools],
         in_reasoning=replay.header.in_reasoning,
         stop=conversation.sampling.stop,
         calls="none" if choice.mode == "none" else "parallel" if choice.parallel else "single",
         allowed=choice.allowed,
     )
-
-
-def _rendered(tool: ToolSpec) -> ToolSpec:
-    function = tool_definition(tool)["function"]
-    return msgspec.structs.replace(tool, name=function["name"], schema=function["parameters"], namespace=None)
 
 
 def vocabulary_of(pieces: Sequence[str]) -> tuple[Vocabulary, dict[str, int]]:

@@ -75,7 +75,8 @@ def lines(subject: str, message: Any) -> list[Line]:
             ]
         case control.Replay(streams=streams) if streams:
             everything = " and all others from 0" if message.all else ""
-            return [Line(kind, target, s.turn, f"{message.receiver} is at {_position(s)}{everything}") for s in streams]
+            places = ((s.turn, f"attempt {s.attempt}, block {s.block}, offset {s.offset}") for s in streams)
+            return [Line(kind, target, turn, f"{message.receiver} is at {at}{everything}") for turn, at in places]
     return [Line(kind, target, getattr(message, "turn", ""), _one(message))]
 
 
@@ -177,10 +178,6 @@ def _heartbeat(beat: control.Heartbeat) -> str:
     slots = f", {beat.load.slots} slots" if beat.load.slots else ""
     state = " leaving" if beat.leaving else " draining" if beat.draining else ""
     return f"{' '.join(card.name for card in beat.models) or '-'}: {load}{slots}{state}"
-
-
-def _position(position: control.StreamPosition) -> str:
-    return f"attempt {position.attempt}, block {position.block}, offset {position.offset}"
 
 
 def _attempt(attempt: int) -> str:

@@ -149,12 +149,12 @@ class Query(Struct, frozen=True):
     description: str
 
 
-class Operation(Struct, frozen=True, kw_only=True):
+class Operation(Struct, frozen=True):
     """One method of one path, for the OpenAPI document."""
 
-    method: Literal["get", "post", "delete"] = "post"
     path: str
     summary: str
+    method: Literal["get", "post", "delete"] = "post"
     answer: object = None
     """Type of the JSON answer."""
     body: object = None

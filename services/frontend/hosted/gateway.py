@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
 from schemas.conversation import Call, Conversation, HostedTool, Part, Reasoning, Result, Text, ToolChoice, Turn
-from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, Invalid, TurnwireError
+from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -250,7 +250,7 @@ class HostedAnswer(ContinuedAnswer):
             last = Failed(error.info)
         except asyncio.CancelledError:
             if not self._over:  # the process ends
-                self._push_last(Failed(_interrupted()))
+                self._push_last(Failed(EngineFailed("this server was shut down").info))
             raise
         except Exception:
             self._gateway.log.exception("hosted.answer_failed", turn=self.id)
@@ -350,7 +350,3 @@ def unanswered(turns: Sequence[Turn], hosted: dict[str, HostedTool]) -> list[Cal
 def next_turn_id(id: str, number: int) -> str:
     """The id of a further turn of an answer: 24 hexadecimal digits, as of a first one."""
     return hashlib.blake2b(f"{id}/{number}".encode(), digest_size=12).hexdigest()
-
-
-def _interrupted() -> ErrorInfo:
-    return EngineFailed("this server was shut down").info

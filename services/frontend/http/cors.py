@@ -52,7 +52,7 @@ class AllowedHosts:
         machine only and there are no keys; all names elsewhere."""
         if configured:
             return cls(configured)
-        return cls([listening] if _is_loopback(listening) and not guarded else ["*"])
+        return cls([listening] if is_loopback(listening) and not guarded else ["*"])
 
     def check(self, host: str) -> None:
         """Raises Forbidden for the `Host` header of a request to a name that is not this server's."""
@@ -120,5 +120,6 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Whether a host name, or an address, is of this machine only."""
     return name.lower() == "localhost" or (_is_address(name) and ip_address(name).is_loopback)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
@@ -40,6 +40,11 @@ Prepare: TypeAlias = Callable[[Any], Awaitable[Any]]
 """Returns the request to serve in place of a parsed one. Raises TurnwireError."""
 PrepareTurn: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
 """The same, for a request that creates turns."""
+
+
+def json_response(body: bytes | Raw, status: int = 200) -> web.Response:
+    """An answer that is a JSON document."""
+    return web.Response(status=status, body=bytes(body), content_type="application/json")
 
 
 async def unchanged(ask: A, *_: object) -> A:
@@ -95,6 +100,6 @@ class Mount:
             conversation = ask.conversations[0]
             tokens = await self.count(conversation)
             request[REQUEST_CONTEXT].fields |= {"model": conversation.model, "prompt_tokens": tokens}
-            return web.Response(body=answer(ask, tokens), content_type="application/json")
+            return json_response(answer(ask, tokens))
 
         self.app.router.add_post(path, count)

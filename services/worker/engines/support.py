@@ -4,12 +4,14 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from schemas.control import Load
+from schemas.conversation import Sampling
 from schemas.errors import ENGINE_DIED, Invalid, TurnwireError
 from schemas.events import FinishReason
-from services.worker.engine import Delta, EngineDied, Sink
+from services.worker.engine import Delta, Engine, EngineDied, EngineRequest, Sink
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class OpenTurn:
         self._released()
 
 
-class FirstTurn:
+class _FirstTurn:
     """The sink of a turn that tests an engine before it serves. Made on the loop."""
 
     def __init__(self) -> None:
@@ -70,6 +72,16 @@ class FirstTurn:
         """See `Sink.fail`."""
         if not self.ended.done():
             self.ended.set_exception(error)
+
+
+async def decode_one(engine: Engine, sampling: Sampling) -> None:
+    """Decodes one token, before the engine serves. Raises as `Engine.open`, and the error of the turn."""
+    first = _FirstTurn()
+    handle = engine.open(EngineRequest("start", [0], sampling, []), first)
+    try:
+        await first.ended
+    finally:
+        handle.close()
 
 
 class OpenTurns:
@@ -146,3 +158,9 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await asyncio.wrap_future(future)
+
+
+async def run_for(limit_s: float, work: Callable[[], object], name: str) -> None:
+    """`work()` on a daemon thread, and so many seconds for it. What takes longer goes on without being waited for."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(in_daemon_thread(work, name), limit_s)

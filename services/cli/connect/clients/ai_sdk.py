@@ -1,6 +1,6 @@
 """Vercel's AI SDK: code with a tool loop."""
 
-from services.cli.connect.client import Client, Plan, Target, code_for
+from services.cli.connect.client import library
 
 CODE = """\
 // A loop with one tool. Needs: npm install ai @ai-sdk/openai-compatible zod
@@ -25,10 +25,4 @@ const { text } = await generateText({
 console.log(text);
 """
 
-
-def make_settings(target: Target) -> Plan:
-    """The code, for a file of the user's."""
-    return Plan(files=[], start="node agent.mjs 'Read README.md'", code=code_for(CODE, target))
-
-
-CLIENT = Client("the AI SDK", make_settings, apis=("chat",))
+CLIENT = library("the AI SDK", CODE, start="node agent.mjs 'Read README.md'")

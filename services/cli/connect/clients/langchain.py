@@ -1,6 +1,6 @@
 """LangChain: code with an agent that has one tool."""
 
-from services.cli.connect.client import Client, Plan, Target, code_for
+from services.cli.connect.client import library
 
 CODE = '''\
 """An agent with one tool. Needs: pip install langchain langchain-openai"""
@@ -24,10 +24,4 @@ result = agent.invoke({"messages": [{"role": "user", "content": " ".join(sys.arg
 print(result["messages"][-1].content)
 '''
 
-
-def make_settings(target: Target) -> Plan:
-    """The code, for a file of the user's."""
-    return Plan(files=[], start="python agent.py 'Read README.md'", code=code_for(CODE, target))
-
-
-CLIENT = Client("LangChain", make_settings, apis=("chat",))
+CLIENT = library("LangChain", CODE, start="python agent.py 'Read README.md'")

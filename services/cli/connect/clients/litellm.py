@@ -1,6 +1,6 @@
 """LiteLLM: code with a tool loop."""
 
-from services.cli.connect.client import Client, Plan, Target, code_for
+from services.cli.connect.client import library
 
 CODE = '''\
 """A loop with one tool. Needs: pip install litellm"""
@@ -27,10 +27,4 @@ while True:
 print(message.content)
 '''
 
-
-def make_settings(target: Target) -> Plan:
-    """The code, for a file of the user's."""
-    return Plan(files=[], start="python agent.py 'Read README.md'", code=code_for(CODE, target))
-
-
-CLIENT = Client("LiteLLM", make_settings, apis=("chat",))
+CLIENT = library("LiteLLM", CODE, start="python agent.py 'Read README.md'")

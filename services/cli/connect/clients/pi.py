@@ -5,13 +5,14 @@ from typing import Any
 from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
 from services.cli.connect.served import ServedModel
 
-_APIS: dict[Api, str] = {
+APIS: dict[Api, str] = {
     "messages": "anthropic-messages",
     "responses": "openai-responses",
     "chat": "openai-completions",
 }
 LONGEST = 32_000
 DEFAULT_WINDOW = 131_072
+"""pi requires a number."""
 
 
 def make_settings(target: Target) -> Plan:
@@ -20,9 +21,9 @@ def make_settings(target: Target) -> Plan:
     api = target.api or "messages"
     provider: dict[str, Any] = {
         "baseUrl": target.url if api == "messages" else f"{target.url}/v1",
-        "api": _APIS[api],
+        "api": APIS[api],
         "apiKey": target.token,
-        "models": [_model(model) for model in target.models],
+        "models": [model_entry(model) for model in target.models],
     }
     files = [Settings(f"{folder}/models.json", "json", {"providers": {PROVIDER: provider}})]
     if target.default:
@@ -31,7 +32,8 @@ def make_settings(target: Target) -> Plan:
     return Plan(files=files, start="pi" if target.default else f"pi --provider {PROVIDER} --model {target.model.id}")
 
 
-def _model(model: ServedModel) -> dict[str, Any]:
+def model_entry(model: ServedModel) -> dict[str, Any]:
+    """A model in pi's form."""
     window = model.window or DEFAULT_WINDOW
     return {
         "id": model.id,

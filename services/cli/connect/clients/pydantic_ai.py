@@ -1,6 +1,6 @@
 """pydantic-ai: code with an agent that has one tool."""
 
-from services.cli.connect.client import Client, Plan, Target, code_for
+from services.cli.connect.client import library
 
 CODE = '''\
 """An agent with one tool. Needs: pip install 'pydantic-ai-slim[openai]'"""
@@ -24,10 +24,4 @@ def read_file(path: str) -> str:
 print(agent.run_sync(" ".join(sys.argv[1:])).output)
 '''
 
-
-def make_settings(target: Target) -> Plan:
-    """The code, for a file of the user's."""
-    return Plan(files=[], start="python agent.py 'Read README.md'", code=code_for(CODE, target))
-
-
-CLIENT = Client("pydantic-ai", make_settings, apis=("chat",))
+CLIENT = library("pydantic-ai", CODE, start="python agent.py 'Read README.md'")

@@ -1,5 +1,6 @@
 """Chat Completions: its answer as types, and its operation."""
 
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -87,7 +88,7 @@ class Messages(Struct):
     has_more: bool
 
 
-_ID = "The id of a chat completion."
+_of_completion = partial(Operation, id="The id of a chat completion.")
 _PAGE = (
     Query("limit", {"type": "integer", "minimum": 0, "maximum": 100}, "Most entries to return; default: 20."),
     Query("after", {"type": "string"}, "Return the entries that follow this one."),
@@ -115,42 +116,23 @@ API = Api(
     errors=OPENAI,
     paths=("/v1/chat", "/v1/embeddings"),
     operations=(
-        Operation(
-            path=PATH,
-            summary="Create a chat completion",
-            body=wire.Body,
-            example=_EXAMPLE,
-            answer=Answer,
-            events=EVENTS,
+        Operation(PATH, "Create a chat completion", body=wire.Body, example=_EXAMPLE, answer=Answer, events=EVENTS),
+        Operation(PATH, "List stored chat completions", method="get", answer=StoredAnswers, query=_LIST),
+        _of_completion(
+            "/v1/chat/completions/{id}", "Retrieve a stored chat completion", method="get", answer=StoredAnswer
         ),
-        Operation(method="get", path=PATH, summary="List stored chat completions", answer=StoredAnswers, query=_LIST),
-        Operation(
-            method="get",
-            path=f"{PATH}/{{id}}",
-            summary="Retrieve a stored chat completion",
-            id=_ID,
-            answer=StoredAnswer,
-        ),
-        Operation(
-            path=f"{PATH}/{{id}}",
-            summary="Change the metadata of a stored chat completion",
-            id=_ID,
+        _of_completion(
+            "/v1/chat/completions/{id}",
+            "Change the metadata of a stored chat completion",
             body=Change,
             example={"metadata": {"topic": "weather"}},
             answer=StoredAnswer,
         ),
-        Operation(
-            method="delete",
-            path=f"{PATH}/{{id}}",
-            summary="Delete a stored chat completion",
-            id=_ID,
-            answer=Deleted,
-        ),
-        Operation(
+        _of_completion("/v1/chat/completions/{id}", "Delete a stored chat completion", method="delete", answer=Deleted),
+        _of_completion(
+            "/v1/chat/completions/{id}/messages",
+            "List the messages of a stored chat completion's request",
             method="get",
-            path=f"{PATH}/{{id}}/messages",
-            summary="List the messages of a stored chat completion's request",
-            id=_ID,
             answer=Messages,
             query=_PAGE,
         ),

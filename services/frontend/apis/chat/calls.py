@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from schemas.events import BlockStart
+from services.frontend.apis.common.decode import is_json
 from services.frontend.apis.common.freeform import FreeformInput, freeform_input
 
 _encode = msgspec.json.Encoder().encode
@@ -60,11 +61,8 @@ class CallWriter:
         """The complete call as in a message; None if the arguments of a function are no JSON object."""
         if self._input is not None:
             return self._document(freeform_input(arguments))
-        try:
-            msgspec.json.decode(arguments or "{}", type=dict[str, Raw])
-        except (msgspec.DecodeError, RecursionError):
-            return None
-        return self._document(arguments or "{}")
+        arguments = arguments or "{}"
+        return self._document(arguments) if is_json(arguments, dict[str, Raw]) else None
 
     def _delta(self, text: str) -> bytes:
         if not text:

@@ -53,8 +53,8 @@ class History:
 
     def read(self, messages: list[wire.Message]) -> None:
         """Reads all messages. Raises Invalid."""
-        for role, run in groupby(enumerate(messages), key=lambda pair: _kind(pair[1])):
-            if role == "tool":
+        for are_results, run in groupby(enumerate(messages), key=lambda pair: pair[1].role in ("tool", "function")):
+            if are_results:
                 results = [self._result(message, f"messages[{index}]") for index, message in run]
                 results.sort(key=lambda result: self._places.get(result.call_id, self._made))
                 self.turns.append(Turn("tool", [*results]))
@@ -121,10 +121,6 @@ class History:
         content = content_parts(message.content, f"{path}.content")
         parts = [part for part in content if isinstance(part, Text | Media)]
         return Result(call_id or "", [*parts], name=name or message.name)
-
-
-def _kind(message: wire.Message) -> str:
-    return "tool" if message.role in ("tool", "function") else "other"
 
 
 def _call(given: wire.ToolCall, path: str) -> Call:

@@ -27,7 +27,7 @@ from services.frontend.apis.chat.stream import (
     Shape,
 )
 from services.frontend.apis.common.bounds import Metadata
-from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.decode import decode_body, given, tags_of
 from services.frontend.apis.common.hints import first_header, header_flag, hints
 from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
@@ -46,7 +46,7 @@ _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
 _explain = explainer(
     {
         "role": ("developer", "system", "user", "assistant", "tool", "function"),
-        "content.type": tuple(str(part.__struct_config__.tag) for part in get_args(wire.Part)),
+        "content.type": tags_of(wire.Part),
         "tool_calls.type": ("function", "custom"),
         "tools.type": ("function", "custom"),
         "tool_choice.type": ("function", "custom", "allowed_tools"),
@@ -81,15 +81,13 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        stream = ChatStream(reply, self.shape, self.choices)
-        return stream if self.metadata is None else KeptStream(stream, self._collector(reply))
+        make = ChatStream if self.metadata is None else KeptStream
+        return make(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        return self._collector(reply) if self.metadata is None else KeptCollector(self._collector(reply))
-
-    def _collector(self, reply: Reply) -> ChatCollector:
-        return ChatCollector(reply, self.shape, self.choices)
+        make = ChatCollector if self.metadata is None else KeptCollector
+        return make(reply, self.shape, self.choices)
 
 
 def parse(
@@ -116,7 +114,7 @@ def parse(
     notes: list[str] = []
     if (searching := tools.web_search(request, specs, settings.served)) is not None:
         specs = [*specs, searching]
-    elif bytes(request.web_search_options) != b"null":
+    elif given(request.web_search_options):
         notes.append("web_search_options")
     history = History(pairing=not counting)
     history.read(request.messages)

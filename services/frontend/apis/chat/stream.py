@@ -30,7 +30,7 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import unpack_ids
-from services.frontend.apis.base import Reply, failure_of
+from services.frontend.apis.base import Reply
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
 from services.frontend.apis.common.openai_chunks import (
@@ -125,56 +125,45 @@ class ChatCollector(ChunkCollector):
         return {"index": choice.pop("index"), "message": message, **choice}
 
 
-class KeptStream:
+class KeptStream(ChatStream):
     """A stream whose document is kept, too."""
 
-    def __init__(self, stream: ChatStream, collector: ChatCollector) -> None:
-        self._stream = stream
-        self._collector = collector
+    def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
+        super().__init__(reply, shape, choices)
+        self._collector = ChatCollector(reply, shape, choices)
         self._failed = False
 
     @property
-    def document(self) -> bytes | None:
+    def kept(self) -> bytes | None:
         """The document of the whole answer; None for one that failed."""
         return None if self._failed else self._collector.body()
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """See `Renderer.start`."""
         self._collector.start(prepared)
-        return self._stream.start(prepared)
+        return super().start(prepared)
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """See `Renderer.events`."""
-        self._failed = self._failed or any(failure_of(event) is not None for event in events)
         self._collector.events(events, choice)
-        return self._stream.events(events, choice)
+        return super().events(events, choice)
 
     def error(self, info: ErrorInfo) -> bytes:
         """See `Renderer.error`."""
         self._failed = True
-        return self._stream.error(info)
+        return super().error(info)
 
 
-class KeptCollector:
+class KeptCollector(ChatCollector):
     """A document that is kept."""
 
-    def __init__(self, collector: ChatCollector) -> None:
-        self._collector = collector
-        self.document: bytes | None = None
-        """Set by `body`."""
-
-    def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
-        self._collector.start(prepared)
-
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
-        self._collector.events(events, choice)
+    kept: bytes | None = None
+    """Set by `body`."""
 
     def body(self) -> bytes:
         """See `Collector.body`."""
-        self.document = self._collector.body()
-        return self.document
+        self.kept = super().body()
+        return self.kept
 
 
 def _answer_head(object: str, reply: Reply, shape: Shape) -> dict[str, Any]:

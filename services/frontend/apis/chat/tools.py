@@ -10,6 +10,7 @@ from schemas.conversation import HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.common.client_grammars import checked_grammar
+from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.hosted import hosted_spec
 from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter
 
@@ -50,7 +51,7 @@ def specs(body: wire.Body, tools: Tools) -> list[ToolSpec]:
 
 def web_search(body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str]) -> ToolSpec | None:
     """The tool of `web_search_options`, where it is requested and served and the client has none of its name."""
-    if bytes(body.web_search_options) == b"null" or _WEB_SEARCH not in served:
+    if not given(body.web_search_options) or _WEB_SEARCH not in served:
         return None
     if any(tool.name == _WEB_SEARCH for tool in tools):
         return None

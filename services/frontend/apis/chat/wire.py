@@ -6,13 +6,11 @@ Fields that decide neither prompt nor answer are left out and skipped (`predicti
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct
 
 from services.frontend.apis.common.bounds import Limit, Name
+from services.frontend.apis.common.decode import NULL
 from services.frontend.apis.common.sampling_fields import OpenAIFields
-
-NULL: Any = field(default_factory=lambda: Raw(b"null"))
-"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
 
 
 class TextPart(Struct, tag="text"):

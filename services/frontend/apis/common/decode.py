@@ -2,19 +2,42 @@
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
+from msgspec import Raw
 
 from schemas.errors import Invalid
 
 T = TypeVar("T")
+
+NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
+"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
 
 MISSING = re.compile(r"Object missing required field `(.*)`")
 """What msgspec reports of a missing field."""
 _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
+
+
+def given(raw: Raw) -> bool:
+    """Whether a raw member is there and not null."""
+    return bytes(raw) != b"null"
+
+
+def is_json(text: str, shape: Any) -> bool:
+    """Whether the text is one whole JSON value of this type."""
+    try:
+        msgspec.json.decode(text, type=shape)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def tags_of(union: Any) -> tuple[str, ...]:
+    """The tags of a union of Structs."""
+    return tuple(str(kind.__struct_config__.tag) for kind in get_args(union))
 
 
 def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
@@ -24,7 +47,7 @@ def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[by
             body.decode()  # raw parts of the body are decoded later, where this error is not expected
         return decode_mended(decode, body)
     except msgspec.ValidationError as error:
-        raise explain(mended(body), str(error)) from None
+        raise explain(mend_surrogates(body), str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"The request body is not valid JSON: {error}") from None
     except RecursionError:
@@ -39,15 +62,10 @@ def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
         raise
     except msgspec.DecodeError:
         # Only now: msgspec refuses half a pair wherever it is, and searching 240 KB takes 290 us, longer than decoding.
-        whole = mended(body)
+        whole = mend_surrogates(body)
         if whole is body:
             raise
         return decode(whole)
-
-
-def mended(body: bytes) -> bytes:
-    """The body after `mend_surrogates`, if it may contain surrogates."""
-    return mend_surrogates(body) if b"\\ud" in body or b"\\uD" in body else body
 
 
 def mend_surrogates(body: bytes) -> bytes:
@@ -56,7 +74,7 @@ def mend_surrogates(body: bytes) -> bytes:
     Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then contains half a pair for
     ever, and a server that refuses it ends that conversation.
     """
-    return _ESCAPE.sub(_mended, body)
+    return _ESCAPE.sub(_mended, body) if b"\\ud" in body or b"\\uD" in body else body
 
 
 def _mended(match: re.Match[bytes]) -> bytes:

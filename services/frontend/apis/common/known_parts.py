@@ -15,6 +15,7 @@ from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
 from schemas.conversation import Conversation, Text
+from services.frontend.apis.common.decode import NULL
 
 KNOWN_SIZE = 12 * 1024 * 1024
 """Bytes of JSON and characters of text that one cache holds: the tools and instructions of some 50 agents."""
@@ -81,8 +82,7 @@ class BodyDecoder(Generic[B, L]):
     """Decodes bodies of a type; their `tools` are decoded only where they are not known."""
 
     def __init__(self, body: type[B], read_tools: Callable[[bytes], L]) -> None:
-        raw = msgspec.field(default_factory=lambda: Raw(b"null"))
-        shape: Any = msgspec.defstruct(body.__name__, [("tools", Raw, raw)], bases=(body,), kw_only=True)
+        shape: Any = msgspec.defstruct(body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True)
         self._decoder = msgspec.json.Decoder(body)
         self._raw_tools = msgspec.json.Decoder(shape)
         self._read_tools = read_tools

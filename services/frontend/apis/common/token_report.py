@@ -9,8 +9,6 @@ from schemas.frames import unpack_ids
 class TokenReport:
     """The ids of one turn so far, and log probabilities where these were requested. Empty where no ids were."""
 
-    __slots__ = ("_ids", "_logprobs", "_prompt")
-
     def __init__(self) -> None:
         self._prompt = b""
         self._ids: list[int] = []

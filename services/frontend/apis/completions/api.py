@@ -48,8 +48,8 @@ API = Api(
     paths=("/v1/completions",),
     operations=(
         Operation(
-            path=PATH,
-            summary="Continue a text",
+            PATH,
+            "Continue a text",
             body=wire.Body,
             example={"model": "your-model", "prompt": "Once upon a time", "max_tokens": 64},
             answer=Answer,

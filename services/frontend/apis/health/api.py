@@ -11,7 +11,7 @@ from services import __version__
 from services.frontend.apis.base import Operation
 from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.openapi import document
-from services.frontend.http.mount import Api, Mount
+from services.frontend.http.mount import Api, Mount, json_response
 from services.runtime.observability.metrics import LabelledRegistry, process_labels
 from services.runtime.observability.telemetry import render_metrics
 
@@ -53,17 +53,17 @@ class HealthRoutes:
     async def live(self, _request: web.Request) -> web.Response:
         """Answers 503 when the process should be restarted."""
         live = self._gateway.live()
-        return _json({"status": "live" if live else "failed"}, live)
+        return _status(Probe("live" if live else "failed"), live)
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Answers 503 while no turn can be served."""
         ready = bool(self._gateway.readiness().get("ready"))
-        return _json({"status": "ready" if ready else "not ready"}, ready)
+        return _status(Probe("ready" if ready else "not ready"), ready)
 
     async def health(self, _request: web.Request) -> web.Response:
         """Answers as /ready, with every process and its load."""
         detail: dict[str, Any] = self._gateway.readiness()
-        return _json(detail, bool(detail.get("ready")))
+        return _status(detail, bool(detail.get("ready")))
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answers in Prometheus text, or OpenMetrics where the request accepts it."""
@@ -72,20 +72,19 @@ class HealthRoutes:
 
     async def version(self, _request: web.Request) -> web.Response:
         """Answers with the release."""
-        return _json({"version": __version__}, True)
+        return json_response(msgspec.json.encode(Version(__version__)))
 
     async def hello(self, _request: web.Request) -> web.Response:
         """Answers Claude Code, which sends `HEAD /api/hello` (older: `HEAD /`) before its first turn."""
-        return _json({"name": "turnwire", "version": __version__}, True)
+        return json_response(msgspec.json.encode(Hello("turnwire", __version__)))
 
     async def openapi(self, _request: web.Request) -> web.Response:
         """Answers with the OpenAPI document."""
-        return web.Response(body=self._document(), content_type="application/json")
+        return json_response(self._document())
 
 
-def _json(document: object, good: bool) -> web.Response:
-    body = msgspec.json.encode(document)
-    return web.Response(status=200 if good else 503, body=body, content_type="application/json")
+def _status(document: object, good: bool) -> web.Response:
+    return json_response(msgspec.json.encode(document), 200 if good else 503)
 
 
 def _mount(mount: Mount) -> None:
@@ -104,7 +103,7 @@ def _mount(mount: Mount) -> None:
 
 
 def _get(path: str, summary: str, answer: object, **options: Any) -> Operation:
-    return Operation(method="get", path=path, summary=summary, answer=answer, **options)
+    return Operation(path, summary, method="get", answer=answer, **options)
 
 
 API = Api(

@@ -184,8 +184,8 @@ API = Api(
     paths=("/v1/messages",),
     operations=(
         Operation(
-            path=PATH,
-            summary="Create a message",
+            PATH,
+            "Create a message",
             body=wire.Body,
             required=("model", "max_tokens"),
             example=_EXAMPLE,
@@ -193,8 +193,8 @@ API = Api(
             events=_EVENTS,
         ),
         Operation(
-            path=COUNT_PATH,
-            summary="Count the tokens of a message's prompt",
+            COUNT_PATH,
+            "Count the tokens of a message's prompt",
             body=wire.Body,
             required=("model",),
             example={"model": "your-model", "messages": [_QUESTION]},

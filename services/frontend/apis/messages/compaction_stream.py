@@ -12,8 +12,6 @@ from services.frontend.apis.messages.stream import MessagesStream, event_bytes, 
 class CompactionStream(MessagesStream):
     """Renders a turn that writes a summary as a message with nothing but the compaction."""
 
-    __slots__ = ("_events",)
-
     def __init__(self, reply: Reply, **options: Any) -> None:
         super().__init__(reply, **options)
         self._events: list[TurnEvent] = []

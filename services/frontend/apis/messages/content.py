@@ -178,16 +178,10 @@ def hosted_text(block: HostedBlock) -> str:
         return f"[{block.name or 'tool'} {raw_text(block.input)}]"
     tag = str(block.__struct_config__.tag)
     try:
-        return f"[{tag.removesuffix('_tool_result')} result]\n{_readable(block.content)}"
+        text = "\n".join(_lines(msgspec.json.decode(block.content)))
+        return f"[{tag.removesuffix('_tool_result')} result]\n{text}"
     except RecursionError:
         raise Invalid(f"`{tag}` block: its content is nested too deeply") from None
-
-
-def _readable(content: Raw) -> str:
-    value = msgspec.json.decode(content)
-    if isinstance(value, str):
-        return value
-    return "\n".join(_lines(value))
 
 
 def _lines(value: Any) -> list[str]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.base import ErrorFormat, ErrorReply, json_error
-from services.frontend.apis.common.decode import MISSING, located, steps_of, values_along
+from services.frontend.apis.common.decode import MISSING, located, steps_of, tags_of, values_along
 from services.frontend.apis.messages import wire
 
 KINDS: dict[ErrorKind, tuple[int, str]] = {
@@ -85,27 +85,23 @@ _TYPES = {
 }
 
 
-def _tags(union: Any) -> tuple[str, ...]:
-    return tuple(str(kind.__struct_config__.tag) for kind in get_args(union))
-
-
-_BLOCKS = _tags(wire.Block)
+_BLOCKS = tags_of(wire.Block)
 _KNOWN = {
     "thinking": get_args(wire.Thinking.__annotations__["type"]),
     "tool_choice": get_args(wire.ToolChoice.__annotations__["type"]),
     "system": ("text",),
     "format": ("json_schema",),
     "output_format": ("json_schema",),
-    "tool": _tags(wire.ChangedTool),
+    "tool": tags_of(wire.ChangedTool),
     "tool_changes": ("tool_addition", "tool_removal"),
 }
 """Values of `type`, by the field that holds the object."""
 _KNOWN_IN = {
-    ("tool_result", "content"): _tags(wire.ResultBlock),
+    ("tool_result", "content"): tags_of(wire.ResultBlock),
     ("search_result", "content"): ("text",),
     ("content", "content"): ("text", "image"),
-    ("image", "source"): _tags(wire.ImageBlock.__annotations__["source"]),
-    ("document", "source"): _tags(wire.DocumentBlock.__annotations__["source"]),
+    ("image", "source"): tags_of(wire.ImageBlock.__annotations__["source"]),
+    ("document", "source"): tags_of(wire.DocumentBlock.__annotations__["source"]),
 }
 """Values of `type` that depend on the type of the surrounding object."""
 _CHOICES = {

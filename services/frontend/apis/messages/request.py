@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
-from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.decode import decode_body, given
 from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.sampling_fields import sampling_of
@@ -169,13 +169,13 @@ async def compacted(ask: MessagesAsk, count: Count, window: int, write: Write) -
 
 
 def _refuse(request: wire.Body) -> None:
-    if _given(request.thread):
+    if given(request.thread):
         raise Invalid(
             "thread: message threads are not supported by this server", code=THREADS, details={"unsupported": []}
         )
     if request.mcp_servers:
         raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
-    if _given(request.compaction):
+    if given(request.compaction):
         raise Invalid("compaction: not supported by this server", param="compaction")
     if _needs_container(request):
         raise Invalid("container: not supported by this server", param="container")
@@ -260,10 +260,6 @@ def _session_of_user(request: wire.Body) -> str | None:
 
 class _UserId(Struct):
     session_id: str | None = None
-
-
-def _given(raw: Raw) -> bool:
-    return bytes(raw) != b"null"
 
 
 class Messages:

@@ -36,6 +36,7 @@ from schemas.events import (
     Usage,
 )
 from services.frontend.apis.base import Reply, failure_of
+from services.frontend.apis.common.decode import is_json
 from services.frontend.apis.common.merging import merge, payloads
 from services.frontend.apis.common.token_report import TokenReport
 from services.frontend.apis.messages.compaction import Compacted, block_events, iteration
@@ -67,25 +68,6 @@ _REASONS = {
 
 class MessagesStream:
     """Renders one turn."""
-
-    __slots__ = (
-        "_begun",
-        "_block",
-        "_call",
-        "_calls",
-        "_compaction",
-        "_context_management",
-        "_head",
-        "_hosted_uses",
-        "_index",
-        "_omit_thinking",
-        "_open",
-        "_pinged",
-        "_plain",
-        "_reply",
-        "_text",
-        "_tokens",
-    )
 
     def __init__(
         self,
@@ -245,7 +227,7 @@ class MessagesStream:
         if block.kind == "reasoning":
             name = "reasoning_dispatch"
             content: dict[str, Any] = {"type": "thinking", "thinking": text, "signature": seal or UNSEALED}
-        elif _is_object(text):
+        elif is_json(text, dict[str, Raw]):
             name = "tool_call_dispatch"
             arguments = text.encode()
             if b"\n" in arguments or b"\r" in arguments:
@@ -364,15 +346,7 @@ def _input(text: str) -> str:
             end = token.start()
     # A value at the very end is whole if something closes it; a number may go on.
     closed = [text + "}"] if text.endswith(('"', "]", "}")) else []
-    return next((known for known in (text, *closed, text[:end] + "}") if _is_object(known)), "{}")
-
-
-def _is_object(text: str) -> bool:
-    try:
-        msgspec.json.decode(text, type=dict[str, Raw])
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
+    return next((known for known in (text, *closed, text[:end] + "}") if is_json(known, dict[str, Raw])), "{}")
 
 
 def _tool_use(block: BlockStart, reply: Reply) -> dict[str, Any]:

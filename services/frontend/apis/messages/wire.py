@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Raw, Struct, field
 
 from services.frontend.apis.common.bounds import Integer, Limit
+from services.frontend.apis.common.decode import NULL
 from services.frontend.apis.common.hints import Nvext
 from services.frontend.apis.common.sampling_fields import SamplingFields
 
-NULL: Any = field(default_factory=lambda: Raw(b"null"))
-"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
 _Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 _Refused: TypeAlias = Annotated[
     Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported by this server."})

@@ -168,18 +168,16 @@ API = Api(
     title="Models",
     errors=SHARED,
     operations=(
-        Operation(method="get", path="/v1/models", summary="List the models", answer=Page, query=_PAGING, cached=True),
+        Operation("/v1/models", "List the models", method="get", answer=Page, query=_PAGING, cached=True),
         Operation(
+            "/v1/models/{id}",
+            "Describe a model",
             method="get",
-            path="/v1/models/{id}",
-            summary="Describe a model",
             id="A model's name or alias; a slash in it may be escaped or not.",
             answer=Model,
             cached=True,
         ),
-        Operation(
-            method="get", path=CODEX_PATH, summary="The models as Codex' catalogue", answer=Catalogue, cached=True
-        ),
+        Operation(CODEX_PATH, "The models as Codex' catalogue", method="get", answer=Catalogue, cached=True),
     ),
     mount=_mount,
 )

@@ -91,7 +91,7 @@ def catalogue(
 
 def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None = None) -> dict[str, Any]:
     """The entry for one name of a model. The model's windows and efforts replace those of `profile`."""
-    efforts = levels(card)
+    efforts, window = levels(card), card.max_model_len or None
     served = {
         "slug": name,
         "display_name": name,
@@ -101,7 +101,9 @@ def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None
         "default_reasoning_level": default_level(efforts),
         "supports_reasoning_summaries": card.reasoning,
         "input_modalities": ["text", "image"] if "images" in card.features else ["text"],
-        **_windows(card.max_model_len),
+        "context_window": window,
+        "max_context_window": window,
+        "auto_compact_token_limit": None if window is None else compact_at(window),
     }
     return reprofiled(served, profile)
 
@@ -158,9 +160,3 @@ def assigned(profiles: Mapping[str, Profile], slugs: Mapping[str, str], names: I
             raise ValueError(f"there is no profile {slug} in the Codex catalogue, which has: {', '.join(profiles)}")
     chosen = {name: slugs.get(name) or (name if name in profiles else slugs.get("*")) for name in names}
     return {name: profiles[slug] for name, slug in chosen.items() if slug is not None}
-
-
-def _windows(window: int) -> dict[str, Any]:
-    if not window:
-        return {"context_window": None, "max_context_window": None, "auto_compact_token_limit": None}
-    return {"context_window": window, "max_context_window": window, "auto_compact_token_limit": compact_at(window)}

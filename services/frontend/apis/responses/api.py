@@ -1,5 +1,6 @@
 """The Responses API: its answers as types, and its operations."""
 
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -98,8 +99,8 @@ class Compaction(Struct):
     usage: Usage
 
 
-_ID = "The id of a response."
-_CONVERSATION = "The id of a conversation."
+_of_response = partial(Operation, id="The id of a response.")
+_of_conversation = partial(Operation, id="The id of a conversation.")
 _EVENTS = "^(response\\..+|error|message|tool_call_dispatch|reasoning_dispatch)$"
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
@@ -128,8 +129,8 @@ API = Api(
     paths=("/v1/responses", CONVERSATIONS),
     operations=(
         Operation(
-            path=PATH,
-            summary="Create a response",
+            PATH,
+            "Create a response",
             body=wire.Body,
             example={
                 **_EXAMPLE,
@@ -139,97 +140,68 @@ API = Api(
             answer=Answer,
             events=_EVENTS,
         ),
-        Operation(method="get", path=PATH, summary="Open a WebSocket for responses", upgrade=True),
+        Operation(PATH, "Open a WebSocket for responses", method="get", upgrade=True),
         Operation(
-            path=f"{PATH}/compact",
-            summary="Compact a conversation",
-            body=wire.Body,
-            example=_EXAMPLE,
-            answer=Compaction,
+            "/v1/responses/compact", "Compact a conversation", body=wire.Body, example=_EXAMPLE, answer=Compaction
         ),
         Operation(
-            path=f"{PATH}/input_tokens",
-            summary="Count the tokens of a response's prompt",
+            "/v1/responses/input_tokens",
+            "Count the tokens of a response's prompt",
             body=wire.Body,
             example=_EXAMPLE,
             answer=Tokens,
         ),
-        Operation(
+        _of_response(
+            "/v1/responses/{id}",
+            "Retrieve a stored response",
             method="get",
-            path=f"{PATH}/{{id}}",
-            summary="Retrieve a stored response",
-            id=_ID,
             answer=Answer,
             events=_EVENTS,
             query=_FOLLOW,
         ),
-        Operation(method="delete", path=f"{PATH}/{{id}}", summary="Delete a stored response", id=_ID, answer=Deleted),
-        Operation(path=f"{PATH}/{{id}}/cancel", summary="Cancel a background response", id=_ID, answer=Answer),
-        Operation(
-            method="get",
-            path=f"{PATH}/{{id}}/input_items",
-            summary="List the input of a response",
-            id=_ID,
-            answer=Items,
-            query=_ITEMS,
+        _of_response("/v1/responses/{id}", "Delete a stored response", method="delete", answer=Deleted),
+        _of_response("/v1/responses/{id}/cancel", "Cancel a background response", answer=Answer),
+        _of_response(
+            "/v1/responses/{id}/input_items", "List the input of a response", method="get", answer=Items, query=_ITEMS
         ),
         Operation(
-            path=CONVERSATIONS,
-            summary="Create a conversation",
+            CONVERSATIONS,
+            "Create a conversation",
             body=ConversationBody,
             example={"items": [{"type": "message", "role": "user", "content": "Hello."}]},
             answer=ConversationAnswer,
         ),
-        Operation(
-            method="get",
-            path=f"{CONVERSATIONS}/{{id}}",
-            summary="Retrieve a conversation",
-            id=_CONVERSATION,
-            answer=ConversationAnswer,
-        ),
-        Operation(
-            path=f"{CONVERSATIONS}/{{id}}",
-            summary="Change the metadata of a conversation",
-            id=_CONVERSATION,
+        _of_conversation("/v1/conversations/{id}", "Retrieve a conversation", method="get", answer=ConversationAnswer),
+        _of_conversation(
+            "/v1/conversations/{id}",
+            "Change the metadata of a conversation",
             body=ConversationChange,
             example={"metadata": {"topic": "weather"}},
             answer=ConversationAnswer,
         ),
-        Operation(
-            method="delete",
-            path=f"{CONVERSATIONS}/{{id}}",
-            summary="Delete a conversation",
-            id=_CONVERSATION,
-            answer=ConversationDeleted,
+        _of_conversation(
+            "/v1/conversations/{id}", "Delete a conversation", method="delete", answer=ConversationDeleted
         ),
-        Operation(
-            method="get",
-            path=f"{CONVERSATIONS}/{{id}}/items",
-            summary="List the items of a conversation",
-            id=_CONVERSATION,
-            answer=Items,
-            query=_ITEMS,
+        _of_conversation(
+            "/v1/conversations/{id}/items", "List the items of a conversation", method="get", answer=Items, query=_ITEMS
         ),
-        Operation(
-            path=f"{CONVERSATIONS}/{{id}}/items",
-            summary="Add items to a conversation",
-            id=_CONVERSATION,
+        _of_conversation(
+            "/v1/conversations/{id}/items",
+            "Add items to a conversation",
             body=NewItems,
             example={"items": [{"type": "message", "role": "user", "content": "Hello."}]},
             answer=Items,
         ),
-        Operation(
+        _of_conversation(
+            "/v1/conversations/{id}/items/{item}",
+            "Retrieve an item of a conversation",
             method="get",
-            path=f"{CONVERSATIONS}/{{id}}/items/{{item}}",
-            summary="Retrieve an item of a conversation",
-            id=_CONVERSATION,
             answer=dict[str, Any],
         ),
-        Operation(
+        _of_conversation(
+            "/v1/conversations/{id}/items/{item}",
+            "Delete an item of a conversation",
             method="delete",
-            path=f"{CONVERSATIONS}/{{id}}/items/{{item}}",
-            summary="Delete an item of a conversation",
-            id=_CONVERSATION,
             answer=ConversationAnswer,
         ),
     ),

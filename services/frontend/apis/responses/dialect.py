@@ -15,7 +15,7 @@ from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.responses.answer.compaction import CompactionStream
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.answer.stream import KEEPALIVE, ResponsesCollector, ResponsesStream
-from services.frontend.apis.responses.errors import error_reply, previous_not_found
+from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import REASONING_SEALED, ResponsesRequest, decode, item_kinds
 from services.frontend.apis.responses.request.conversation import TRIGGER, Resolve
@@ -116,7 +116,6 @@ class Responses:
 
     name = "responses"
     keepalive = KEEPALIVE
-    error = staticmethod(error_reply)
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""

@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.base import ErrorReply
+from services.frontend.apis.common.decode import tags_of
 from services.frontend.apis.common.openai_wording import explainer, out_of_range
 from services.frontend.apis.common.shared_errors import openai_error, openai_reply
 from services.frontend.apis.responses import wire
@@ -73,7 +74,7 @@ def _literals(hint: Any) -> list[str]:
     return found
 
 
-_PARTS = [str(kind.__struct_config__.tag) for kind in get_args(wire.Part)]
+_PARTS = tags_of(wire.Part)
 _CHOICES = {
     name: choices
     for owner in (wire.Reasoning, wire.TextConfig, wire.Body, wire.Message, wire.Tool, wire.ToolChoice)

@@ -34,7 +34,7 @@ from services.frontend.apis.responses.store.record import StoredResponse, is_res
 from services.frontend.apis.responses.store.shared import SharedStore, Sharing
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.http.mount import Mount
+from services.frontend.http.mount import Mount, json_response
 from services.frontend.pipeline.interfaces import TurnGateway
 from services.runtime.storage.seal import Sealer, TenantSealer
 
@@ -160,10 +160,10 @@ class ResponsesServer:
         if job is not None:
             if stream:
                 return await send_events(request, job.follow(after), self._turns.limits)
-            return _json(msgspec.json.encode(job.document()))
+            return json_response(msgspec.json.encode(job.document()))
         record = await self._record(request)
         if not stream:
-            return _json(record.response)
+            return json_response(record.response)
         if record.ended and not record.events:
             raise Invalid("This response was not streamed, and has no stream to send again.", param="stream")
         events = stored_events(self.store, record, after)
@@ -178,28 +178,29 @@ class ResponsesServer:
             await job.wait()
         if not is_response(id) or not await self.store.delete(id, tenant):
             raise _not_found(id)
-        return _json(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
+        return json_response(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
 
     async def cancel(self, request: web.Request) -> web.Response:
         """Cancels a background response. One that has ended is returned as it is."""
         id, job = request.match_info["id"], self._job(request)
         if job is not None:
             self.background.cancel(id)
-            return _json((await job.wait()).response)
+            return json_response((await job.wait()).response)
         record = await self._record(request)
         if not record.background:
             raise Invalid("Cannot cancel a synchronous response.", param="response_id")
         if not record.ended:
-            self.cancel_elsewhere(id)
+            if self._sharing is not None:  # the frontend in which it runs cancels it
+                self._sharing.publish_notice(FrontendNotice("cancel", id))
             record = await self._until_ended(record)
-        return _json(record.response)
+        return json_response(record.response)
 
     async def input_items(self, request: web.Request) -> web.Response:
         """Lists the items that a response was made from, with the chain before it."""
         page = page_of(request.query)
         job = self._job(request)
         if job is not None:
-            return _json(listed([*job.accepted.history, *job.accepted.items()], page))
+            return json_response(listed([*job.accepted.history, *job.accepted.items()], page))
         record = await self._record(request)
         before: list[Raw] = []
         if record.previous is not None:
@@ -207,7 +208,7 @@ class ResponsesServer:
                 before = items_of(await self._intake.histories.chain(record.previous, record.tenant))
             except Invalid:
                 pass  # deleted or expired since
-        return _json(listed([*before, *record.input], page))
+        return json_response(listed([*before, *record.input], page))
 
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
@@ -217,7 +218,7 @@ class ResponsesServer:
         accepted = await self._intake.accept(body, request.headers, exchange, counting=True, conversation=earlier)
         tokens = await self._turns.gateway.count(accepted.ask.conversation)
         exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
-        return _json(self.dialect.count_body(tokens))
+        return json_response(self.dialect.count_body(tokens))
 
     async def compact(self, request: web.Request) -> web.StreamResponse:
         """Compacts a conversation: its user messages and one sealed summary."""
@@ -265,7 +266,7 @@ class ResponsesServer:
         self._turns.report(accepted.ask, exchange)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)
-        return _json(msgspec.json.encode(job.document()))
+        return json_response(msgspec.json.encode(job.document()))
 
     def _job(self, request: web.Request) -> Job | None:
         """The response if it runs in the background of this process."""
@@ -293,11 +294,6 @@ class ResponsesServer:
         else:
             self.store.forget(notice.id)
 
-    def cancel_elsewhere(self, id: str) -> None:
-        """Requests that the frontend in which a response runs cancels it."""
-        if self._sharing is not None:
-            self._sharing.publish_notice(FrontendNotice("cancel", id))
-
     async def drain(self) -> None:
         """Accepts nothing new; returns when background responses have ended and all writes to the store are done."""
         self.connections.drain(CLOSING)
@@ -324,10 +320,6 @@ def _with_own_params(handler: Handler) -> Handler:
             raise raised(with_own_param(error.info)) from error
 
     return handle
-
-
-def _json(body: bytes | Raw) -> web.Response:
-    return web.Response(body=bytes(body), content_type="application/json")
 
 
 def _not_found(id: str) -> NotFound:

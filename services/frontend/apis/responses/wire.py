@@ -7,15 +7,12 @@ client spelled them, and decoded again where they decide a prompt. Unnamed field
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct
 
 from services.frontend.apis.common.bounds import MAX_INTEGER, Integer, Metadata, Name
+from services.frontend.apis.common.decode import NULL
 from services.frontend.apis.common.hints import Nvext
 from services.frontend.apis.common.sampling_fields import SamplingFields
-
-NULL = Raw(b"null")
-_NULL: Any = field(default_factory=lambda: NULL)
-"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
 
 Includable: TypeAlias = Literal[
     "file_search_call.results",
@@ -36,7 +33,7 @@ class Body(SamplingFields, kw_only=True):
     input: str | list[Raw] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
-    conversation: Raw = _NULL
+    conversation: Raw = NULL
     store: bool | None = None
     stream: bool | None = None
     background: bool | None = None
@@ -45,20 +42,20 @@ class Body(SamplingFields, kw_only=True):
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     parallel_tool_calls: bool | None = None
     tools: list[Raw] | None = None
-    tool_choice: Raw = _NULL
-    text: Raw = _NULL
-    reasoning: Raw = _NULL
+    tool_choice: Raw = NULL
+    text: Raw = NULL
+    reasoning: Raw = NULL
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    prompt: Raw = _NULL
+    prompt: Raw = NULL
     prompt_cache_key: str | None = None
-    prompt_cache_options: Raw = _NULL
+    prompt_cache_options: Raw = NULL
     prompt_cache_retention: str | None = None
     metadata: Metadata | None = None
     safety_identifier: str | None = None
     user: str | None = None
     service_tier: str | None = None
-    context_management: Raw = _NULL
+    context_management: Raw = NULL
     generate: bool | None = None
     stream_id: str | None = None
     stop: str | list[str] | None = None

@@ -26,7 +26,7 @@ from services.frontend.apis.responses.store.record import CHAT_PREFIX, StoredRes
 from services.frontend.apis.stored_chat.messages import stored_messages
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
-from services.frontend.http.mount import Mount
+from services.frontend.http.mount import Mount, json_response
 
 
 class Change(Struct):
@@ -70,7 +70,7 @@ class StoredChats:
             return ask
 
         def keep(answer: Renderer | Collector) -> None:
-            document = answer.document if isinstance(answer, KeptStream | KeptCollector) else None
+            document = answer.kept if isinstance(answer, KeptStream | KeptCollector) else None
             if document is None:
                 return
             members = msgspec.json.decode(document)
@@ -111,11 +111,11 @@ class StoredChats:
                     found.append(record.response)
             if len(found) > page.limit:
                 break
-        return _json(list_document(found[: page.limit], has_more=len(found) > page.limit))
+        return json_response(list_document(found[: page.limit], has_more=len(found) > page.limit))
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """Returns a stored completion."""
-        return _json((await self._record(request)).response)
+        return json_response((await self._record(request)).response)
 
     async def update(self, request: web.Request) -> web.Response:
         """Replaces the metadata of a stored completion."""
@@ -125,17 +125,17 @@ class StoredChats:
         document = msgspec.json.decode(record.response) | {"metadata": change.metadata}
         response = Raw(msgspec.json.encode(document))
         self._store(request).change(replace(record, response=response))
-        return _json(response)
+        return json_response(response)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a stored completion."""
         id = (await self._record(request)).id
         await self._store(request).delete(id, request[REQUEST_CONTEXT].tenant)
-        return _json(msgspec.json.encode({"id": id, "object": "chat.completion.deleted", "deleted": True}))
+        return json_response(msgspec.json.encode({"id": id, "object": "chat.completion.deleted", "deleted": True}))
 
     async def messages(self, request: web.Request) -> web.Response:
         """Lists the messages of a stored completion's request, oldest first."""
-        return _json(listed((await self._record(request)).messages, page_of(request.query, order="asc")))
+        return json_response(listed((await self._record(request)).messages, page_of(request.query, order="asc")))
 
     def _store(self, request: web.Request) -> MemoryStore:
         return request.app[RESPONSES].store
@@ -148,7 +148,3 @@ class StoredChats:
         if record is None:
             raise NotFound(f"Chat completion with id '{id}' not found.", param="completion_id")
         return record
-
-
-def _json(body: bytes | Raw) -> web.Response:
-    return web.Response(body=bytes(body), content_type="application/json")

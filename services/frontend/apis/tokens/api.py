@@ -6,7 +6,7 @@ POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -19,13 +19,13 @@ from services.frontend.apis.base import Operation
 from services.frontend.apis.chat import wire as chat
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.decode import NULL, decode_body, given, tags_of
 from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.request import Messages
 from services.frontend.http.bodies import read_body
-from services.frontend.http.mount import Api, Mount
+from services.frontend.http.mount import Api, Mount, json_response
 
 _MAX_ID = 2**32 - 1
 
@@ -62,8 +62,9 @@ class PlainPrompt(Struct):
     prompt: str
 
 
-_text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, Raw(b"null"))], bases=(Text,)))
+_text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,)))
 """Conversations are parsed by their own dialect."""
+_encode = msgspec.json.encode
 _ids = msgspec.json.Decoder(Ids)
 
 
@@ -83,7 +84,7 @@ class TokenRoutes:
         text = fields.prompt if fields.prompt is not None else fields.text
         conversation = None
         if text is None:
-            if bytes(fields.messages) == b"null":
+            if not given(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
             parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
             conversation = parse(body, request.headers).conversation
@@ -91,7 +92,8 @@ class TokenRoutes:
         model = conversation.model if conversation is not None else self._mount.server.card(fields.model).name
         reply = _checked(await self._mount.gateway.tokenize(model, text, conversation, fields.add_special_tokens))
         ids = unpack_ids(reply.token_ids)
-        return _json({"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None})
+        answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
+        return json_response(_encode(answer))
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
@@ -99,17 +101,14 @@ class TokenRoutes:
         if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
             raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
         model = self._mount.server.card(fields.model).name
-        return _json({"prompt": _checked(await self._mount.gateway.detokenize(model, fields.tokens)).text or ""})
-
-
-def _tags(union: Any) -> set[str]:
-    return {str(kind.__struct_config__.tag) for kind in get_args(union)}
+        reply = _checked(await self._mount.gateway.detokenize(model, fields.tokens))
+        return json_response(_encode(PlainPrompt(reply.text or "")))
 
 
 _FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - {*messages.Body.__struct_fields__, "service_tier"}
 _MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
 _ROLES = ("developer", "tool", "function")
-_PARTS = _tags(chat.Part) - _tags(messages.Block)
+_PARTS = {*tags_of(chat.Part)} - {*tags_of(messages.Block)}
 _CHOICES = ("function", "custom", "allowed_tools")
 
 
@@ -148,10 +147,6 @@ def _checked(reply: TextReply) -> TextReply:
     return reply
 
 
-def _json(document: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(document), content_type="application/json")
-
-
 _PREFIXES = ("/v1", "")
 """vLLM serves these paths without /v1."""
 
@@ -172,15 +167,15 @@ API = Api(
         for prefix in _PREFIXES
         for operation in (
             Operation(
-                path=f"{prefix}/tokenize",
-                summary="Ids of a text or of a request's prompt",
+                f"{prefix}/tokenize",
+                "Ids of a text or of a request's prompt",
                 body=Text,
                 example={"model": "your-model", "prompt": "What is the weather in Paris?"},
                 answer=TokenIds,
             ),
             Operation(
-                path=f"{prefix}/detokenize",
-                summary="The text of ids",
+                f"{prefix}/detokenize",
+                "The text of ids",
                 body=Ids,
                 example={"model": "your-model", "tokens": [9707, 11, 1879]},
                 answer=PlainPrompt,

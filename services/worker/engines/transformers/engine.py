@@ -10,10 +10,10 @@ the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 """
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -23,7 +23,7 @@ from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import EngineInfo, EngineRequest, Sink
-from services.worker.engines.support import FirstTurn, OpenTurn, OpenTurns, in_daemon_thread
+from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, in_daemon_thread, run_for
 from services.worker.engines.transformers.adapter import MAX_SEED, Progress, parse_args, row_arguments
 from services.worker.engines.transformers.loader import Loaded, explain, load_model
 
@@ -69,19 +69,11 @@ class TransformersEngine:
         self._rows = loaded.rows
         self._watcher = asyncio.create_task(self._watch())
         try:
-            await self._decode_one()
+            await decode_one(self, Sampling(max_tokens=1))
         except EngineFailed:
             await self.stop(1.0)
             raise
         return self._info
-
-    async def _decode_one(self) -> None:
-        first = FirstTurn()
-        handle = self.open(EngineRequest("start", [0], Sampling(max_tokens=1), []), first)
-        try:
-            await first.ended
-        finally:
-            handle.close()
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """See `Engine.open`."""
@@ -119,15 +111,10 @@ class TransformersEngine:
         if self._watcher is not None:
             self._watcher.cancel()
         self._turns.stop()
-        manager = self._manager
-        if manager is None:
-            return
-        # Hard: a soft stop decodes every open turn to its end first.
-        with contextlib.suppress(TimeoutError):
-            stop = in_daemon_thread(
-                lambda: manager.stop(block=True, timeout=grace_s, hard_stop=True), "transformers-stop"
-            )
-            await asyncio.wait_for(stop, grace_s)
+        if (manager := self._manager) is not None:
+            # Hard: a soft stop decodes every open turn to its end first.
+            stop = partial(manager.stop, block=True, timeout=grace_s, hard_stop=True)
+            await run_for(grace_s, stop, "transformers-stop")
 
     def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> bool:
         """Submits the request. False: the library takes nothing any more."""

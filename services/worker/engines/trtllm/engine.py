@@ -28,7 +28,8 @@ from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.admission import check_room
 from services.worker.engine import FEATURES, EngineInfo, EngineRequest, EngineSupport, KvEvent, Sink
-from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread
+from services.worker.engines.library_forms import guided_arguments
+from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread, run_for
 from services.worker.engines.trtllm import requests
 from services.worker.engines.trtllm.events import KvTranslator, kv_used
 from services.worker.engines.trtllm.pollers import Follower, KvEventQueue, LoopGuard, Poller
@@ -166,16 +167,13 @@ class TrtllmEngine:
         self._turns.stop()
         self._kv_queue.close()
         if self._llm is not None:
-            with contextlib.suppress(TimeoutError):
-                stopping = in_daemon_thread(lambda: self._shutdown(deadline), "trtllm-shutdown")
-                await asyncio.wait_for(stopping, max(0.0, deadline - time.monotonic()))
+            await run_for(max(0.0, deadline - time.monotonic()), lambda: self._shutdown(deadline), "trtllm-shutdown")
 
     def _submit(self, turn: OpenTurn, request: EngineRequest) -> Any:
         """Submits the request; TensorRT-LLM checks it at once, and may raise half a dozen kinds of errors."""
         arguments = requests.sampling_arguments(request, self._facts.sampling, self._facts.eos_ids, self._library)
         try:
-            if requests.is_guided(request):
-                form = requests.guided_arguments(request.guided, request.grammar)
+            if (form := guided_arguments(request)) is not None:
                 arguments["guided_decoding"] = self._llmapi.GuidedDecodingParams(**form)
             if request.sampling.logit_bias:
                 row = requests.bias_row(request.sampling.logit_bias, self._facts.vocab_size or 0)

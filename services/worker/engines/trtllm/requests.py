@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schemas.conversation import OutputFormat, Sampling
+from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
+from services.worker.engines.library_forms import chosen_first
 from services.worker.engines.trtllm.releases import Release
 
 BLOCK_TOKENS = 32
@@ -129,21 +130,6 @@ def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
     return next((token for token in eos_ids if token in request.stop_ids), next(iter(request.stop_ids), None))
 
 
-def is_guided(request: EngineRequest) -> bool:
-    """Whether decoding is constrained. TensorRT-LLM starts a grammar at the first token that it decodes: the rest of a
-    turn that was broken off cannot be held to it."""
-    return request.guided is not None or (request.grammar != "" and not request.resumed)
-
-
-def guided_arguments(form: OutputFormat | None, grammar: str = "") -> dict[str, Any]:
-    """The one keyword argument for `GuidedDecodingParams`."""
-    if form is None:
-        return {"grammar": grammar}
-    if form.kind == "json_schema" and form.schema is not None:
-        return {"json": form.schema}
-    return {"json_object": True}
-
-
 def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
     """What is added to each token's score: a row over the whole vocabulary (`embedding_bias`)."""
     row = [0.0] * vocab_size
@@ -231,14 +217,12 @@ class Progress:
 
     def _chosen(self, logprobs: Sequence[Any], ids: Sequence[int]) -> list[list[tuple[int, float]]]:
         """Each id's (token, log probability) pairs, the chosen one first. Either dicts by token, or plain numbers."""
-        chosen_first: list[list[tuple[int, float]]] = []
+        found: list[list[tuple[int, float]]] = []
         for token, entry in zip(ids, logprobs[self._seen :], strict=False):
             pairs: dict[int, Any] = dict(entry) if isinstance(entry, Mapping) else {token: entry}
             values = {key: float(getattr(value, "logprob", value)) for key, value in pairs.items()}
-            chosen = values.pop(token, float("-inf"))
-            others = sorted(values.items(), key=lambda pair: -pair[1])
-            chosen_first.append([(token, chosen), *others[: self._logprobs]])
-        return chosen_first
+            found.append(chosen_first(token, values, self._logprobs))
+        return found
 
 
 def _merged(own: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ guard its entry point with `if __name__ == "__main__"`: the engine's processes i
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import importlib
 import os
@@ -20,14 +19,13 @@ from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import FEATURES, EngineInfo, EngineRequest, EngineSupport, KvEvent, Sink
-from services.worker.engines.support import FirstTurn, OpenTurn, OpenTurns, in_daemon_thread
+from services.worker.engines.library_forms import guided_arguments
+from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, in_daemon_thread, run_for
 from services.worker.engines.vllm.kv_reader import KvEventReader
 from services.worker.engines.vllm.parent import PLUGIN
 from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
-    guided_arguments,
-    is_guided,
     lacking,
     prompt_ids,
     publishes_events,
@@ -36,9 +34,9 @@ from services.worker.engines.vllm.requests import (
 
 WATCH_INTERVAL_S = 0.25
 STOP_SHARE = 0.5
+"""Of the time to stop: for vLLM's processes to end by themselves."""
 PRIORITY_STEPS = 1000
 """vLLM's whole priorities for a difference of 1 between ours."""
-"""Of the time to stop: for vLLM's processes to end by themselves."""
 
 
 class VllmEngine:
@@ -78,7 +76,8 @@ class VllmEngine:
             self._reader = KvEventReader()
         try:
             self._info = await in_daemon_thread(lambda: self._build(arguments), "vllm-build")
-            await self._decode_one()
+            # Some code is compiled at the first request only, for log probabilities for minutes on a slow CPU.
+            await decode_one(self, Sampling(max_tokens=1, logprobs=0))
         except Exception as error:
             await self.stop(1.0)
             if isinstance(error, ImportError):
@@ -87,16 +86,6 @@ class VllmEngine:
         # Not before the first token, which may take longer than the watchdog waits.
         self._watcher = asyncio.create_task(self._watch())
         return self._info
-
-    async def _decode_one(self) -> None:
-        """Some code is compiled at the first request only, for log probabilities for minutes on a slow CPU."""
-        first = FirstTurn()
-        request = EngineRequest("start", [0], Sampling(max_tokens=1, logprobs=0), [])
-        handle = self.open(request, first)
-        try:
-            await first.ended
-        finally:
-            handle.close()
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """See `Engine.open`."""
@@ -119,14 +108,7 @@ class VllmEngine:
 
     def load(self) -> Load:
         """See `Engine.load`."""
-        running = min(len(self._turns), self._info.slots)
-        return Load(
-            running=running,
-            waiting=len(self._turns) - running,
-            slots=self._info.slots,
-            queue_limit=self._config.queue_limit,
-            kv_used=self._kv_used,
-        )
+        return self._turns.load(self._info.slots, self._config.queue_limit, self._kv_used)
 
     def healthy(self) -> bool:
         """See `Engine.healthy`."""
@@ -147,9 +129,7 @@ class VllmEngine:
             self._reader.close()
         llm, self._llm = self._llm, None
         if llm is not None:
-            with contextlib.suppress(TimeoutError):
-                stopping = in_daemon_thread(lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown")
-                await asyncio.wait_for(stopping, grace_s)
+            await run_for(grace_s, lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown")
 
     def _submit(self, request: EngineRequest) -> Any:
         """An iterator over the request's outputs. vLLM checks some values here, and the others at the first step."""
@@ -169,9 +149,8 @@ class VllmEngine:
 
     def _constraint(self, request: EngineRequest) -> Any:
         """What guided decoding allows; None: everything."""
-        if not is_guided(request):
-            return None
-        return self._vllm.structured_outputs(**guided_arguments(request.guided, request.grammar))
+        arguments = guided_arguments(request)
+        return None if arguments is None else self._vllm.structured_outputs(**arguments)
 
     async def _pump(self, turn: OpenTurn, outputs: Any, progress: Progress) -> None:
         """Passes the outputs to the turn."""

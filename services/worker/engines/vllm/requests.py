@@ -6,12 +6,13 @@ Written to the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `Reque
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from schemas.conversation import OutputFormat, Sampling
+from schemas.conversation import Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
+from services.worker.engines.library_forms import chosen_first, guided_arguments
 
 _BLOCK_TOKENS = 16
 """vLLM's own default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""
@@ -100,25 +101,10 @@ def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
         "min_tokens": None if sampling.min_tokens is None else min(sampling.min_tokens, most),
         "stop_token_ids": list(request.stop_ids),
         # The stop ids are all that ends a turn; but a grammar ends with the tokenizer's own end token.
-        "ignore_eos": not is_guided(request),
+        "ignore_eos": guided_arguments(request) is None,
         "detokenize": False,
     }
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def is_guided(request: EngineRequest) -> bool:
-    """Whether decoding is constrained. vLLM starts a grammar at the first token that it decodes: the rest of a turn
-    that was broken off cannot be held to it."""
-    return request.guided is not None or (request.grammar != "" and not request.resumed)
-
-
-def guided_arguments(form: OutputFormat | None, grammar: str = "") -> dict[str, Any]:
-    """The one keyword argument for `StructuredOutputsParams`."""
-    if form is None:
-        return {"grammar": grammar}
-    if form.kind == "json_schema" and form.schema is not None:
-        return {"json": form.schema}
-    return {"json_object": True}
 
 
 def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
@@ -153,17 +139,12 @@ class Progress:
             delta.finish = FinishReason.LENGTH if finish is FinishReason.STOP else finish
             return delta
         if self._logprobs is not None and ids:
-            delta.logprobs = [self._chosen_first(token, row) for token, row in zip(ids, out.logprobs, strict=True)]
+            rows = ({other: float(entry.logprob) for other, entry in row.items()} for row in out.logprobs)
+            delta.logprobs = [chosen_first(token, row, self._logprobs) for token, row in zip(ids, rows, strict=True)]
         if finish is FinishReason.STOP:
             delta.stop_id = ids.pop()
             delta.stop_logprobs = delta.logprobs.pop() if delta.logprobs else None
         return delta
-
-    def _chosen_first(self, token: int, row: Mapping[int, Any]) -> list[tuple[int, float]]:
-        values = {other: float(entry.logprob) for other, entry in row.items()}
-        chosen = values.pop(token)
-        others = sorted(values.items(), key=lambda pair: -pair[1])
-        return [(token, chosen), *others[: self._logprobs]]
 
 
 def _waited_s(stats: Any) -> float | None:

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from schemas.events import BlockStart, BlockStop, TokenLogprob, Usage
 from services.frontend.apis.base import Reply
+from services.frontend.apis.common.decode import is_json
 from services.frontend.apis.common.freeform import FreeformInput
 from services.frontend.apis.common.openai_chunks import logprob
 from services.frontend.apis.responses.request.tools import CallKind, ToolName, tool_name
@@ -161,8 +162,8 @@ class OutputItem:
         item = _raw(self._call(status, self.text))
         if self.kind == "custom":
             return ClosedItem(item, done=complete, dispatchable=complete)
-        done = complete or (bool(self.text.strip()) and not _is_json(self.text, Raw))
-        return ClosedItem(item, done=done, dispatchable=complete and _is_json(self.text, dict[str, Raw]))
+        done = complete or (bool(self.text.strip()) and not is_json(self.text, Raw))
+        return ClosedItem(item, done=done, dispatchable=complete and is_json(self.text, dict[str, Raw]))
 
     def _reasoning(self, seal: str | None, *, cut: bool) -> dict[str, Any]:
         text = Raw(_encode(self.text))
@@ -253,12 +254,3 @@ def _id(kind: str, turn: str, index: int) -> str:
 
 def _raw(item: dict[str, Any]) -> Raw:
     return Raw(_encode(item))
-
-
-def _is_json(text: str, shape: Any) -> bool:
-    """Whether the text is one whole JSON value of this type."""
-    try:
-        msgspec.json.decode(text, type=shape)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True

@@ -22,6 +22,7 @@ from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, item_id
 from services.frontend.http.bodies import read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.mount import json_response
 
 PATH = "/v1/conversations"
 MAX_ITEMS = 20
@@ -85,11 +86,11 @@ class Conversations:
             input=self._new_items(body.items or []),
         )
         await self._store.add(record)
-        return _json(record.response)
+        return json_response(record.response)
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """Returns a conversation."""
-        return _json((await self._of(request)).response)
+        return json_response((await self._of(request)).response)
 
     async def update(self, request: web.Request) -> web.Response:
         """Replaces the metadata of a conversation."""
@@ -103,33 +104,33 @@ class Conversations:
         record = await self._store.revise(id, _tenant(request), changed) if _is_one(id) else None
         if record is None:
             raise not_found(id)
-        return _json(record.response)
+        return json_response(record.response)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a conversation. Its responses stay."""
         id = _id(request)
         if not _is_one(id) or not await self._store.delete(id, _tenant(request)):
             raise not_found(id)
-        return _json(msgspec.json.encode({"id": id, "object": "conversation.deleted", "deleted": True}))
+        return json_response(msgspec.json.encode({"id": id, "object": "conversation.deleted", "deleted": True}))
 
     async def list_items(self, request: web.Request) -> web.Response:
         """Lists the items, newest first."""
         page = page_of(request.query)
-        return _json(listed((await self._of(request)).input, page))
+        return json_response(listed((await self._of(request)).input, page))
 
     async def add_items(self, request: web.Request) -> web.Response:
         """Adds items, and returns them."""
         body = await self._read(request, NewItems)
         new = self._new_items(body.items)
         await self._change(request, lambda items: [*items, *new])
-        return _json(listed(new, page_of({"order": "asc"})))
+        return json_response(listed(new, page_of({"order": "asc"})))
 
     async def item(self, request: web.Request) -> web.Response:
         """Returns one item."""
         item = (await self._of(request)).item(request.match_info["item"])
         if item is None:
             raise _no_item(request)
-        return _json(item)
+        return json_response(item)
 
     async def delete_item(self, request: web.Request) -> web.Response:
         """Deletes one item, and returns the conversation."""
@@ -141,7 +142,7 @@ class Conversations:
                 raise _no_item(request)
             return kept
 
-        return _json((await self._change(request, without)).response)
+        return json_response((await self._change(request, without)).response)
 
     async def _change(self, request: web.Request, items: Callable[[list[Raw]], list[Raw]]) -> StoredResponse:
         return await self._turns.change(_id(request), _tenant(request), items)
@@ -179,7 +180,3 @@ def _tenant(request: web.Request) -> str | None:
 def _no_item(request: web.Request) -> NotFound:
     id, item = request.match_info["id"], request.match_info["item"]
     return NotFound(f"Item with id '{item}' not found in conversation '{id}'.", param="item_id")
-
-
-def _json(body: bytes | Raw) -> web.Response:
-    return web.Response(body=bytes(body), content_type="application/json")

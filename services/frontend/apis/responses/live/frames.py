@@ -7,10 +7,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
-from services.frontend.apis.common.decode import decode_mended
+from services.frontend.apis.common.decode import NULL, decode_mended, given
 from services.frontend.apis.responses.errors import error_reply
-from services.frontend.apis.responses.request.body import given
-from services.frontend.apis.responses.wire import NULL
 
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
 """On this code Codex and the SDK open another connection and send the whole conversation."""

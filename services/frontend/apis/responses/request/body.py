@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
-from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.decode import decode_body, given
 from services.frontend.apis.common.known_parts import KnownParts
 from services.frontend.apis.common.openai_wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
@@ -29,7 +29,7 @@ _reasoning = msgspec.json.Decoder(wire.Reasoning | None)
 _text = msgspec.json.Decoder(wire.TextConfig | None)
 _conversation = msgspec.json.Decoder(str | wire.ConversationRef | None)
 _cache = msgspec.json.Decoder(wire.CacheOptions | None)
-_TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), wire.NULL)
+_TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"null"))
 
 
 class ResponsesRequest(Struct, frozen=True):
@@ -118,11 +118,6 @@ def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
 def is_reference(kind: wire.ItemKind) -> bool:
     """Whether the item names a stored one; natively the type of such an item may be missing or null."""
     return kind.type == _REFERENCE or (kind.type is None and kind.role is None and kind.id is not None)
-
-
-def given(raw: Raw) -> bool:
-    """Whether a raw field is there and not null."""
-    return bytes(raw) != b"null"
 
 
 def _one_line(raw: Raw) -> Raw:

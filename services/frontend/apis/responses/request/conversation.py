@@ -17,6 +17,7 @@ from schemas.conversation import (
     Turn,
 )
 from schemas.errors import Invalid, NotFound
+from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.common.openai_wording import missing_parameter
@@ -24,7 +25,7 @@ from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import tools
-from services.frontend.apis.responses.request.body import LOGPROBS, ResponsesRequest, given, is_reference, item_kinds
+from services.frontend.apis.responses.request.body import LOGPROBS, ResponsesRequest, is_reference, item_kinds
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 

@@ -14,11 +14,12 @@ from msgspec import Raw
 from schemas.conversation import Call, Media, Part, Reasoning, Result, ResultPart, Text, ToolReference, Turn
 from schemas.errors import Invalid
 from schemas.events import HostedResult
+from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.hosted import result_part
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
-from services.frontend.apis.responses.request.body import MESSAGE, given
+from services.frontend.apis.responses.request.body import MESSAGE
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.hosted import carried_results
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
@@ -36,8 +37,8 @@ class ItemReader:
         self.turns: list[Turn] = []
         self.notes: list[str] = []
         """The kinds of items that were left out."""
-        self.reasoning: Raw = wire.NULL
-        self.text: Raw = wire.NULL
+        self.reasoning: Raw = Raw(b"null")
+        self.text: Raw = Raw(b"null")
         self._tools = tools
         self._sealer = sealer
         self._pairing = pairing
