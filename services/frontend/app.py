@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from structlog.typing import FilteringBoundLogger
 
 from services.frontend.apis.chat.api import API as CHAT
 from services.frontend.apis.common.shared_errors import SHARED, union_reply
@@ -34,6 +33,7 @@ from services.frontend.pipeline.interfaces import TurnGateway
 from services.frontend.pipeline.metrics import FrontendMetrics
 from services.frontend.pipeline.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Tracer

@@ -17,8 +17,8 @@ from schemas.ledger import LedgerEntry
 from services.families import Family, TurnParser, open_parser
 from services.ledger.keys import canonical_arguments, changes_directory, squeeze
 from services.ledger.store import OriginalTurn
+from services.templates.arguments import arguments_of
 from services.templates.messages import Unseal
-from services.templates.wording import arguments_of
 from services.tokenization.detokenizer import Vocabulary
 
 TurnPart: TypeAlias = Text | Reasoning | Call

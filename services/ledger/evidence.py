@@ -7,14 +7,16 @@ reasoning, which are no other turn's, and the text of its reasoning. An entry ha
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from schemas.conversation import Call, Reasoning, Turn
 from schemas.ledger import LedgerEntry
 from services.ledger.keys import squeeze
-from services.templates.messages import Unseal
+
+if TYPE_CHECKING:  # the parser, which renders nothing, imports this module without Jinja: 30 ms and 4 MB
+    from services.templates.messages import Unseal
 
 _MARK_BYTES = 8
 _ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -34,7 +36,7 @@ class Evidence(Struct, frozen=True):
     thoughts: list[bytes]
     """Digests of its reasoning text: all of it, then each block."""
 
-    def marks(self, entry: LedgerEntry | None, unseal: Unseal | None) -> set[bytes]:
+    def marks(self, entry: LedgerEntry | None, unseal: "Unseal | None") -> set[bytes]:
         """The marks that the turn's entry must have: of ids, and of seals that the entry has or that this server made
         for another turn."""
         known = () if entry is None else entry.marks
@@ -45,7 +47,7 @@ class Evidence(Struct, frozen=True):
         """Whether the reasoning that was sent is the entry's: all of it, however joined, or some of its blocks."""
         return self.thoughts[:1] == entry.thoughts[:1] or set(self.thoughts[1:]) <= set(entry.thoughts)
 
-    def verdict(self, entry: LedgerEntry, unseal: Unseal | None) -> bool | None:
+    def verdict(self, entry: LedgerEntry, unseal: "Unseal | None") -> bool | None:
         """Whether what was sent is this entry's turn; None where it may be. Equal reasoning proves nothing: other turns
         may have it, too."""
         if marks := self.marks(entry, unseal):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from services.templates.wording import read_arguments
+from services.templates.arguments import read_arguments
 
 DIGEST_BYTES = 16
 _CHANGES_DIRECTORY = re.compile(r"cd /\S+ && ")

@@ -14,13 +14,13 @@ from collections.abc import Callable
 import msgspec
 from cachetools import LRUCache
 from prometheus_client import CollectorRegistry
-from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import Invalid
 from services.runtime.config import read_secret
 from services.runtime.observability.metrics import CountCollector, register
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 FRESH_S = 300.0
 """Between the sender's clock and the receiver's, at the first heartbeat of a process."""

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
@@ -33,7 +32,13 @@ from services.runtime.observability.metrics import (
     process_labels,
     register,
 )
-from services.runtime.observability.telemetry import adopt_library_logs, new_registry, open_log, watch_event_loop
+from services.runtime.observability.telemetry import (
+    FilteringBoundLogger,
+    adopt_library_logs,
+    new_registry,
+    open_log,
+    watch_event_loop,
+)
 from services.runtime.registry import Registry
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from schemas.conversation import Call, Reasoning, Text
+from services.templates.arguments import arguments_of
 from services.templates.chat_template import Message
 from services.templates.tools import tool_name
 from services.templates.traits import Renderer, TemplateTraits
-from services.templates.wording import JOIN, arguments_of, call_text
+from services.templates.wording import JOIN, call_text
 from services.tokenization.data_marks import Marker
 
 AssistantPart: TypeAlias = Text | Reasoning | Call

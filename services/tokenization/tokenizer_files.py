@@ -2,17 +2,22 @@
 
 transformers defines what tokenizer files mean: it adds tokens, repairs old files, converts other formats. Importing it
 costs 1.5 s and 200 MB where torch is installed, and a preprocessor does not need it any more once it has the tokenizer.
+For a model directory the child's report is kept (`description_cache`).
 """
 
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
+
+from services.tokenization.description_cache import CacheEntry
 
 TIMEOUT_S = 600.0
 """The files of a hub id may have to be downloaded first."""
@@ -97,7 +102,14 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
 
         loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
         return loaded
-    return FileTokenizer(load_apart(model, trust_remote_code=trust_remote_code))
+    entry = None if trust_remote_code else CacheEntry.of(model, Path(__file__).read_bytes(), os.environ)
+    if entry is not None and (report := entry.read()) is not None:
+        with suppress(msgspec.MsgspecError):  # the file is damaged
+            return FileTokenizer(msgspec.json.decode(report, type=Description))
+    found = load_apart(model, trust_remote_code=trust_remote_code)
+    if entry is not None:
+        entry.write(msgspec.json.encode(found))
+    return FileTokenizer(found)
 
 
 def load_apart(model: str, *, trust_remote_code: bool = False) -> Description:

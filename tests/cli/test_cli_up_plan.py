@@ -9,7 +9,6 @@ import pytest
 
 from services.cli.main import SETTINGS
 from services.cli.up import plan as up_plan
-from services.cli.up.command import reason_of
 from services.cli.up.plan import (
     DEMO_MODEL,
     Plan,
@@ -19,6 +18,7 @@ from services.cli.up.plan import (
     reserve_ports,
     specs,
 )
+from services.cli.up.readiness import reason_of
 from services.cli.up.screen import Screen, instructions, log_line, log_text, shortened
 from services.runtime.config import Config, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.command_line import run_command

@@ -8,16 +8,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-import aiohttp
 import msgspec
 
 from schemas.errors import TurnwireError
-from services.cli.commands.make_buckets import make_buckets
 from services.cli.files import replace_file
-from services.cli.observer import observing
 from services.cli.running import CONNECT_S, Instance, announced, program
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
@@ -29,11 +25,12 @@ from services.cli.up.plan import (
     reserve_ports,
     specs,
 )
+from services.cli.up.readiness import context_window, not_ready
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
 from services.runtime.config.loader import Sources, mask_passwords
 
-POLL_S = 0.1
+POLL_S = 0.05
 NATS_START_S = 15.0
 STOP_ORDER = ("frontend", "preprocessor", "worker", "parser")
 """Upstream first, so that turns in progress find the later stages running."""
@@ -106,6 +103,8 @@ class _Up:
             await self._require_bus()
         for spec in specs(plan, nats_url, ports, os.environ):
             await self._supervisor.start(spec)
+        if nats_url is not None:
+            await self._make_buckets(nats_url)  # while the stages start, which use none before the first turn
         urls = [plan.url(port) for port in ports]
         bus_url = nats_url or plan.frontend.bus.nats_url
         window = await self._wait_until_ready(urls)
@@ -128,16 +127,22 @@ class _Up:
                 url = await server.url(pid or 0)
         except TimeoutError:
             raise ChildFailed(f"nats-server has not started within {NATS_START_S:g} s") from None
+        return url
+
+    async def _make_buckets(self, nats_url: str) -> None:
+        from services.cli.commands.make_buckets import make_buckets  # 0.1 s, in which the stages start
+
         buckets = self._plan.buckets
-        bus = dataclasses.replace(buckets.bus, nats_url=url, connect_timeout_s=NATS_START_S)
+        bus = dataclasses.replace(buckets.bus, nats_url=nats_url, connect_timeout_s=NATS_START_S)
         try:
             await make_buckets(dataclasses.replace(buckets, bus=bus))
         except TurnwireError as error:
             self._screen.report(f"turns are kept in memory only: {error.info.message}")
-        return url
 
     async def _require_bus(self) -> None:
         """Raises ChildFailed if no process could connect: one error instead of one from each."""
+        from services.cli.observer import observing  # 0.1 s, and with a server of its own `up` is without
+
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
         try:
             async with observing(bus, "up", on_fatal=lambda _reason: None, user="frontend"):
@@ -147,16 +152,12 @@ class _Up:
 
     async def _wait_until_ready(self, urls: Sequence[str]) -> int:
         """Waits until every frontend is ready; returns the model's context window."""
-        timeout = aiohttp.ClientTimeout(total=5)
-        # The frontends run on this machine; their certificate need not contain this address.
-        connector = aiohttp.TCPConnector(ssl=False)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-            with self._screen.progress("starting") as progress:
-                for url in urls:
-                    while (reason := await not_ready(session, url)) is not None:
-                        progress(reason)
-                        await asyncio.sleep(POLL_S)
-            return await context_window(session, urls[0], self._plan.model)
+        with self._screen.progress("starting") as progress:
+            for url in urls:
+                while (reason := await asyncio.to_thread(not_ready, url)) is not None:
+                    progress(reason)
+                    await asyncio.sleep(POLL_S)
+        return await asyncio.to_thread(context_window, urls[0], self._plan.model)
 
     async def _end(self, drain: bool) -> None:
         if drain:
@@ -174,41 +175,6 @@ class _Up:
         for stage in STOP_ORDER:
             await self._supervisor.stop([name for name in names if name.partition("-")[0] == stage])
         await self._supervisor.stop([name for name in names if name == NATS])
-
-
-async def not_ready(session: aiohttp.ClientSession, url: str) -> str | None:
-    """Why a frontend is not ready; None if it is."""
-    try:
-        async with session.get(f"{url}/health") as response:
-            return None if response.status == 200 else reason_of(await response.read())
-    except (aiohttp.ClientError, TimeoutError):
-        return "the frontend is starting"
-
-
-def reason_of(body: bytes) -> str:
-    """The reason in an answer of /health."""
-    with suppress(msgspec.DecodeError):
-        answer = msgspec.json.decode(body)
-        if isinstance(answer, dict):
-            if answer.get("bus") is False:
-                return "the frontend is connecting to the bus"
-            missing = [stage for stage, there in (answer.get("stages") or {}).items() if not there]
-            if missing:
-                return f"waiting for {' and '.join(missing)}"
-    return "not ready yet"
-
-
-async def context_window(session: aiohttp.ClientSession, url: str, model: str) -> int:
-    """The model's context window in tokens, from the frontend; 0 if unknown."""
-    try:
-        async with session.get(f"{url}/v1/models") as response:
-            listed = await response.json()
-    except (aiohttp.ClientError, TimeoutError, ValueError):
-        return 0
-    for card in listed.get("data", []) if isinstance(listed, dict) else []:
-        if card.get("id") == model:
-            return int(card.get("max_model_len") or card.get("max_input_tokens") or 0)
-    return 0
 
 
 def remove_ready_file(plan: Plan) -> None:

@@ -78,6 +78,8 @@ class Shape:
 
     def at(self, text: str, position: int, final: bool) -> Result:
         """The result at `position`; `final`: no more input will come."""
+        if not text.startswith(self.head, position):  # most shapes are never compiled
+            return MORE if not final and self._ends_in_head(text, position) else None
         found = (self._final if final else self._full).match(text, position)
         if found is not None:
             return found
@@ -85,10 +87,18 @@ class Shape:
 
     def cut(self, text: str, position: int) -> tuple[bool, bool] | None:
         """If the input ends inside this shape: whether its marker is there, and whether more than blanks follows it."""
-        if position == len(text) or not self._partial.match(text, position):
+        if position == len(text):
+            return None
+        if not text.startswith(self.head, position):
+            if not self._ends_in_head(text, position):
+                return None
+        elif not self._partial.match(text, position):
             return None
         found = self._marker.match(text, position)
         return (True, bool(text[found.end() :].strip(BLANKS))) if found else (False, False)
+
+    def _ends_in_head(self, text: str, position: int) -> bool:
+        return len(text) - position < len(self.head) and self.head.startswith(text[position:])
 
     @cached_property
     def _full(self) -> re.Pattern[str]:

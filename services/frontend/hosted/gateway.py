@@ -16,7 +16,6 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
-from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
 from schemas.conversation import Call, Conversation, HostedTool, Part, Reasoning, Result, Text, ToolChoice, Turn
@@ -40,6 +39,7 @@ from services.frontend.hosted.metrics import HostedMetrics
 from services.frontend.hosted.policy import refusal, shown
 from services.frontend.hosted.provider import Provider, ProviderError
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, OpenTurn, TurnGateway, TurnSink
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
 class HostedLimits(Struct, frozen=True):

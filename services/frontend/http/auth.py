@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
-from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
 from schemas.errors import Forbidden, Unauthorized
 from services.frontend.http.keys import Key, Limits, parse_keys
 from services.frontend.http.rate_limits import RateLimiter
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 OPEN_PATHS = frozenset({"/", "/live", "/ready", "/health", "/metrics", "/api/hello", "/openapi.json"})
 """Paths that need no key: for probes, scrapers and the first request of clients."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from structlog.typing import FilteringBoundLogger
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 INTERVAL_S = 1.0
 

@@ -11,7 +11,6 @@ from typing import Literal, TypeAlias
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from msgspec import Struct
-from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import (
     RETRY_AFTER_S,
@@ -30,6 +29,7 @@ from services.frontend.http.cors import AllowedHosts, Cors
 from services.frontend.http.rate_limits import rate_headers
 from services.frontend.pipeline.gateway.checked_gateway import CALLER
 from services.frontend.pipeline.metrics import TurnRecord
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 Api: TypeAlias = Literal["anthropic", "openai", "shared"]
 

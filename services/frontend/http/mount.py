@@ -8,7 +8,6 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
-from structlog.typing import FilteringBoundLogger
 
 from schemas.conversation import Conversation
 from services.frontend.apis.base import Ask, Dialect, ErrorFormat, Operation
@@ -17,6 +16,7 @@ from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.pipeline.interfaces import TurnGateway
 from services.frontend.pipeline.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
 class Api(Struct, frozen=True, kw_only=True):

@@ -13,10 +13,10 @@ from typing import TypeVar
 import msgspec
 from cachetools import LRUCache
 from msgspec.structs import replace
-from structlog.typing import FilteringBoundLogger
 
 from schemas.conversation import Conversation, Media, Part, Result, ResultPart, Text, Turn
 from services.frontend.media.pdf_document import PdfContent, PdfDocument, PdfSource
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_CHARS = 1024 * 1024
 """Of a document's text: some 250,000 tokens."""

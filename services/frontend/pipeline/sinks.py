@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from structlog.typing import FilteringBoundLogger
-
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Finish, Prepared, TurnEvent
 from services.frontend.apis.base import Renderer, failure_of
 from services.frontend.pipeline.metrics import TurnRecord
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
 class StreamWriter(Protocol):

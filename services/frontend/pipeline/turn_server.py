@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 import msgspec
 from aiohttp import web
-from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
@@ -29,6 +28,7 @@ from services.frontend.pipeline.metrics import FrontendMetrics, TurnRecord
 from services.frontend.pipeline.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
 from services.guides.promises import not_enforced
 from services.runtime.config import FrontendConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
 REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"

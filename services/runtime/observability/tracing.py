@@ -26,12 +26,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from structlog.typing import FilteringBoundLogger
 
 from schemas.control import Stage
 from services import __version__
 from services.runtime.config import ServiceConfig
 from services.runtime.config.loader import mask_passwords
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 Carrier: TypeAlias = dict[str, str]
 """A W3C trace context: `traceparent`, and `tracestate` if there is one."""

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
-from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Conflict
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 2.0
 RETRY_S = 5.0

@@ -14,11 +14,11 @@ from typing import Any
 
 from msgspec import Raw
 from msgspec.structs import replace
-from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import Invalid, NotFound, TooLarge, TurnwireError
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, json_size
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_BYTES = 5 * 1024 * 1024
 """Of the items of a conversation when a turn begins, its own input included. A record of the bus takes 7 MiB."""

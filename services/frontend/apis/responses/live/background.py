@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
-from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable
 from services.frontend.apis.base import Reply
@@ -22,6 +21,7 @@ from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.pipeline.metrics import TurnRecord
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 RETRY_AFTER_S = 5.0
 POLL_S = 0.5

@@ -17,7 +17,6 @@ import msgspec
 from aiohttp import WSMsgType, web
 from cachetools import LRUCache
 from msgspec import Struct
-from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
 from schemas.events import Finish, FinishReason, Usage
@@ -35,6 +34,7 @@ from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimi
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import StreamLimits
 from services.runtime.config import FrontendConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_AGE_S = 60 * 60.0
 """OpenAI's limit."""

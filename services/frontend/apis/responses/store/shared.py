@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Raw, Struct
-from structlog.typing import FilteringBoundLogger
 
 from schemas.control import FrontendNotice
 from schemas.errors import RETRY_AFTER_S, TooLarge, TurnwireError, Unavailable
@@ -27,6 +26,7 @@ from services.frontend.apis.responses.store.record import (
     response_of_item,
 )
 from services.runtime.config import ResponseStoreConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
 
 BUCKET = "tw_responses"

@@ -1,0 +1,86 @@
+"""Keeps on disk what a process reported of a model directory's tokenizer, so that the next start needs no such process.
+
+A report is found by the content of every file of the directory but the weights, and by the code that made it: another
+file, release of transformers or of this package never finds an old one. All errors of the disk mean that there is none.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from services import __version__
+
+KEPT = 8
+"""Reports on disk; the ones used longest ago are removed. Each is about as large as the model's tokenizer.json."""
+MAX_BYTES = 128 << 20
+"""Files of a directory that are hashed in all, at about a gigabyte a second; a larger directory has no entry."""
+_WEIGHTS = frozenset((".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"))
+_FOLDERS = (".", "additional_chat_templates")
+"""Where transformers reads the files of a tokenizer."""
+
+
+class CacheEntry:
+    """The place of one report."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def of(cls, model: str, code: bytes, env: Mapping[str, str]) -> "CacheEntry | None":
+        """The entry of a model directory; None for a hub id, whose files may change at the hub. `code`: what makes the
+        report."""
+        folder = Path(model).expanduser()
+        if not folder.is_dir():
+            return None
+        hasher = hashlib.blake2b(digest_size=16)
+        try:
+            for record in (__version__.encode(), *(version(one).encode() for one in ("tokenizers", "transformers"))):
+                _add(hasher, record)
+            _add(hasher, code)
+            for name, content in _files(folder):
+                _add(hasher, name.encode())
+                _add(hasher, content)
+            base = env.get("XDG_CACHE_HOME") or ""
+            caches = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+        except (OSError, RuntimeError, ImportError):  # no home; no such package
+            return None
+        return cls(caches / "turnwire" / "tokenizers" / f"{hasher.hexdigest()}.json")
+
+    def read(self) -> bytes | None:
+        """The report, if there is one."""
+        try:
+            report = self._path.read_bytes()
+        except OSError:
+            return None
+        with suppress(OSError):  # a cache that can only be read
+            os.utime(self._path)
+        return report
+
+    def write(self, report: bytes) -> None:
+        """Keeps a report, and removes the oldest ones."""
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new = self._path.with_suffix(f".{os.getpid()}")
+            new.write_bytes(report)
+            new.replace(self._path)
+            known = sorted(self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+            for path in known[KEPT:]:
+                path.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    left = MAX_BYTES
+    for name in _FOLDERS:
+        for path in sorted((folder / name).iterdir()) if (folder / name).is_dir() else ():
+            if path.suffix not in _WEIGHTS and path.is_file():
+                if (left := left - path.stat().st_size) < 0:
+                    raise OSError("too large")
+                yield str(path.relative_to(folder)), path.read_bytes()
+
+
+def _add(hasher: "hashlib.blake2b", record: bytes) -> None:
+    hasher.update(len(record).to_bytes(8, "little"))
+    hasher.update(record)
