@@ -19,8 +19,10 @@ VENV ?= .venv
 ARGS ?=
 # The examples of property tests: quick, thorough, or explore (new ones in each run).
 PROFILE ?= thorough
-# Test processes side by side.
-JOBS ?= logical
+# Test processes side by side. By default two for each core in `make test`, since many of its tests wait, for processes to
+# start and for their deaths to be noticed; one in `make test-all`, most of whose time is computing.
+JOBS ?=
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 TORCH := torch==2.13.0
 # vLLM for CPUs pins other versions than the other tests run with: an environment of its own, in the user's cache. Its
 # torch is on PyTorch's own index of CPU wheels: PIP_EXTRA_INDEX_URL.
@@ -59,11 +61,11 @@ env:
 	@sh deploy/make-env.sh "$(MODEL)" "$(ENGINE)"
 
 test: $(TEST_ENV)
-	@$(PYTEST) -n $(JOBS) --dist worksteal $(ARGS)
+	@$(PYTEST) -n $(or $(JOBS),$(shell expr 2 '*' $(CORES))) --dist worksteal $(ARGS)
 
 test-all: $(TEST_ENV) $(VENV)/chat-templates
 	@CHAT_TEMPLATES=$(VENV)/chat-templates INSTALL_AGENT_CLIENTS=1 HYPOTHESIS_PROFILE=$(PROFILE) \
-		$(PYTEST) -m '' -n $(JOBS) --dist worksteal -rs --durations 20 $(ARGS)
+		$(PYTEST) -m '' -n $(or $(JOBS),$(CORES)) --dist worksteal -rs --durations 20 $(ARGS)
 
 test-vllm: $(VLLM_ENV)
 	@env -u PYTHONDONTWRITEBYTECODE VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 \

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -42,6 +43,25 @@ QUICK = os.environ.get("HYPOTHESIS_PROFILE", "quick") == "quick"
 def examples(thorough: int) -> int:
     """The examples of a property that sets their number itself: a third of them in the quick profile."""
     return -(-thorough // 3) if QUICK else thorough
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests of running stacks first and those of pipelines in their own event loop in the middle.
+
+    Each process of pytest-xdist begins with an equal part of this list, and takes from the end of another's when it has
+    done its own. So one process starts the stacks, where each of four would, and another one has the tests that mostly
+    wait; the tests that compute go on beside both.
+    """
+    pipeline = Path(__file__).parent / "pipeline"
+    stacks: list[pytest.Item] = []
+    loops: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        in_loop = "local" in getattr(item, "fixturenames", ())
+        (others if item.path.parent != pipeline else loops if in_loop else stacks).append(item)
+    middle = max(len(items) // 2 - len(stacks), 0)
+    items[:] = [*stacks, *others[:middle], *loops, *others[middle:]]
 
 
 def pytest_collection_finish() -> None:

@@ -119,7 +119,8 @@ def test_a_model_that_does_not_fit_the_settings(demo: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("engine", "status"), [("script", "note"), ("vllm", "warn")])
 def test_a_model_that_is_not_named(engine: str, status: str) -> None:
-    found = list(doctor.findings(Sources(flags={"engine": [Token(keyword="--engine", value=engine)]}), 0))
+    flags = {"engine": engine, "connect_timeout_s": "0.2"}
+    found = list(doctor.findings(Sources(flags={name: [Token(value=value)] for name, value in flags.items()}), 0))
     assert (found[-1].status, found[-1].about) == (status, "model")
 
 
@@ -151,14 +152,14 @@ def test_only_the_findings_report_a_missing_torch(demo: str) -> None:
     find = "lambda name, *more: None if name == 'torch' else found(name, *more)"
     without = f"import importlib.util; found = importlib.util.find_spec; importlib.util.find_spec = {find}"
     command = f"{without}; import sys; from services.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    options = ["doctor", "--model", demo, "--listen-s", "0"]
+    options = ["doctor", "--model", demo, "--listen-s", "0", "--connect-timeout-s", "0.2"]
     done = subprocess.run([sys.executable, "-c", command, *options], capture_output=True, text=True, check=False)
     assert "ok   tokenizer" in done.stdout
     assert done.stderr == ""
 
 
 def test_the_report_has_no_secrets_and_no_colours(demo: str) -> None:
-    command = [sys.executable, "-m", "services.cli.main", "doctor", "--model", demo, "--listen-s", "0"]
+    command = [sys.executable, "-m", "services.cli.main", "doctor", "--model", demo, "--connect-timeout-s", "0.2"]
     done = subprocess.run(
         [*command, "--nats-url", "nats://me:secret@127.0.0.1:1"], capture_output=True, text=True, check=False
     )
@@ -167,4 +168,4 @@ def test_the_report_has_no_secrets_and_no_colours(demo: str) -> None:
     assert "\x1b" not in done.stdout
     words = [line.split()[0] for line in done.stdout.splitlines()]
     assert set(words) <= {"ok", "note", "warn", "fail"}
-    assert "settings      bus.nats_url = nats://***@127.0.0.1:1 (--nats-url); model = " in done.stdout
+    assert "settings      bus.nats_url = nats://***@127.0.0.1:1 (--nats-url); " in done.stdout
