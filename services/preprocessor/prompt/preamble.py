@@ -37,13 +37,15 @@ def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
     """
     system, removed = _strip_parts(conversation.system)
     turns = conversation.turns
-    if not _INSTRUCTIONS.isdisjoint(map(_role, turns)):
-        turns = []
-        for turn in conversation.turns:
-            parts, lines = _strip_parts(turn.parts) if turn.role in _INSTRUCTIONS else (turn.parts, 0)
-            removed += lines
-            if parts or not lines:
-                turns.append(replace(turn, parts=parts) if lines else turn)
+    instructions = [at for at, role in enumerate(map(_role, turns)) if role in _INSTRUCTIONS]
+    stripped = {at: _strip_parts(turns[at].parts) for at in instructions}
+    if changed := {at: parts for at, (parts, lines) in stripped.items() if lines}:
+        removed += sum(lines for _, lines in stripped.values())
+        turns = [
+            replace(turn, parts=changed[at]) if at in changed else turn
+            for at, turn in enumerate(turns)
+            if changed.get(at, True)
+        ]
     return (replace(conversation, system=system, turns=turns), removed) if removed else (conversation, 0)
 
 
