@@ -22,6 +22,8 @@ from services.templates.messages import Unseal
 
 MAX_COMPARED = 256
 """Siblings that are compared where no id or seal names one. Of more, none is chosen."""
+MAX_IDLE = 16
+"""Prompts of a session after which the entries of its earlier turns are marked as used again."""
 
 Restore: TypeAlias = Callable[[int, StoredEntry], list[Turn] | None]
 """The turn with this number as the model wrote it, if both, compared part by part, are the same; else None."""
@@ -40,20 +42,44 @@ class Choice:
         restore: Restore,
     ) -> None:
         self.chosen: list[list[StoredEntry]] = [[] for _ in links]
-        self.restored: dict[int, list[Turn]] = {}
-        """Turns as the model wrote them, by number."""
+        self._restored: dict[int, list[Turn]] = {}
+        """Turns as the model wrote them, by number, from `_known` on."""
+        self._known, self._turns = 0, list[Turn]()
+        """How many of the model's turns an earlier request has restored, and the conversation up to behind them."""
         self.doubts: list[Doubt] = ["unknown"] * len(links)
         self.missing: list[bytes] = []
         """Keys of which the store may lack the entry that decides, oldest first."""
         self._store = store
+        self._conversation = conversation
         self._links = links
         self._unseal = unseal
         self._restore = restore
         self._drops = conversation.thinking.history == "drop"
         self._session = session_digest(conversation.client.session)
-        self._numbers = {link.key: number for number, link in enumerate(links)}
         self._choose()
         self.missing.reverse()
+
+    def turns(self) -> list[Turn]:
+        """The conversation's turns, as the model wrote them where that is known."""
+        return self._turns_before(len(self._links)) + self._conversation.turns[self._end(len(self._links)) :]
+
+    def _turns_before(self, number: int) -> list[Turn]:
+        """The turns before those that precede the model's turn with this number, which are `turns` up to its link."""
+        turns, sent, at = [*self._turns], self._conversation.turns, self._end(self._known)
+        for earlier in range(self._known, number):
+            link = self._links[earlier]
+            turns += sent[at : link.first]
+            turns += self._restored.get(earlier) or sent[link.first : link.end]
+            at = link.end
+        return turns
+
+    def _end(self, number: int) -> int:
+        """Where the model's turns before this one end in the conversation."""
+        return self._links[number - 1].end if number else 0
+
+    def _number(self, key: bytes, before: int) -> int:
+        """The number of the turn with this key before another one; -1 where there is none."""
+        return next((number for number in range(before - 1, -1, -1) if self._links[number].key == key), -1)
 
     def _choose(self) -> None:
         number = len(self._links) - 1
@@ -70,7 +96,7 @@ class Choice:
     def _accept(self, number: int, stored: StoredEntry) -> bool:
         turns = self._restore(number, stored)
         if turns is not None:
-            self.restored[number] = turns
+            self._restored[number] = turns
         return turns is not None
 
     def _follow(self, first: int, newest: StoredEntry) -> int:
@@ -78,7 +104,7 @@ class Choice:
         where every turn is."""
         number, stored, past = first, newest, self._past(first, newest)
         while past is None and (context := stored.entry.context).previous:
-            number, before = self._numbers.get(context.previous_key, -1), self._store.get(context.previous)
+            number, before = self._number(context.previous_key, number), self._store.get(context.previous)
             if number < 0:
                 break
             if before is None:
@@ -92,9 +118,12 @@ class Choice:
             stored = before
         if past is not None:
             self.chosen[:number], self.doubts[:number] = past.chosen, past.doubts
-            self.restored |= past.restored
-            self._store.use(one.entry.mac for chosen in past.chosen for one in chosen)
-        self._keep_past(first, newest)
+            self._known, self._turns = number, past.turns
+            past.idle += 1
+            if past.idle >= MAX_IDLE:
+                past.idle = 0
+                self._store.use(one.entry.mac for chosen in past.chosen for one in chosen)
+        self._keep_past(first, newest, past.idle if past is not None else 0)
         if stored is not newest:
             stored.past = None
         return -1
@@ -106,17 +135,17 @@ class Choice:
             return None
         return past if past.unseal == self._unseal and past.drops == self._drops else None
 
-    def _keep_past(self, number: int, stored: StoredEntry) -> None:
+    def _keep_past(self, number: int, stored: StoredEntry, idle: int) -> None:
         if self._past(number, stored) is None:
-            restored = {earlier: turns for earlier, turns in self.restored.items() if earlier < number}
             stored.past = Past(
                 self._links[number],
                 self._unseal,
                 self._drops,
                 self.chosen[:number],
                 self.doubts[:number],
-                restored,
+                self._turns_before(number),
                 self._lineage(number, stored),
+                idle,
             )
 
     def _decide(self, number: int) -> list[StoredEntry]:
@@ -171,7 +200,7 @@ class Choice:
         while (context := stored.entry.context).previous:
             if (past := self._past(number, stored)) is not None:
                 return past.lineage
-            number, before = self._numbers.get(context.previous_key, -1), self._store.get(context.previous)
+            number, before = self._number(context.previous_key, number), self._store.get(context.previous)
             if before is None or number < 0:
                 return None
             if (verdict := self._links[number].evidence.verdict(before.entry, self._unseal)) is not None:

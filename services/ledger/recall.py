@@ -198,13 +198,7 @@ class Recall:
     def restore(self) -> Conversation:
         """The conversation with its turns as the model wrote them. A turn that the client changed stays as the client
         has it; reasoning that it dropped is restored, unless the request asks for dropping."""
-        conversation, turns, at = self._conversation, list[Turn](), 0
-        for number, link in enumerate(self._chain.links):
-            turns += conversation.turns[at : link.first]
-            turns += self._choice.restored.get(number) or conversation.turns[link.first : link.end]
-            at = link.end
-        turns += conversation.turns[at:]
-        return replace(conversation, turns=turns)
+        return replace(self._conversation, turns=self._choice.turns())
 
     def encode(
         self, text: str, prefix: str = "", stable: StablePrefix | None = None, *, continues: bool = False
@@ -217,8 +211,9 @@ class Recall:
         context = self._context(text, ledger.reader.head_end(text, prefix), base, continues=continues)
         if base is None:
             return RecalledPrompt(ledger.model.encoder.encode(text, stable), outcome, 0, context)
-        known = self._prompt(base.stored, text, stable) + base.stored.ids()
-        return RecalledPrompt(known + ledger.fragment(base.joint + text[base.end :]), outcome, len(known), context)
+        prompt, turn = self._prompt(base.stored, text, stable), base.stored.ids()
+        rest = ledger.fragment(base.joint + text[base.end :])
+        return RecalledPrompt(prompt + (turn + rest), outcome, len(prompt) + len(turn), context)
 
     def keep(self, prompt: RecalledPrompt) -> None:
         """Keeps the prompt's ids, for the turn that follows."""

@@ -43,9 +43,9 @@ class RestoredTurn(Struct, frozen=True):
     unseal: Unseal | None
 
 
-class Past(Struct, frozen=True, eq=False):
+class Past(Struct, eq=False):
     """The turns before a turn, as they were chosen for a conversation. The session's next request has the very same
-    `Link`, and with it the same turns before it, so that only its new turns are judged."""
+    `Link`, and with it the same turns before it, so that only its new turns are judged. Only `idle` ever changes."""
 
     link: Link
     unseal: Unseal | None
@@ -53,9 +53,12 @@ class Past(Struct, frozen=True, eq=False):
     """Without reasoning."""
     chosen: "list[list[StoredEntry]]"
     doubts: list[Doubt]
-    restored: dict[int, list[Turn]]
+    turns: list[Turn]
+    """The conversation up to here, with turns as the model wrote them."""
     lineage: bool | None
     """Whether evidence shows that these turns are the entry's own session; None where nothing shows it."""
+    idle: int = 0
+    """Requests since these entries were marked as used."""
 
 
 class StoredEntry(Struct):
@@ -78,7 +81,7 @@ class EntryStore:
 
     def __init__(self, max_bytes: int) -> None:
         self._entries: OrderedDict[bytes, StoredEntry] = OrderedDict()
-        """By `mac`, least recently used first. A session marks all of its entries as used with each prompt: cachetools
+        """By `mac`, least recently used first. A session marks all of its entries as used every few prompts: cachetools
         takes ten times as long for that."""
         self._bytes = 0
         self._max_bytes = max_bytes

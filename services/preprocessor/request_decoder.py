@@ -7,6 +7,7 @@ ordinary decoder. What was known comes back as the same objects, by which the st
 """
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -74,13 +75,20 @@ class RequestDecoder:
         turns: list[Turn] = request.conversation.turns
         new = len(turns)
         if known is not None:
-            turns = known.turns + turns
+            turns = known.turns + self._recognized(turns, known)
             request = replace(request, conversation=replace(request.conversation, turns=turns))
         if new > STEP or (new > 1 and self.fresh > STEP_BYTES):
             self._keep(data, start, key, turns, known)
         elif known is not None:
             self._known.put(key, known)
         return request
+
+    def _recognized(self, turns: list[Turn], known: "_Known") -> list[Turn]:
+        """The turns behind the known ones, those that the last request had as the same objects: the stages behind keep
+        whichever object they got first."""
+        turns = [former if former == turn else turn for former, turn in zip_longest(known.newest, turns)][: len(turns)]
+        known.newest = turns if self.fresh <= len(known.data) else []
+        return turns
 
     def _opens(self, head: bytes, kind: type[R]) -> bool:
         """Whether the conversation's own turns begin behind `head`."""
@@ -124,13 +132,15 @@ class RequestDecoder:
         head, count = (known.data, len(known.turns)) if known is not None else (b"", 0)
         written = head + b"".join([_encode(turn) + b"," for turn in turns[count:-1]])
         if len(key) == _KEY and data.startswith(written, start):
-            self._known.put(key, _Known(written, list(turns[:-1])), instead_of=known)
+            self._known.put(key, _Known(written, list(turns[:-1]), list(turns[-1:])), instead_of=known)
 
 
-class _Known(Struct, frozen=True, eq=False):
+class _Known(Struct, eq=False):
     data: bytes
     """The turns as JSON, with a comma behind each."""
     turns: list[Turn]
+    newest: list[Turn]
+    """The turns behind them in the last request, where they take no more bytes."""
 
 
 class _Lists(Generic[L]):

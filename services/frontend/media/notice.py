@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Part, Text, Turn
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
+from services.frontend.apis.common.session_turns import SessionTurns
 from services.frontend.apis.common.summary import SummaryRequest
 from services.frontend.pipeline.interfaces import TurnSink
 
@@ -41,7 +42,9 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
     """The conversation as the model wrote it, and the kinds of media that the user has been notified of."""
     known: frozenset[MediaKind] = frozenset()
     turns = conversation.turns
-    for at, turn in enumerate(turns):
+    begun = turns.known if isinstance(turns, SessionTurns) else None
+    first = len(begun.turns) if begun is not None and not begun.noticed else 0
+    for at, turn in enumerate(turns[first:], first):
         if turn.role != "assistant":
             continue
         for part in turn.parts:
@@ -50,6 +53,8 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
                 turns[at], kinds = _without_notices(turn)
                 known |= kinds
                 break
+    if begun is not None and turns is conversation.turns:
+        begun.noticed = False
     return (conversation if turns is conversation.turns else replace(conversation, turns=turns)), known
 
 

@@ -1,12 +1,23 @@
 """Finds the media of a conversation. Pure."""
 
-from schemas.conversation import Conversation, Media, Result, Text
+from collections.abc import Iterable
+
+from schemas.conversation import Conversation, Media, Result, Text, Turn
+from services.frontend.apis.common.session_turns import SessionTurns
 
 
 def media_of(conversation: Conversation) -> list[Media]:
     """The media of a conversation, those in results included."""
+    turns = conversation.turns
+    if isinstance(turns, SessionTurns):
+        return turns.known.media + media_in(turns[len(turns.known.turns) :])
+    return media_in(turns)
+
+
+def media_in(turns: Iterable[Turn]) -> list[Media]:
+    """The media of turns."""
     found: list[Media] = []
-    for turn in conversation.turns:
+    for turn in turns:
         for part in turn.parts:
             if type(part) is Text:  # most parts; this runs for every part of every request
                 continue

@@ -36,7 +36,8 @@ class DriftReporter:
             head=head_of(conversation, prompt.text, end),
             ids=prompt.found.ids,
             tools=tuple(tool_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred),
-            answers=answers_of(conversation),
+            answers=answers_of(conversation, self._watch.alike(session)),
+            turns=conversation.turns,
         )
         found = self._watch.look(session, now, prompt.text, one_session=bool(conversation.client.session))
         if found is not None:

@@ -7,11 +7,12 @@ merged blocks, the start of a longer one, on whose first line the instructions m
 """
 
 import re
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Part, Text, Turn
+from schemas.conversation import Conversation, Part, Text
 
 _NAME = r"x-anthropic-billing-header:"
 _LINE_END = r"[ \t]*+(?:\r\n?|\n|\Z)"
@@ -20,6 +21,8 @@ _FIELD = rf"cc[a-z_]*+=[^\s;]*+(?:;|(?={_LINE_END}))"
 _FIELDS = rf"(?:\s*+{_FIELD})++(?:{_LINE_END})?"
 _HEADERS = re.compile(rf"(?:\s*+{_NAME}(?:{_FIELDS}|{_LINE_END}))+", re.IGNORECASE)
 _HEADER = re.compile(_NAME, re.IGNORECASE)
+_INSTRUCTIONS = frozenset(("system", "developer"))
+_role = attrgetter("role")
 P = TypeVar("P", bound=Part)
 
 
@@ -33,12 +36,16 @@ def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
     of users, the model and tools stay as they are, and so does a system text that quotes the header further down.
     """
     system, removed = _strip_parts(conversation.system)
-    turns: list[Turn] = []
-    for turn in conversation.turns:
-        parts, lines = _strip_parts(turn.parts) if turn.role in ("system", "developer") else (turn.parts, 0)
-        removed += lines
-        if parts or not lines:
-            turns.append(replace(turn, parts=parts) if lines else turn)
+    turns = conversation.turns
+    instructions = [at for at, role in enumerate(map(_role, turns)) if role in _INSTRUCTIONS]
+    stripped = {at: _strip_parts(turns[at].parts) for at in instructions}
+    if changed := {at: parts for at, (parts, lines) in stripped.items() if lines}:
+        removed += sum(lines for _, lines in stripped.values())
+        turns = [
+            replace(turn, parts=changed[at]) if at in changed else turn
+            for at, turn in enumerate(turns)
+            if changed.get(at, True)
+        ]
     return (replace(conversation, system=system, turns=turns), removed) if removed else (conversation, 0)
 
 

@@ -51,9 +51,18 @@ class History:
         self._made = 0
         self._legacy_ids: dict[str, str] = {}
 
-    def read(self, messages: list[wire.Message]) -> None:
-        """Reads all messages. Raises Invalid."""
-        for are_results, run in groupby(enumerate(messages), key=lambda pair: pair[1].role in ("tool", "function")):
+    def fork(self) -> "History":
+        """A reader that has read the same, and goes on by itself."""
+        other = History(pairing=self._pairing)
+        other.turns, other._names, other._places = [*self.turns], {**self._names}, {**self._places}
+        other._made, other._legacy_ids = self._made, {**self._legacy_ids}
+        return other
+
+    def read(self, messages: list[wire.Message], first: int = 0) -> None:
+        """Reads all messages, of which the first has the number `first`; no tool's message is before it. Raises
+        Invalid."""
+        numbered = enumerate(messages, first)
+        for are_results, run in groupby(numbered, key=lambda pair: pair[1].role in ("tool", "function")):
             if are_results:
                 results = [self._result(message, f"messages[{index}]") for index, message in run]
                 results.sort(key=lambda result: self._places.get(result.call_id, self._made))

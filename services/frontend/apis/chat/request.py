@@ -30,6 +30,7 @@ from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body, given, tags_of
 from services.frontend.apis.common.hints import first_header, header_flag, hints
 from services.frontend.apis.common.hosted import missing_tools
+from services.frontend.apis.common.known_history import Beginning, KnownHistory
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.openai_chunks import PING
 from services.frontend.apis.common.openai_wording import explainer, invalid_value, missing_parameter, unsupported
@@ -97,13 +98,23 @@ def parse(
     *,
     counting: bool = False,
     known: KnownParts[tools.Tools] | None = None,
+    sessions: KnownHistory[History] | None = None,
 ) -> ChatAsk:
-    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests.
+    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests; `sessions`:
+    beginnings of earlier requests that were not for counting.
 
     `counting`: only the prompt is needed; calls and results may be unmatched.
     """
     parts = KnownParts[tools.Tools]() if known is None else known
-    request, given_tools = decode_body(partial(_bodies.decode, known=parts), body, _explain)
+
+    def decode(data: bytes) -> tuple[wire.Body, tools.Tools]:
+        return decode_body(partial(_bodies.decode, known=parts), data, _explain)
+
+    begun: Beginning[History] | None = None
+    if sessions is None:
+        request, given_tools = decode(body)
+    else:
+        request, given_tools, begun = sessions.decode(body, headers, decode)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     if "audio" in (request.modalities or ()):
@@ -116,8 +127,11 @@ def parse(
         specs = [*specs, searching]
     elif given(request.web_search_options):
         notes.append("web_search_options")
-    history = History(pairing=not counting)
-    history.read(request.messages)
+    history = History(pairing=not counting) if begun is None else begun.history.fork()
+    if sessions is None:
+        history.read(request.messages)
+    else:
+        history.turns = sessions.read(body, headers, history, request.messages, begun)
     last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
     if session is None and isinstance(request.prompt_cache_key, str):
         session = request.prompt_cache_key or None
@@ -258,10 +272,11 @@ class Chat:
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._known: KnownParts[Any] = KnownParts()
+        self._sessions: KnownHistory[History] = KnownHistory(lambda _: True)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses POST /v1/chat/completions. Raises Invalid."""
-        ask = parse(body, headers, self._settings, known=self._known)
+        ask = parse(body, headers, self._settings, known=self._known, sessions=self._sessions)
         share_texts(ask.conversation, self._known)
         return ask
 

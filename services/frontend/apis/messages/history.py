@@ -17,6 +17,7 @@ from services.frontend.apis.messages.hosted import own_id, result_of
 from services.frontend.apis.messages.tools import ToolSet
 
 _WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
+_BOUND = (wire.ServerToolUseBlock, *_WEB_RESULTS, wire.CompactionBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
 
 
@@ -33,10 +34,23 @@ class History:
         """By call id: position among all calls of the conversation; of equal ids the last."""
         self._made = 0
 
-    def read(self, messages: list[wire.Message]) -> None:
-        """Reads all messages. Raises Invalid."""
-        last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
-        for index, message in enumerate(messages):
+    def fork(self) -> "History":
+        """A reader that has read the same, and goes on by itself. Of messages that `is_plain`."""
+        other = History(self.tools.specs, pairing=self._pairing)
+        other.turns, other._names, other._places = [*self.turns], {**self._names}, {**self._places}
+        other._made = self._made
+        return other
+
+    def go_on(self, specs: list[ToolSpec]) -> "History":
+        """`fork` with the tools of another request."""
+        other = self.fork()
+        other.tools = ToolSet(specs)
+        return other
+
+    def read(self, messages: list[wire.Message], first: int = 0) -> None:
+        """Reads all messages, of which the first has the number `first`. Raises Invalid."""
+        last_user = max((i for i, message in enumerate(messages, first) if message.role == "user"), default=-1)
+        for index, message in enumerate(messages, first):
             if message.role == "system":
                 self._system(message, f"messages.{index}", cleared=index < last_user)
                 continue
@@ -139,6 +153,13 @@ class History:
             return
         self.turns = [Turn("user", [Text(block.content)])]
         self.tools.compact(block.tool_changes or [], path)
+
+
+def is_plain(message: wire.Message) -> bool:
+    """Whether a message is read alike whatever the request's tools are and whatever messages follow."""
+    if message.role == "system":
+        return False
+    return isinstance(message.content, str) or not any(isinstance(block, _BOUND) for block in message.content or ())
 
 
 def _blocks(message: wire.Message, path: str) -> Sequence[wire.Block]:

@@ -17,6 +17,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.common.decode import decode_body, given
 from services.frontend.apis.common.hints import first_header, hints
+from services.frontend.apis.common.known_history import Beginning, KnownHistory
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import tools, wire
@@ -31,7 +32,7 @@ from services.frontend.apis.messages.context_edits import (
     tool_edit,
 )
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.history import History
+from services.frontend.apis.messages.history import History, is_plain
 from services.frontend.apis.messages.stream import PING, MessagesCollector, MessagesStream
 
 THREADS = "thread_unsupported_request"
@@ -95,21 +96,36 @@ def parse(
     counting: bool = False,
     known: KnownParts[tools.Tools] | None = None,
     bodies: BodyDecoder[wire.Body, tools.Tools] = _bodies,
+    sessions: KnownHistory[History] | None = None,
 ) -> MessagesAsk:
-    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests, which `bodies` reads.
+    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests, which `bodies` reads;
+    `sessions`: beginnings of earlier requests that were not for counting.
 
     `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
     calls and results, and may use features that this server lacks.
     """
     parts = KnownParts[tools.Tools]() if known is None else known
-    request, given_tools = decode_body(partial(bodies.decode, known=parts), body, explain)
+
+    def decode(data: bytes) -> tuple[wire.Body, tools.Tools]:
+        return decode_body(partial(bodies.decode, known=parts), data, explain)
+
+    begun: Beginning[History] | None = None
+    if sessions is None:
+        request, given_tools = decode(body)
+    else:
+        request, given_tools, begun = sessions.decode(body, headers, decode)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
         _refuse(request)
         _check_turn(request)
     history = History(given_tools.specs, pairing=not counting)
-    history.read(request.messages)
+    if begun is not None:
+        history = begun.history.go_on(given_tools.specs)
+    if sessions is None:
+        history.read(request.messages)
+    else:
+        history.turns = sessions.read(body, headers, history, request.messages, begun)
     kept = thinking_turns(request.context_management)
     turns, cleared = forget_thinking(history.turns, kept) if isinstance(kept, int) else (history.turns, 0)
     conversation = Conversation(
@@ -272,10 +288,11 @@ class Messages:
         """`served`: the kinds of hosted tools that this server runs."""
         self._known: KnownParts[Any] = KnownParts()
         self._bodies = BodyDecoder(wire.Body, partial(tools.read_tools, served=frozenset(served)))
+        self._sessions: KnownHistory[History] = KnownHistory(is_plain)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""
-        ask = parse(body, headers, known=self._known, bodies=self._bodies)
+        ask = parse(body, headers, known=self._known, bodies=self._bodies, sessions=self._sessions)
         share_texts(ask.conversation, self._known)
         return ask
 

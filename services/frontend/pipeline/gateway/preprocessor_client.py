@@ -11,6 +11,7 @@ from schemas import subjects
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
 from schemas.frames import TextReply
+from services.frontend.apis.common.session_turns import encode_request
 from services.frontend.pipeline.gateway.open_turn import BusTurn
 from services.frontend.pipeline.gateway.stage_wait import StageWait
 from services.runtime.config import FrontendConfig
@@ -97,7 +98,7 @@ class PreprocessorClient:
 
         forget = self._process.bus.ask(
             subjects.turn(turn.card.name, preprocessor),
-            _encode(turn.request(self._process.id)),
+            encode_request(turn.request(self._process.id)),
             self._config.accept_timeout_s,
             accepted,
         )
