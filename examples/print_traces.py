@@ -78,6 +78,7 @@ def main() -> None:
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 4318
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"listening on http://127.0.0.1:{port}", flush=True)
     while True:
         time.sleep(0.5)
         traces.print_quiet()

@@ -11,7 +11,7 @@ from schemas.conversation import Conversation
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut, TurnwireError
 from services.preprocessor.ledger.reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import OnStep, Prompt, assemble
+from services.preprocessor.prompt.assembly import OnStep, Prompt, assemble, no_step
 from services.preprocessor.prompt.audit import Check
 from services.runtime.observability.metrics import CountCollector
 from services.runtime.process import Process
@@ -65,7 +65,7 @@ class Preparation:
         self._render_timeout_s = render_timeout_s
 
     async def prompt(
-        self, conversation: Conversation, *, limit: bool, size: int, fresh: int, on_step: OnStep = str
+        self, conversation: Conversation, *, limit: bool, size: int, fresh: int, on_step: OnStep = no_step
     ) -> Prompt:
         """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit`,
         `on_step` and exceptions see `assemble`; `on_step` is called again, on any thread, where a prompt is made again.

@@ -36,7 +36,7 @@ from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.ledger.reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation, preparation_counts, seconds_left
-from services.preprocessor.prompt.assembly import Prompt
+from services.preprocessor.prompt.assembly import Prompt, no_step
 from services.preprocessor.prompt.generation import generate_request, ledger_context_of
 from services.preprocessor.prompt.guide import turn_guide
 from services.preprocessor.request_decoder import RequestDecoder
@@ -164,7 +164,7 @@ class Preprocessor:
         try:
             await self._process.attached()  # else the cancellation of a request may still be behind it
             seconds_left(deadline, now())
-            on_step = spans.step if spans is not None else str
+            on_step = spans.step if spans is not None else no_step
             prompt = await self._preparation.prompt(
                 request.conversation, limit=True, size=size, fresh=fresh, on_step=on_step
             )

@@ -28,10 +28,19 @@ STAYS = {
     r"make up\b|turnwire up\b": "is served at",
     r"turnwire (tap|trajectories (?!tap))": "listening on",
     r"turnwire inspect": "http://127.0.0.1:",
+    r"\S+ examples/print_traces.py": "listening on",
+    r"\S+ examples/web_provider.py": "serving",
 }
 """Commands that run until Ctrl-C, and what they print when they are ready."""
 TARGET = re.compile(r"turnwire tap.* (?:>|--record) ?(\S+)")
 """The file that a tap writes."""
+LANGUAGES = {"sh", "console", "text", "ini", "json", "python", "toml", "yaml"}
+"""Of a page's blocks: commands are `sh` or `console`, so that they are run."""
+PROGRAMS = re.compile(
+    r"(?m)^\s*(\$ |turnwire |docker |kubectl |make |pip |\.venv/|python |curl |nats-server|git |kill )"
+)
+ADDRESS = "http://127.0.0.1:8000"
+"""Of `make up`, which takes a free port here."""
 PLACEHOLDERS = {"--model DIR": "--model ~/.local/state/turnwire/demo-model"}
 """What a reader puts in."""
 
@@ -49,6 +58,15 @@ def test_pages_have_commands() -> None:
         "docs/operations.md",
     }
     assert all(command.skipped != "" or "org/model" not in command.text for command in found)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_is_in_a_block_that_is_run(page: str) -> None:
+    fences = re.findall(r"^ *```(.*)\n([\s\S]*?)^ *```$", (ROOT / page).read_text(), re.MULTILINE)
+    for language, body in fences:
+        assert language in LANGUAGES, f"a block of the language {language!r}: {body}"
+        if language in ("text", "ini"):
+            assert not PROGRAMS.search(body), f"commands in a block that is not run: {body}"
 
 
 def test_what_a_page_means(tmp_path: Path) -> None:
@@ -130,14 +148,18 @@ class Reader:
             raise
         return running.output()
 
+    @property
+    def address(self) -> str:
+        """Of the server that runs while the other commands do."""
+        found = re.search(r"is served at (\S+)", self.server.output()) if self.server is not None else None
+        return found[1] if found is not None else ADDRESS
+
     def _watch(self, running: "Running") -> None:
         """A turn is served, which a tap writes; then Ctrl-C."""
         assert self.server is not None, f"{running}: no server runs"
-        found = re.search(r"is served at (\S+)", self.server.output())
-        assert found is not None
         body = {"model": "turnwire-demo", "max_tokens": 200, "messages": [{"role": "user", "content": "Hello."}]}
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{found[1]}/v1/messages", json.dumps(body).encode(), headers)
+        request = urllib.request.Request(f"{self.address}/v1/messages", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             assert json.loads(answer.read())["stop_reason"] == "end_turn"
         target = TARGET.match(running.command.text)
@@ -147,7 +169,7 @@ class Reader:
         running.interrupt()
 
     def start(self, command: Command, *, until_interrupted: bool) -> "Running":
-        text = command.text
+        text = command.text.replace(ADDRESS, self.address)
         for placeholder, value in PLACEHOLDERS.items():
             text = text.replace(placeholder, value)
         state = shlex.quote(str(self._state))

@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -173,26 +171,20 @@ def test_example(name: str, server: Stack) -> None:
     TESTS[name](server)
 
 
-def listening(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), LIMIT_S):
-        return True
-    return False
-
-
 def test_print_traces_prints_a_trace_as_a_tree() -> None:
     port = free_port()
     process = start("print_traces.py", str(port))
     try:
         config = FrontendConfig(tracing=True, otlp_endpoint=f"http://127.0.0.1:{port}")
-        while not listening(port):
-            assert process.poll() is None
-            time.sleep(0.05)
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"listening on http://127.0.0.1:{port}\n"
         tracer = open_tracer(config, "frontend", "frontend-1", open_log(config))
-        request = tracer.serve("POST /v1/messages", {}, {})
+        scope = tracer.sample({})
+        assert scope is not None
+        request = scope.open("POST /v1/messages", 1, {}, server=True)
         request.record("chat", 2_000_000, 3_000_000, {}, error="engine", events=[("refused", 2_500_000, {})])
         request.end(9)
         asyncio.run(tracer.close())
-        assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(4)]
     finally:
         process.kill()

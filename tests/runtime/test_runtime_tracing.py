@@ -5,6 +5,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 from schemas.errors import Invalid
 from services.runtime.config import FrontendConfig, ServiceConfig, WorkerConfig
 from services.runtime.observability.telemetry import open_log
-from services.runtime.observability.tracing import Tracer, open_tracer
+from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer, open_tracer
 from services.runtime.process import Process
 from tests.conftest import LIMIT_S, free_port
 from tests.otlp import Receiver, receiving
@@ -42,14 +43,21 @@ def make(receiver: Receiver, log: io.StringIO) -> Callable[..., Tracer]:
     return opened
 
 
+def serve(tracer: Tracer, headers: dict[str, str], attributes: Attributes) -> OpenSpan:
+    """Begins the span of a request, which is sampled."""
+    scope = tracer.sample(headers)
+    assert scope is not None
+    return scope.open("POST /x", 1, attributes, server=True)
+
+
 async def test_a_request_and_what_another_process_records_of_it_are_one_trace(
     make: Callable[..., Tracer], receiver: Receiver
 ) -> None:
     frontend, worker = make(), make("worker")
-    request = frontend.serve("POST /x", CLIENT, {"http.route": "/x", "left.out": None})
-    with frontend.within({}, request):
-        turn = frontend.open("chat m", {"gen_ai.request.model": "m"})
-        assert turn is not None
+    request = serve(frontend, CLIENT, {"http.route": "/x", "left.out": None})
+    with frontend.within(lambda: request):
+        assert frontend.parent() is request
+    turn = request.open("chat m", 500, {"gen_ai.request.model": "m"})
     retry = turn.open("retry", 1_000, {}, after=turn)
     scope = worker.scope(msgspec.json.decode(msgspec.json.encode(retry.carrier)))
     scope.record("decode", 2_000, 3_000, {"n": 1}, error="engine", events=[("refused", 2_500, {"why": "full"})])
@@ -74,26 +82,25 @@ async def test_a_request_and_what_another_process_records_of_it_are_one_trace(
 
 async def test_the_client_decides_else_the_ratio(make: Callable[..., Tracer], receiver: Receiver) -> None:
     none, every = make(trace_ratio=0), make(trace_ratio=1)
-    assert none.serve("x", CLIENT, {}).sampled
-    assert not none.serve("x", {}, {}).sampled
-    assert every.serve("x", {}, {}).sampled
-    unwanted = every.serve("x", {"traceparent": CLIENT["traceparent"][:-1] + "0"}, {})
-    assert not unwanted.sampled
-    with every.within({}, unwanted):
-        assert every.open("chat", {}) is None
-    with none.within(CLIENT, None):  # a WebSocket: no span of its own
-        turn = none.open("chat", {})
-        assert turn is not None
-        assert turn.trace_id == TRACE
-    assert none.open("chat", {}) is None, "a trace of its own"
+    assert none.sample(CLIENT) is not None
+    assert none.sample({}) is None
+    assert every.sample({}) is not None
+    assert every.sample({"traceparent": CLIENT["traceparent"][:-1] + "0"}) is None
+    with every.within(lambda: None):
+        assert every.parent() is None
+    with none.within(partial(none.sample, CLIENT)):  # a WebSocket: no span of its own
+        parent = none.parent()
+        assert parent is not None
+        assert parent.open("chat", 1, {}).trace_id == TRACE
+    assert none.parent() is None, "a trace of its own"
+    assert every.parent() is not None
     await asyncio.gather(none.close(), every.close())
 
 
 async def test_nonsense_in_the_headers_begins_a_trace(make: Callable[..., Tracer]) -> None:
     tracer = make()
     for parent in ("", "nonsense", f"00-{'0' * 32}-{'b2' * 8}-01", "00-\udcff-x-01"):
-        span = tracer.serve("x", {"traceparent": parent, "tracestate": "\udcff=\udcff"}, {})
-        assert span.sampled
+        span = serve(tracer, {"traceparent": parent, "tracestate": "\udcff=\udcff"}, {})
         assert span.trace_id != TRACE
         msgspec.json.encode(span.carrier)
     await tracer.close()
@@ -107,17 +114,24 @@ async def test_standard_variables_hold(
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
     tracer = make(otlp_endpoint=None)
-    assert not tracer.serve("x", {}, {}).sampled
-    tracer.serve("x", CLIENT, {}).end(1)
+    assert tracer.sample({}) is None
+    serve(tracer, CLIENT, {}).end(1)
     await tracer.close()
-    resource = receiver.of(TRACE).one("x").resource
+    resource = receiver.of(TRACE).one("POST /x").resource
     assert (resource["service.name"], resource["deployment.environment.name"]) == ("ours", "test")
+
+
+async def test_a_disabled_sdk_records_nothing(make: Callable[..., Tracer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    tracer = make(trace_ratio=1)
+    assert tracer.sample(CLIENT) is None
+    await tracer.close()
 
 
 async def test_a_receiver_that_is_down_is_one_line(make: Callable[..., Tracer], log: io.StringIO) -> None:
     tracer = make(otlp_endpoint=f"http://user:secret@127.0.0.1:{free_port()}")
     for _ in range(300):
-        tracer.serve("x", {}, {}).end(1)
+        serve(tracer, {}, {}).end(1)
     async with asyncio.timeout(LIMIT_S):
         while not log.getvalue():
             await asyncio.sleep(0.01)

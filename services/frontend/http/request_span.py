@@ -1,5 +1,6 @@
 """The span of each HTTP request, where tracing is on."""
 
+from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from services.frontend.http.auth import OPEN_PATHS
 from services.frontend.http.middleware import REQUEST_CONTEXT, TRACE_ID
 
 if TYPE_CHECKING:
-    from services.runtime.observability.tracing import Tracer
+    from services.runtime.observability.tracing import Attributes, Tracer
 
 _SERVER_ERROR = 500
 _FAILURES = {ErrorKind.ENGINE, ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.TIMED_OUT, "internal"}
@@ -28,42 +29,49 @@ def tracing_middleware(tracer: "Tracer") -> Middleware:
         if request.path in OPEN_PATHS:
             return await handler(request)
         if request.headers.get("upgrade", "").lower() == "websocket":
-            with tracer.within(request.headers, None):
+            with tracer.within(partial(tracer.sample, request.headers)):
                 return await handler(request)
-        method = request.method if request.method in hdrs.METH_ALL else "_OTHER"
-        resource = request.match_info.route.resource
-        route = resource.canonical if resource is not None else None
-        attributes = {
-            "http.request.method": method,
-            "http.route": route,
-            "url.path": request.path if route is not None else None,
-            "url.scheme": request.scheme,
-        }
-        span = tracer.serve(f"{method} {route}" if route else method, request.headers, attributes)
-        if span.sampled:
-            request[TRACE_ID] = span.trace_id
+        scope = tracer.sample(request.headers)
+        if scope is None:
+            with tracer.within(lambda: None):
+                return await handler(request)
+        span = scope.open(*_named(request), server=True)
+        request[TRACE_ID] = span.trace_id
         response: web.StreamResponse | None = None
         try:
-            with tracer.within(request.headers, span):
+            with tracer.within(lambda: span):
                 response = await handler(request)
             return response
         finally:
-            if span.sampled:
-                context = request.get(REQUEST_CONTEXT)
-                outcome = (context.outcome if context is not None else "") or "ok"
-                status = response.status if response is not None else None
-                stream = context.fields.get("stream") if context is not None else None
-                span.set(
-                    {
-                        "http.response.status_code": status,
-                        "gen_ai.request.stream": stream if isinstance(stream, bool) else None,
-                        "turnwire.request": context.request_id if context is not None else None,
-                        "turnwire.outcome": outcome,
-                    }
-                )
-                span.end(time_ns(), error=_error(outcome, status))
+            context = request.get(REQUEST_CONTEXT)
+            outcome = (context.outcome if context is not None else "") or "ok"
+            status = response.status if response is not None else None
+            stream = context.fields.get("stream") if context is not None else None
+            span.set(
+                {
+                    "http.response.status_code": status,
+                    "gen_ai.request.stream": stream if isinstance(stream, bool) else None,
+                    "turnwire.request": context.request_id if context is not None else None,
+                    "turnwire.outcome": outcome,
+                }
+            )
+            span.end(time_ns(), error=_error(outcome, status))
 
     return middleware
+
+
+def _named(request: web.Request) -> tuple[str, int, "Attributes"]:
+    """The name, the start and the first attributes of a request's span."""
+    method = request.method if request.method in hdrs.METH_ALL else "_OTHER"
+    resource = request.match_info.route.resource
+    route = resource.canonical if resource is not None else None
+    attributes = {
+        "http.request.method": method,
+        "http.route": route,
+        "url.path": request.path if route is not None else None,
+        "url.scheme": request.scheme,
+    }
+    return f"{method} {route}" if route else method, time_ns(), attributes
 
 
 def _error(outcome: str, status: int | None) -> str | None:

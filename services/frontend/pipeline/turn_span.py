@@ -35,6 +35,9 @@ class TurnSpan:
     @classmethod
     def open(cls, tracer: "Tracer", turn: str, conversation: Conversation) -> "TurnSpan | None":
         """Begins the span of a turn; None if it is not sampled. `conversation.model`: the served name."""
+        parent = tracer.parent()
+        if parent is None:
+            return None
         operation = "chat" if conversation.prompt is None else "text_completion"
         sampling, model = conversation.sampling, conversation.model
         attributes = {
@@ -52,8 +55,7 @@ class TurnSpan:
             "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
             "turnwire.turn": turn,
         }
-        span = tracer.open(f"{operation} {model}", attributes)
-        return cls(span) if span is not None else None
+        return cls(parent.open(f"{operation} {model}", time_ns(), attributes))
 
     def carrier(self, attempt: int) -> dict[str, str]:
         """The trace context for the request of an attempt, which begins now."""

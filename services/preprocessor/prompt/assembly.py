@@ -61,8 +61,12 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
 Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
 """Looks up a conversation without preamble, and its tools as the model sees them: `Ledger.recall`."""
-OnStep: TypeAlias = Callable[[str], object]
+OnStep: TypeAlias = Callable[[str], None]
 """Called at the beginning of each step with its name: `strip`, `ledger`, `render`, `encode`."""
+
+
+def no_step(name: str) -> None:
+    """The `OnStep` of prompts whose steps are of no interest."""
 
 
 def assemble(
@@ -73,13 +77,13 @@ def assemble(
     limit: bool = True,
     unseal: Unseal | None = None,
     remember: Remember | None = None,
-    on_step: OnStep = str,
+    on_step: OnStep = no_step,
 ) -> Prompt:
     """The prompt of a conversation.
 
     `window`: the workers' context window in tokens, if known. `limit` False skips the checks, to count or show a
     prompt. `unseal` opens sealed reasoning. `remember` looks up earlier turns; with `limit`, the ledger keeps this
-    prompt for the next turn. `on_step` does nothing by default.
+    prompt for the next turn.
 
     Raises Invalid where the conversation, a tool choice, a template variable or the stop strings cannot be served,
     ContextOverflow where prompt and answer do not fit.

@@ -13,18 +13,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
+from random import getrandbits
 from typing import TypeAlias
 
-from opentelemetry import context as current
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from schemas.control import Stage
@@ -35,7 +38,8 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 
 Carrier: TypeAlias = dict[str, str]
 """A W3C trace context: `traceparent`, and `tracestate` if there is one."""
-Attributes: TypeAlias = Mapping[str, str | bool | int | float | Sequence[str] | None]
+Value: TypeAlias = str | bool | int | float | Sequence[str]
+Attributes: TypeAlias = Mapping[str, Value | None]
 """None: the attribute is left out."""
 
 BATCH = 256
@@ -46,11 +50,16 @@ CLOSE_S = 2.0
 LOG_EVERY_S = 60.0
 """Between two lines about spans that were not exported."""
 
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_UNSET = Status(StatusCode.UNSET)
+_FAILED = Status(StatusCode.ERROR)
+
 
 class Scope:
-    """A span as the parent of others, in this process or in another one."""
+    """A sampled span as the parent of others, in this process or in another one, or a trace without any span yet."""
 
-    def __init__(self, tracer: "Tracer", context: Context) -> None:
+    def __init__(self, tracer: "Tracer", context: SpanContext) -> None:
+        """`context`: of the span; of a new trace, one without a span id."""
         self._tracer = tracer
         self._context = context
 
@@ -63,108 +72,135 @@ class Scope:
         *,
         error: str | None = None,
         events: Sequence[tuple[str, int, Attributes]] = (),
-    ) -> "OpenSpan":
+    ) -> None:
         """Records a child that is over. `error`: as in `OpenSpan.end`; `events`: each a name, a time and details."""
         span = self.open(name, start, attributes)
         for event, at, details in events:
             span.event(event, at, details)
         span.end(end, error=error)
-        return span
 
-    def open(self, name: str, start: int, attributes: Attributes, *, after: "OpenSpan | None" = None) -> "OpenSpan":
-        """Begins a child. `after`: the span that it continues, to which it gets a link."""
-        links = [Link(after.span.get_span_context())] if after is not None else None
-        start_span = self._tracer.tracer.start_span
-        span = start_span(name, self._context, attributes=_given(attributes), start_time=start, links=links)
-        return OpenSpan(self._tracer, span)
+    def open(
+        self, name: str, start: int, attributes: Attributes, *, after: "OpenSpan | None" = None, server: bool = False
+    ) -> "OpenSpan":
+        """Begins a child. `after`: the span that it continues, to which it gets a link; `server`: it is a request that
+        this process serves."""
+        span = OpenSpan(self._tracer, self._context, name, start, attributes)
+        if after is not None:
+            span.links.append(Link(after._context))
+        if server:
+            span.kind = SpanKind.SERVER
+        return span
 
 
 class OpenSpan(Scope):
-    """A span that is not over yet, in this process."""
+    """A span that is not over yet, in this process.
 
-    def __init__(self, tracer: "Tracer", span: Span) -> None:
-        super().__init__(tracer, trace.set_span_in_context(span, Context()))
-        self.span = span
+    Not the SDK's class, whose spans cost ten times as much: they are locked, limited and made current.
+    """
 
-    @property
-    def sampled(self) -> bool:
-        """Whether the span is recorded."""
-        return self.span.is_recording()
+    def __init__(self, tracer: "Tracer", parent: SpanContext, name: str, start: int, attributes: Attributes) -> None:
+        super().__init__(tracer, SpanContext(parent.trace_id, getrandbits(64), False, _SAMPLED, parent.trace_state))
+        self._parent = parent if parent.is_valid else None
+        self._name = name
+        self._start = start
+        self._attributes = _given(attributes)
+        self._events: list[Event] = []
+        self.links: list[Link] = []
+        self.kind = SpanKind.INTERNAL
 
     @property
     def trace_id(self) -> str:
         """In hexadecimal, as tracing systems show it."""
-        return trace.format_trace_id(self.span.get_span_context().trace_id)
+        return trace.format_trace_id(self._context.trace_id)
 
     @property
     def carrier(self) -> Carrier:
         """This span as the parent of what other processes record, for their messages."""
-        carrier: Carrier = {}
-        self._tracer.propagator.inject(carrier, self._context)
+        context = self._context
+        carrier = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-01"}
+        if context.trace_state:
+            carrier["tracestate"] = context.trace_state.to_header()
         return carrier
 
     def event(self, name: str, at: int, attributes: Attributes) -> None:
         """Adds an event."""
-        self.span.add_event(name, _given(attributes), at)
+        self._events.append(Event(name, _given(attributes), at))
 
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
-        self.span.set_attributes(_given(attributes))
+        self._attributes.update(_given(attributes))
 
     def end(self, at: int, *, error: str | None = None) -> None:
-        """Ends the span. `error`: the kind of error with which it ended."""
+        """Ends the span, once. `error`: the kind of error with which it ended."""
         if error is not None:
-            self.span.set_attribute("error.type", error)
-            self.span.set_status(StatusCode.ERROR)
-        self.span.end(at)
+            self._attributes["error.type"] = error
+        self._tracer.processor.on_end(
+            ReadableSpan(
+                self._name,
+                self._context,
+                self._parent,
+                self._tracer.resource,
+                self._attributes,
+                self._events,
+                self.links,
+                self.kind,
+                status=_UNSET if error is None else _FAILED,
+                start_time=self._start,
+                end_time=at,
+                instrumentation_scope=self._tracer.library,
+            )
+        )
 
 
 class Tracer:
     """Makes the spans of one process."""
 
-    def __init__(self, provider: TracerProvider) -> None:
-        self.tracer = provider.get_tracer("turnwire", __version__)
-        self.propagator = TraceContextTextMapPropagator()
-        self._provider = provider
+    def __init__(self, sampler: Sampler, resource: Resource, processor: SpanProcessor) -> None:
+        self.resource = resource
+        self.processor = processor
+        self.library = InstrumentationScope("turnwire", __version__)
+        self._sampler = sampler
+        self._propagator = TraceContextTextMapPropagator()
+        self._parent: ContextVar[Callable[[], Scope | None]] = ContextVar("parent")
 
     def scope(self, carrier: Carrier) -> Scope:
-        """The sender's span, as the parent of this process's."""
-        return Scope(self, self.propagator.extract(carrier, Context()))
+        """The sender's span, by its `carrier`, as the parent of this process's."""
+        _, trace_id, span_id, _ = carrier["traceparent"].split("-")
+        state = TraceState.from_header([carrier["tracestate"]]) if "tracestate" in carrier else None
+        return Scope(self, SpanContext(int(trace_id, 16), int(span_id, 16), True, _SAMPLED, state))
 
-    def serve(self, name: str, headers: Mapping[str, str], attributes: Attributes) -> OpenSpan:
-        """Begins the span of an HTTP request: a child of its `traceparent`, if it has one."""
-        context = self.propagator.extract(_lower(headers), Context())
-        return OpenSpan(self, self.tracer.start_span(name, context, SpanKind.SERVER, _given(attributes)))
+    def sample(self, headers: Mapping[str, str]) -> Scope | None:
+        """The parent for what is recorded of a request: its client's span by `traceparent`, or a new trace. None: the
+        request is not sampled."""
+        context = Context()
+        if "traceparent" in headers:
+            context = self._propagator.extract(_lower(headers), context)
+        client = trace.get_current_span(context).get_span_context()
+        trace_id = client.trace_id if client.is_valid else getrandbits(128)
+        if self._sampler.should_sample(context, trace_id, "").decision is not Decision.RECORD_AND_SAMPLE:
+            return None
+        return Scope(self, client if client.is_valid else SpanContext(trace_id, 0, False, _SAMPLED))
 
     @contextmanager
-    def within(self, headers: Mapping[str, str], span: OpenSpan | None) -> Iterator[None]:
-        """Makes a span the parent of those that `open` begins in this task and in tasks that it starts. None: the
-        client's, by `headers`."""
-        context = (
-            self.propagator.extract(_lower(headers), Context())
-            if span is None
-            else trace.set_span_in_context(span.span, Context())
-        )
-        token = current.attach(context)
+    def within(self, parent: Callable[[], Scope | None]) -> Iterator[None]:
+        """Sets what `parent` returns in this task and in tasks that it starts."""
+        token = self._parent.set(parent)
         try:
             yield
         finally:
-            current.detach(token)
+            self._parent.reset(token)
 
-    def open(self, name: str, attributes: Attributes) -> OpenSpan | None:
-        """Begins a span of the task that is running (`within`). None: it is not sampled."""
-        parent = trace.get_current_span().get_span_context()
-        if parent.is_valid and not parent.is_remote and not parent.trace_flags.sampled:
-            return None
-        span = OpenSpan(self, self.tracer.start_span(name, attributes=_given(attributes)))
-        return span if span.sampled else None
+    def parent(self) -> Scope | None:
+        """The parent for the span of a turn which the task that is running opens (`within`). None: it is not
+        sampled."""
+        return self._parent.get(partial(self.sample, {}))()
 
     async def close(self) -> None:
         """Exports what was recorded, and gives up after `CLOSE_S`."""
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
-            self._provider.shutdown()
+            self.processor.shutdown()
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(closed.set)
 
@@ -194,10 +230,12 @@ def open_tracer(config: ServiceConfig, stage: Stage, process: str, log: Filterin
     sampler: Sampler | None = None if stage == "frontend" else ALWAYS_ON
     if stage == "frontend" and config.trace_ratio is not None:
         sampler = ParentBased(TraceIdRatioBased(config.trace_ratio))
-    provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        sampler = ALWAYS_OFF
+    provider = TracerProvider(sampler, resource, shutdown_on_exit=False)  # reads the variables of samplers
     batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH
-    provider.add_span_processor(BatchSpanProcessor(_exporter(config.otlp_endpoint), max_export_batch_size=batch))
-    return Tracer(provider)
+    processor = BatchSpanProcessor(_exporter(config.otlp_endpoint), max_export_batch_size=batch)
+    return Tracer(provider.sampler, resource, processor)
 
 
 def _exporter(endpoint: str | None) -> SpanExporter:
@@ -232,7 +270,7 @@ class _OneLine(logging.Handler):
         self._next, self._left_out = at + LOG_EVERY_S, 0
 
 
-def _given(attributes: Attributes) -> dict[str, str | bool | int | float | Sequence[str]]:
+def _given(attributes: Attributes) -> dict[str, Value]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
