@@ -108,3 +108,8 @@ def bucket_keys(bucket: str) -> str:
 def stream_of(bucket: str) -> str:
     """The name of a bucket's stream."""
     return f"KV_{bucket}"
+
+
+def stored_messages(stream: str) -> str:
+    """Requests for messages of a stream, named in the request (NATS ADR-31)."""
+    return f"$JS.API.DIRECT.GET.{stream}"

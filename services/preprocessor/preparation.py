@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -83,11 +83,23 @@ class Preparation:
         try:
             prompt = await self._run_limited(partial(make, remember=ledger.remember), here=here)
         except EntriesMissing as gap:
-            await ledger.fetch(gap.keys)
-            prompt = await self._run_limited(partial(make, remember=ledger.remember_known), here=False)
+            prompt = await self._prompt_of_fetched(
+                partial(make, remember=ledger.remember_known), ledger.fetch(gap.keys)
+            )
         if limit and prompt.found is not None:
             ledger.count(prompt.found)
         return prompt
+
+    async def _prompt_of_fetched(self, make: Callable[[], Prompt], fetch: Awaitable[bool]) -> Prompt:
+        """The prompt of turns that are being fetched. Mostly there are none, so it is made meanwhile without them."""
+        made, fetched = await asyncio.gather(self._run_limited(make, here=False), fetch, return_exceptions=True)
+        if isinstance(fetched, BaseException):
+            raise fetched
+        if fetched:
+            return await self._run_limited(make, here=False)
+        if isinstance(made, BaseException):
+            raise made
+        return made
 
     async def _run_limited(self, make: Callable[[], Prompt], *, here: bool) -> Prompt:
         """Runs `make` on the event loop if `here`, else in a thread; where its template takes long, once more in a

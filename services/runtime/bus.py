@@ -44,6 +44,8 @@ BUFFER_BYTES = 256 * 1024 * 1024
 """Published and not yet taken by the server. Over it publishing fails; credit keeps far less under way."""
 NO_RESPONDERS = "503"
 """The status of an answer from NATS itself: the subject has no subscriber (NATS ADR-4)."""
+NOTHING_FOUND = "404"
+"""JetStream's status: the stream has no such message."""
 PERMISSION = "permissions violation"
 """In the one -ERR after which a connection stays open."""
 
@@ -227,8 +229,15 @@ class Bus(Requester):
     def _take_answer(self, message: Msg) -> None:
         token = message.subject.rpartition(".")[2]
         answer: bytes | TurnwireError = message.data
-        if message.headers and message.headers.get("Status") == NO_RESPONDERS and token in self.waiting:
-            answer = Unavailable(f"no process serves {self.waiting[token].subject}")
+        status = message.headers.get("Status") if message.headers else None
+        if status is not None and token in self.waiting:
+            subject = self.waiting[token].subject
+            if status == NO_RESPONDERS:
+                answer = Unavailable(f"no process serves {subject}")
+            elif status == NOTHING_FOUND:
+                answer = NotFound(f"nothing on {subject}")
+            else:
+                answer = EngineFailed(f"status {status} on {subject}")
         self.answer(token, answer)
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:

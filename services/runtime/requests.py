@@ -39,6 +39,7 @@ class Requester(ABC):
             Unavailable: the subject has no subscriber, or the connection is down.
             TimedOut: no answer within `timeout_s`.
             TooLarge: as `publish`.
+            NotFound: a stored message was requested, and there is none; EngineFailed: the store refuses the request.
         """
         outcome: asyncio.Future[bytes | TurnwireError] = asyncio.get_running_loop().create_future()
 

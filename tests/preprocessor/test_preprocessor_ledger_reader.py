@@ -11,6 +11,7 @@ from services.ledger.signer import EntrySigner
 from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.ledger.reader import EntriesMissing, LedgerReader
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.preparation import Preparation
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
@@ -27,7 +28,10 @@ async def opened(process: Process, name: str) -> Bucket:
 
 
 async def reader(make_process: MakeProcess, setup: ModelSetup, name: str) -> LedgerReader:
-    process = await make_process("preprocessor", name)
+    return await reader_of(await make_process("preprocessor", name), setup, name)
+
+
+async def reader_of(process: Process, setup: ModelSetup, name: str) -> LedgerReader:
     ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
     found = LedgerReader(process, ledger, NOTARY, Sealer(b"test"), await opened(process, name))
     await found.start()
@@ -84,6 +88,36 @@ async def test_a_lone_turn_is_fetched_and_restored(make_process: MakeProcess, se
     late = await reader(make_process, setup, "lone-late")
     with pytest.raises(EntriesMissing) as gap:
         late.remember(conversation(), [])
-    await late.fetch(gap.value.keys)
+    assert await late.fetch(gap.value.keys)
     assert restored(late, conversation()) == [alike.thought(0)]
     assert EntrySigner(b"test").read(data) is not None
+
+
+async def test_turns_that_the_bucket_lacks_are_requested_once(make_process: MakeProcess, setup: ModelSetup) -> None:
+    late = await reader(make_process, setup, "none-late")
+    with pytest.raises(EntriesMissing) as gap:
+        late.remember(conversation(), [])
+    assert not await late.fetch(gap.value.keys)
+    assert restored(late, conversation()) == []
+    late.remember(conversation(), [])
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_prompt_has_the_turns_that_were_fetched_meanwhile(
+    make_process: MakeProcess, setup: ModelSetup, there: bool
+) -> None:
+    name = f"meanwhile-{there}".lower()
+    alike = started(Session(setup), 1, ANSWER)
+    ((key, mac, data),) = written(alike)
+    process = await make_process("preprocessor", name)
+    late = await reader_of(process, setup, name)
+    if there:
+        writer = await make_process("parser", f"{name}-writer")
+        bucket = await opened(writer, name)
+        bucket.offer(key, data, mac)
+        await bucket.put("flush", b"x")
+    preparation = Preparation(process, setup, Sealer(b"test"), 1, late)
+    prompt = await preparation.prompt(conversation(), limit=False, size=1, fresh=1)
+    preparation.close()
+    assert prompt.found is not None
+    assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry was made behind another prompt"

@@ -111,6 +111,11 @@ async def test_a_key_has_several_values(nats: NatsServer, make_bus: MakeBus, qui
     await one.put("k0", b"not a member")
     assert await other.members("k0") == [b"%d" % number for number in range(0, 20, 2)]
     assert await other.members("k1") == [b"%d" % number for number in range(1, 20, 2)]
+    assert await other.any_members(["k", *(f"none {number}" for number in range(1000)), "k1"])
+    assert not await other.any_members(["k", *(f"none {number}" for number in range(1000))])
+    absent = Bucket(await make_bus(nats.url), config("absent-members"), quiet_log)
+    assert await absent.any_members(["k"]), "nobody knows"
+    assert await absent.members("k") == []
 
 
 async def test_what_was_offered_is_sent_before_the_connection_closes(

@@ -85,17 +85,26 @@ class LedgerReader:
         """Looks up a conversation's turns in memory, and leaves it at that."""
         return self.ledger.recall(conversation, tools, self._sealer.of(conversation.client.tenant).open)
 
-    async def fetch(self, keys: Sequence[bytes]) -> None:
-        """Copies turns from the bucket into memory, those that it holds and returns in time. Never raises."""
+    async def fetch(self, keys: Sequence[bytes]) -> bool:
+        """Copies turns from the bucket into memory, those that it holds and returns in time. Returns whether there may
+        be more in memory now. Never raises."""
         if self._bucket is None or self._loop.time() < self._silent_until:
-            return
-        gate = asyncio.Semaphore(FETCH_AT_ONCE)
+            return False
+        keys, gate = keys[: -MAX_FETCHED - 1 : -1], asyncio.Semaphore(FETCH_AT_ONCE)
         try:
-            async with asyncio.timeout(FETCH_TIMEOUT_S), asyncio.TaskGroup() as tasks:
-                for key in keys[: -MAX_FETCHED - 1 : -1]:
-                    tasks.create_task(self._fetch_one(self._bucket, key, gate))
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                if not await self._bucket.any_members([key.hex() for key in keys]):  # a conversation from elsewhere
+                    for key in keys:
+                        self._take_all(key, [])
+                    return False
+                async with asyncio.TaskGroup() as tasks:
+                    for key in keys:
+                        tasks.create_task(self._fetch_one(self._bucket, key, gate))
         except TimeoutError:
             self._bucket_silent("it does not answer in time")
+        except TurnwireError as error:
+            self._bucket_silent(error.info.message)
+        return True
 
     def count(self, prompt: RecalledPrompt) -> None:
         """Counts where the tokens of a turn's prompt came from."""
@@ -112,6 +121,10 @@ class LedgerReader:
             except TurnwireError as error:
                 self._bucket_silent(error.info.message)
                 return
+        self._take_all(key, values)
+
+    def _take_all(self, key: bytes, values: Sequence[bytes]) -> None:
+        """Takes what the bucket has of a key."""
         for data in values:
             self._take(data, "fetched")
         self._fetched[key] = bool(values)

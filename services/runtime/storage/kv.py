@@ -8,7 +8,7 @@ streams, and only use those that exist.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
@@ -94,6 +94,20 @@ class Bucket:
             if found.data:
                 values.append(found.data)
         return values
+
+    async def any_members(self, keys: Sequence[str]) -> bool:
+        """Whether any of these keys has values of `members`: one request for all of them. True where the server does
+        not answer the question."""
+        wanted = [subjects.bucket_members(self._config.name, key) for key in keys]
+        request = msgspec.json.encode({"multi_last": wanted, "batch": 1})  # the first answer decides
+        try:
+            await self._bus.request(subjects.stored_messages(self._stream), request, TIMEOUT_S)
+        except NotFound:
+            self._exists()
+            return False
+        except (EngineFailed, Unavailable):
+            pass
+        return True
 
     async def put(self, key: str, value: bytes) -> None:
         """Keeps a value; when this returns, every process can read it.
