@@ -42,6 +42,7 @@ __all__ = [
     "Style",
     "Tags",
     "Tool",
+    "attribute_style",
     "attribute_tags",
     "function_tags",
     "gemma_style",
@@ -163,6 +164,15 @@ def attribute_tags(
         ),
         tails=(back + "{word}>",),
         stops=stops,
+    )
+
+
+def attribute_style(token: str, section: str = "tool_calls", *, space: str = "") -> Style:
+    """Calls as `attribute_tags` reads them."""
+    front, back = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
+    return Style(
+        call=f'{front}{section}>\n{front}invoke name="{{name}}">\n{{arguments}}{back}invoke>\n{back}{section}>',
+        arguments=Tags(f'{front}parameter name="{{key}}" string="{{string}}">{{value}}{back}parameter>\n'),
     )
 
 

@@ -30,6 +30,7 @@ from services.cli.inspector.changes import answers_in, written_parts
 from services.cli.inspector.difference import Decode, answer_parts, compare
 from services.cli.inspector.prefill import PrefillRate
 from services.cli.inspector.turns import MAX_TEXT, Block, InspectedTurn, KnownPrompt
+from services.cli.observer import TURN_GOES_ON
 from services.runtime.streams.turn_log import Verdict
 
 MAX_ALIKE = 16
@@ -38,8 +39,6 @@ MAX_ANCESTORS = 2000
 MIB = 1024 * 1024
 
 _decode_context = msgspec.json.Decoder(ParseContext).decode
-_ENDS_QUIETLY = ("superseded", "stop_string", "calls")
-"""Cancellations after which the turn goes on, or has a `Finish`."""
 
 
 class Fold:
@@ -224,7 +223,7 @@ class Fold:
             )
 
     def _cancel(self, turn: InspectedTurn, cancel: Cancel, now: float) -> None:
-        if turn.has_ended or cancel.reason in _ENDS_QUIETLY:
+        if turn.has_ended or cancel.reason in TURN_GOES_ON:
             return
         turn.mark(now, "cancel", cancel.reason, trouble=True)
         self.changed[turn.id] = None

@@ -15,6 +15,7 @@ from schemas import frames
 from schemas.control import Cancel
 from schemas.conversation import Client, Conversation, Hints
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, HostedResults, Prepared, TurnEvent, Usage
+from services.cli.observer import TURN_GOES_ON
 from services.cli.replay import script
 from services.cli.replay.answer import story_of
 from services.cli.replay.redaction import redact
@@ -118,7 +119,7 @@ class Recorder:
                         self._open[entry.turn].add_tokens(entry, now)
             case frames.EventFrame():
                 return list(self._end_turns(message, now))
-            case Cancel(turn=turn, reason=reason) if reason not in ("superseded", "stop_string", "calls"):
+            case Cancel(turn=turn, reason=reason) if reason not in TURN_GOES_ON:
                 self._open.pop(turn, None)
         return []
 

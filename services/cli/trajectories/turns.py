@@ -16,6 +16,7 @@ from schemas import frames
 from schemas.control import Cancel
 from schemas.conversation import Call, Conversation, Text
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TurnEvent
+from services.cli.observer import TURN_GOES_ON
 from services.runtime.streams.turn_log import Cursor, TurnLog
 
 MAX_OPEN = 16_384
@@ -91,7 +92,7 @@ class TurnFollower:
             case frames.EventFrame():
                 events = ((entry, event) for entry in message.entries for event in entry.events)
                 return self._ended([entry.turn for entry, event in events if self._event(entry, event)])
-            case Cancel(turn=turn, reason=reason) if reason not in ("superseded", "stop_string", "calls"):
+            case Cancel(turn=turn, reason=reason) if reason not in TURN_GOES_ON:
                 self.dropped += self._open.pop(turn, None) is not None
         return []
 

@@ -6,15 +6,14 @@ Special: strings are marked (`string="true"`) and raw, everything else is JSON, 
 missing; text may follow it.
 """
 
-from dataclasses import replace
-
+from services.families.authoring import attribute_style
 from services.families.catalog.deepseek_v4 import FAMILY as DEEPSEEK_V4
 
 FAMILY = DEEPSEEK_V4.variant(
     "deepseek_v32",
     "DeepSeek V3.2",
     tool_parsers=("deepseekv32", "deepseek_v3_2"),
-    style=replace(DEEPSEEK_V4.style, call=DEEPSEEK_V4.style.call.replace("tool_calls", "function_calls")),
+    style=attribute_style("DSML", "function_calls"),
     evidence=("<｜DSML｜function_calls",),
     model_types=("deepseek_v32",),
 )

@@ -6,7 +6,7 @@ Special: V3.2's grammar with another section; its name varies (`toolcalls`, `too
 wrap all arguments in one parameter.
 """
 
-from services.families.authoring import THINK, Family, Style, Tags, attribute_tags
+from services.families.authoring import THINK, Family, attribute_style, attribute_tags
 
 FAMILY = Family(
     name="deepseek_v4",
@@ -14,10 +14,7 @@ FAMILY = Family(
     tool_parsers=("deepseek-v4", "deepseekv4"),
     reasoning_parsers=("deepseek-v4",),
     grammar=attribute_tags("DSML"),
-    style=Style(
-        call='<｜DSML｜tool_calls>\n<｜DSML｜invoke name="{name}">\n{arguments}</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
-        arguments=Tags('<｜DSML｜parameter name="{key}" string="{string}">{value}</｜DSML｜parameter>\n'),
-    ),
+    style=attribute_style("DSML"),
     prompt_opens_reasoning=True,
     markers=("｜DSML｜", *THINK),
     evidence=("<｜DSML｜tool_calls",),

@@ -5,7 +5,7 @@ r"""DeepSeek V4.1.
 Special: V4's grammar with a blank before every tag's name.
 """
 
-from services.families.authoring import THINK, Family, Style, Tags, attribute_tags
+from services.families.authoring import THINK, Family, attribute_style, attribute_tags
 
 FAMILY = Family(
     name="deepseek_v41",
@@ -13,10 +13,7 @@ FAMILY = Family(
     tool_parsers=("deepseekv41", "deepseek-v41"),
     reasoning_parsers=("deepseek-v41",),
     grammar=attribute_tags("DSML", space=" "),
-    style=Style(
-        call='<｜DSML｜ calls>\n<｜DSML｜ invoke name="{name}">\n{arguments}</｜DSML｜ invoke>\n</｜DSML｜ calls>',
-        arguments=Tags('<｜DSML｜ parameter name="{key}" string="{string}">{value}</｜DSML｜ parameter>\n'),
-    ),
+    style=attribute_style("DSML", "calls", space=" "),
     prompt_opens_reasoning=True,
     markers=("｜DSML｜", *THINK),
     evidence=("<｜DSML｜ calls",),

@@ -5,16 +5,13 @@ r"""GigaChat 3.5.
 Special: DeepSeek V4's grammar with a token of its own.
 """
 
-from services.families.authoring import THINK, Family, Style, Tags, attribute_tags
+from services.families.authoring import THINK, Family, attribute_style, attribute_tags
 
 FAMILY = Family(
     name="gigachat35",
     models="GigaChat 3.5",
     grammar=attribute_tags("GCML", stops=("</s>", "<|message_sep|>")),
-    style=Style(
-        call='<｜GCML｜tool_calls>\n<｜GCML｜invoke name="{name}">\n{arguments}</｜GCML｜invoke>\n</｜GCML｜tool_calls>',
-        arguments=Tags('<｜GCML｜parameter name="{key}" string="{string}">{value}</｜GCML｜parameter>\n'),
-    ),
+    style=attribute_style("GCML"),
     prompt_opens_reasoning=True,
     markers=("｜GCML｜", *THINK),
     evidence=("<｜GCML｜tool_calls",),

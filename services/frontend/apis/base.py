@@ -69,15 +69,12 @@ class Renderer(Protocol):
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """The opening of the stream. Called once, first; one `Prepared` for each choice."""
-        ...
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events of one choice's turn; the last choice's Finish, and any Failed, end the stream."""
-        ...
 
     def error(self, info: ErrorInfo) -> bytes:
         """An error that ends the stream and is no event of the turn."""
-        ...
 
 
 class Collector(Protocol):
@@ -85,15 +82,12 @@ class Collector(Protocol):
 
     def start(self, prepared: Sequence[Prepared]) -> None:
         """Called once, first; one `Prepared` for each choice."""
-        ...
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
         """The next events of one choice's turn."""
-        ...
 
     def body(self) -> bytes:
         """The JSON document; called once, after every choice's Finish."""
-        ...
 
 
 class Ask(Protocol):
@@ -102,25 +96,20 @@ class Ask(Protocol):
     @property
     def conversations(self) -> Sequence[Conversation]:
         """One for each choice of the answer. `model`, the same in all, is as the client spelled it, "" if absent."""
-        ...
 
     @property
     def stream(self) -> bool:
         """Whether the answer is streamed."""
-        ...
 
     @property
     def notes(self) -> Sequence[str]:
         """Parts of the request that are ignored because this server lacks them; for a response header and the log."""
-        ...
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        ...
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        ...
 
 
 class Dialect(Protocol):
@@ -129,16 +118,13 @@ class Dialect(Protocol):
     @property
     def name(self) -> str:
         """For metrics and logs."""
-        ...
 
     @property
     def keepalive(self) -> bytes:
         """Bytes that the API's clients ignore; may be sent between any two events of a stream."""
-        ...
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> Ask:
         """Parses a request. `headers` is looked up by lower-case names. Raises Invalid."""
-        ...
 
 
 class Query(Struct, frozen=True):

@@ -47,11 +47,9 @@ class Provider(Protocol):
 
     async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
         """Returns the pages that a search found, or the page at a URL. Raises ProviderError, and OSError."""
-        ...
 
     async def close(self) -> None:
         """Closes its connections."""
-        ...
 
 
 class _Answer(Struct):

@@ -72,7 +72,6 @@ class _ToolList(Protocol):
     @property
     def given(self) -> Any:
         """The tools as the body's type has them."""
-        ...
 
 
 L = TypeVar("L", bound=_ToolList)

@@ -11,11 +11,9 @@ class TextSealer(Protocol):
 
     def seal(self, text: str) -> str:
         """The sealed form of a text."""
-        ...
 
     def open(self, blob: str) -> str | None:
         """The text; None where the blob is foreign, damaged or made with another key."""
-        ...
 
 
 def seal_summary(sealer: TextSealer, summary: str) -> str:
