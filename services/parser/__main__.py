@@ -3,14 +3,21 @@
 import sys
 from collections.abc import Sequence
 
-from services.parser.service import run
 from services.runtime import entry
 from services.runtime.config import ParserConfig
+from services.runtime.entry import Service
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT, drains, and returns the exit status."""
-    return entry.main("parser", ParserConfig, run, argv)
+    return entry.main("parser", ParserConfig, load, argv)
+
+
+def load() -> Service[ParserConfig]:
+    """The service, whose import takes most of the start: see `entry.main`."""
+    from services.parser.service import run
+
+    return run
 
 
 if __name__ == "__main__":

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 
 from services.runtime import entry
 from services.runtime.config import WorkerConfig
-from services.worker.service import run
+from services.runtime.entry import Service
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT, drains, and returns the exit status."""
-    return entry.main("worker", WorkerConfig, run, argv)
+    return entry.main("worker", WorkerConfig, load, argv)
+
+
+def load() -> Service[WorkerConfig]:
+    """The service, whose import takes most of the start: see `entry.main`."""
+    from services.worker.service import run
+
+    return run
 
 
 if __name__ == "__main__":  # required: TensorRT-LLM's MPI workers import this module again

@@ -93,8 +93,8 @@ def test_the_environment_reaches_the_children_by_itself() -> None:
 def test_counts_and_order() -> None:
     made = plan("--workers", "2", "--parsers", "3", "--frontends", "2")
     assert [spec.name for spec in specs(made, None, [81, 82], {})] == [
-        *("worker-1", "worker-2", "parser-1", "parser-2", "parser-3"),
-        *("preprocessor-1", "frontend-1", "frontend-2"),
+        *("preprocessor-1", "worker-1", "worker-2", "frontend-1", "frontend-2"),
+        *("parser-1", "parser-2", "parser-3"),
     ]
     second = child(made, "frontend", FrontendConfig, number=1)
     assert isinstance(second, FrontendConfig)

@@ -18,7 +18,7 @@ def test_a_service_that_ends_by_itself_is_clean() -> None:
         await asyncio.sleep(0)
         seen.append(config)
 
-    assert entry.main("parser", ParserConfig, run, ["--model", "m"]) == CLEAN
+    assert entry.main("parser", ParserConfig, lambda: run, ["--model", "m"]) == CLEAN
     assert seen == [ParserConfig(model="m")]
 
 
@@ -27,7 +27,7 @@ def test_a_failure_is_one_line(error: Exception, capsys: pytest.CaptureFixture[s
     async def run(_config: ParserConfig) -> None:
         raise error
 
-    assert entry.main("parser", ParserConfig, run, ["--model", "m"]) == FAILURE
+    assert entry.main("parser", ParserConfig, lambda: run, ["--model", "m"]) == FAILURE
     assert capsys.readouterr().err == f"turnwire serve parser: {error}\n"
 
 
@@ -36,7 +36,7 @@ def test_our_own_mistakes_keep_their_traceback() -> None:
         raise KeyError("what")
 
     with pytest.raises(KeyError):
-        entry.main("parser", ParserConfig, run, ["--model", "m"])
+        entry.main("parser", ParserConfig, lambda: run, ["--model", "m"])
 
 
 def test_configuration_errors_of_the_service_itself_have_status_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +44,7 @@ def test_configuration_errors_of_the_service_itself_have_status_2(capsys: pytest
         raise ConfigError(["--model: no tokenizer in m", "--seal-key-file: empty"])
 
     with pytest.raises(SystemExit) as caught:
-        entry.main("parser", ParserConfig, run, ["--model", "m"])
+        entry.main("parser", ParserConfig, lambda: run, ["--model", "m"])
     assert caught.value.code == USAGE
     assert capsys.readouterr().err.splitlines()[1] == "turnwire serve parser: --seal-key-file: empty"
 
@@ -54,5 +54,5 @@ def test_wrong_flags_have_status_2() -> None:
         raise AssertionError("not reached")
 
     with pytest.raises(SystemExit) as caught:
-        entry.main("parser", ParserConfig, run, [])
+        entry.main("parser", ParserConfig, lambda: run, [])
     assert caught.value.code == USAGE

@@ -30,7 +30,7 @@ from services.tokenization.model_files import find_file
 DEMO_MODEL = "turnwire-demo"
 _NEEDS = {"transformers": ("torch", "torch"), "trtllm": ("tensorrt_llm", "trtllm"), "vllm": ("vllm", "vllm")}
 """By engine: the package that it requires, and the extra that installs it."""
-START_ORDER = ("worker", "parser", "preprocessor", "frontend")
+START_ORDER = ("preprocessor", "worker", "frontend", "parser")
 """The slowest first."""
 
 

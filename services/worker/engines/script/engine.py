@@ -123,8 +123,8 @@ class ScriptEngine:
         for path in sorted(Path(config.script_dir).iterdir()) if config.script_dir else []:
             if path.is_file():
                 scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
-        # Detection starts a process that imports transformers, which takes seconds: here, or else on the thread of the
-        # first turn that needs it, while others wait for the result.
+        # A model's first detection starts a process that imports transformers, which takes seconds: here, or else on
+        # the thread of the first turn that needs it, while others wait for the result.
         detected: Callable[[], Family] = cached({}, condition=Condition())(lambda: _family(config))
         if not scripts and not request_mode:
             detected()
