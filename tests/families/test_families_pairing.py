@@ -77,7 +77,7 @@ def check_pair(calls: Family, reasoning: Family) -> None:
             assert kept == [text(f"So {other} is.")], "the other family's marks are text"
 
 
-@pytest.mark.parametrize(("number", "calls"), enumerate(CALLS), ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(("number", "calls"), [*enumerate(CALLS)], ids=lambda value: getattr(value, "name", ""))
 def test_a_pair_reads_reasoning_around_calls(number: int, calls: Family) -> None:
     """The calls of each family, once, with reasoning of another in turn."""
     fitting = [found for found in FIRST.values() if found in READING and fits(calls, found)]

@@ -14,6 +14,7 @@ from services.templates.jinja import JsonDict, environment, with_cached_json
 from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
+from tests.conftest import examples
 
 TOOL = {
     "type": "function",
@@ -90,7 +91,7 @@ def test_what_templates_may_not(demo_tokenizer: PreTrainedTokenizerBase, source:
 def test_every_published_template(real_template: ChatTemplate, demo_tokenizer: PreTrainedTokenizerBase) -> None:
     """The sessions with which templates are tried at load, whole."""
     traits, rendered = probe(real_template), 0
-    for number in range(5):
+    for number in range(examples(5)):
         for conversation in session(random.Random(number), number):
             variables = template_variables(conversation, traits, defaults={}, own={})
             adapted = adapt(conversation, traits, real_template)

@@ -207,6 +207,7 @@ FAULTS = {
 def test_an_encoder_with_a_fault_is_found_out(fault: str) -> None:
     tokenizer = make("qwen")
 
+    @cache
     def right(text: str) -> "array[int]":
         return array("I", whole(tokenizer, text))
 
