@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
@@ -19,6 +20,7 @@ from services.frontend.apis.common.known_history import KnownHistory
 from services.frontend.apis.common.session_turns import SessionTurns, encode_request
 from services.frontend.apis.messages.history import History, is_plain
 from services.frontend.apis.messages.request import Messages, parse
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.media.notice import notice, without_notices
 from services.frontend.media.parts import media_in, media_of
 from tests.conftest import examples
@@ -54,6 +56,22 @@ def chatted(count: int = MESSAGES, text: str = "a few words that differ") -> Sai
     return said
 
 
+def items(count: int = MESSAGES, text: str = "a few words that differ") -> Said:
+    """The same in Responses."""
+    said: Said = [{"type": "message", "role": "user", "content": text}]
+    for number in range(count // 4):
+        kept = [{"type": "summary_text", "text": f"hm {number}"}] if number % 3 else []
+        said.append({"type": "reasoning", "id": f"rs_{number}", "summary": kept, "encrypted_content": "x"})
+        said.append({"role": "assistant", "content": [{"type": "output_text", "text": text}], "id": f"msg_{number}"})
+        said.append({"type": "function_call", "call_id": f"c{number}", "name": "read", "arguments": "{}"})
+        said.append({"type": "function_call_output", "call_id": f"c{number}", "output": f"{text} {number}"})
+    return said
+
+
+def items_body(said: Said, **more: Any) -> bytes:
+    return json.dumps({"model": "m", "instructions": '"input":[', "input": said, "store": False} | more).encode()
+
+
 def body_of(said: Said, **more: Any) -> bytes:
     """Messages in the middle: tools with a member of their name before them."""
     tool = {"name": "read", "description": "Reads. " * 60, "input_schema": {"properties": {"messages": {}}}}
@@ -73,17 +91,20 @@ def outcome(parse: Callable[[bytes, Mapping[str, str]], Any], body: bytes, heade
         return error.info
 
 
-def check(api: Messages | Chat, body: bytes, headers: Mapping[str, str] | None = None) -> Conversation | None:
+def check(
+    api: Messages | Chat | Responses, body: bytes, headers: Mapping[str, str] | None = None
+) -> Conversation | None:
     """The conversation of a body, which is the one that a fresh server finds in it; None where it is refused."""
     found, fresh = (outcome(one.parse, body, headers or {}) for one in (api, type(api)()))
-    assert found == fresh
     if not hasattr(found, "conversation"):
+        assert found == fresh
         return None
+    if isinstance(found, ResponsesAsk):
+        found, fresh = (replace(one, request=replace(one.request, begun=None)) for one in (found, fresh))
+    assert found == fresh
     conversation: Conversation = found.conversation
     request = TurnRequest("t", "f", conversation)
-    assert encode_request(request) == msgspec.json.encode(
-        msgspec.structs.replace(request, conversation=fresh.conversation)
-    )
+    assert encode_request(request) == msgspec.json.encode(replace(request, conversation=fresh.conversation))
     assert media_of(conversation) == media_in(conversation.turns)
     assert without_notices(conversation) == without_notices(fresh.conversation)
     return conversation
@@ -95,9 +116,14 @@ def known_turns(conversation: Conversation | None) -> int:
     return len(turns.known.turns) if isinstance(turns, SessionTurns) else 0
 
 
-@pytest.mark.parametrize("make", [lambda: (Messages(), spoken(), body_of), lambda: (Chat(), chatted(), chat_body)])
-def test_a_session_that_grows(make: Callable[[], tuple[Messages | Chat, Said, Callable[[Said], bytes]]]) -> None:
-    api, said, write = make()
+@pytest.mark.parametrize(
+    ("make", "said", "write"),
+    [(Messages, spoken(), body_of), (Chat, chatted(), chat_body), (Responses, items(), items_body)],
+)
+def test_a_session_that_grows(
+    make: Callable[[], Messages | Chat | Responses], said: Said, write: Callable[[Said], bytes]
+) -> None:
+    api = make()
     former: Conversation | None = None
     for count in range(1, len(said)):
         conversation = check(api, write(said[:count]))
@@ -131,6 +157,55 @@ def test_a_mistake_behind_the_known_beginning_is_reported_in_its_place() -> None
         assert check(api, body_of([*said, wrong])) is None
     assert check(api, body_of(said)[:-1]) is None
     assert check(api, body_of(said, tools=[{"name": 3}])) is None
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 30, 58])
+def test_changed_items_are_read_as_they_are(at: int) -> None:
+    api, said = Responses(), items()
+    assert known_turns(check(api, items_body(said[:-1])))
+    check(api, items_body(said[:at] + items(text="other words")[at : at + 1] + said[at + 1 :]))
+    assert known_turns(check(api, items_body(said)))
+    for wrong in ({"type": "function_call_output", "call_id": "none", "output": ""}, {"type": "item_reference"}, 3):
+        assert check(api, items_body([*said, wrong])) is None  # type: ignore[list-item]
+    check(api, items_body(said)[:-1] + b',"input":"Hi."}')
+    check(api, items_body(said)[:-1] + b',"input":[]}')
+    check(api, items_body(said, model="another"))
+    assert known_turns(check(api, items_body(said, model="another")))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"type": "additional_tools", "tools": [{"type": "function", "name": "late", "parameters": {}}]},
+        {"type": "configuration_update", "reasoning": {"effort": "low"}},
+        {"type": "web_search_call", "action": {"query": "x"}},
+        {"type": "unheard_of"},
+        {"role": "developer", "content": "Be brief."},
+    ],
+)
+def test_items_that_change_the_request_are_read_each_time(extra: dict[str, Any]) -> None:
+    api, said = Responses(), items()
+    for count in (30, 31, 50, 60):
+        check(api, items_body([*said[:7], extra, *said[7:count]]))
+
+
+def test_a_sealed_summary_is_opened_for_each_model() -> None:
+    class Opener:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        def seal(self, text: str) -> str:
+            return text
+
+        def open(self, blob: str) -> str | None:
+            return f"{self.text} {blob}"
+
+    api, said = Responses(), items()
+    for model in ("one", "other", "one", "other"):
+        request = api.decode(items_body(said, model=model), {})
+        turns = api.understand(request, {}, sealer=Opener(model)).conversation.turns
+        assert f"{model} x" in str(turns)
+        assert ("one x" in str(turns)) is (model == "one")
 
 
 @pytest.mark.parametrize("name", ["messages", "mess\\u0061ges"])
@@ -211,18 +286,17 @@ def test_callers_are_apart() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    known: KnownHistory[History] = KnownHistory(is_plain, 400_000)
+    known: KnownHistory[History] = KnownHistory(is_plain, max_bytes=400_000)
     for session in range(100):
         parse(body_of(spoken(text=f"session {session}")), {}, sessions=known)
         assert 0 < known.size <= 400_000
 
 
-@given(seed=st.integers(0, 10**9))
+@given(seed=st.integers(0, 10**9), responses=st.booleans())
 @settings(max_examples=examples(60), deadline=None)
-def test_any_change_is_read_as_by_a_fresh_server(seed: int) -> None:
-    source, api = random.Random(seed), Messages()
-    said = spoken(40)
-    body = body_of(said)
+def test_any_change_is_read_as_by_a_fresh_server(seed: int, responses: bool) -> None:
+    source, api = random.Random(seed), Responses() if responses else Messages()
+    body = items_body(items(40)) if responses else body_of(spoken(40))
     check(api, body)
     for _ in range(6):
         at = source.randrange(len(body))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Client, Part, Reasoning, Text, Turn
 from schemas.ledger import LedgerEntry
+from services.ledger.choice import MAX_IDLE
 from services.ledger.evidence import call_id
 from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.model import ModelSetup
@@ -237,3 +238,21 @@ def test_a_sibling_that_had_to_go_is_remembered(setup: ModelSetup) -> None:
     assert len(ledger.entries) == 1
     assert alike.is_rendered(alike.prompt(7, said(Text(ANSWER)), MORE))
     assert alike.is_exact(7, alike.prompt(7, said(Reasoning(alike.thought(7)), Text(ANSWER)), MORE))
+
+
+def test_a_session_that_goes_on_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
+    ledger = open_ledger(setup, entry_bytes=200_000, prompt_bytes=1 << 24)
+    session, turns, own, others = Session(setup, ledger), list[Turn](), list[bytes](), list[bytes]()
+    for number in range(3 * MAX_IDLE):
+        prompt = session.prompt(*turns)
+        assert prompt.found is not None
+        assert prompt.found.outcome == ("reused" if turns else "first")
+        _, entry = session.decode(prompt, f"I think {number}.\n</think>\n\nAnswer {number}.", turn=f"{number:024x}")
+        assert entry is not None
+        for mac in (b"own", b"other", b"another"):
+            key = entry.key if mac == b"own" else bytes(8) + number.to_bytes(4) + mac
+            ledger.add(replace(entry, key=key, mac=mac + number.to_bytes(4)))
+            (own if mac == b"own" else others).append(mac + number.to_bytes(4))
+        turns += [said(Text(f"Answer {number}.")), MORE]
+    assert all(ledger.entries.get(mac) is not None for mac in own)
+    assert not all(ledger.entries.get(mac) is not None for mac in others)

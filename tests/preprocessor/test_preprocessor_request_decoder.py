@@ -45,6 +45,22 @@ def test_a_session_that_grows() -> None:
     assert shared > 119 - 2 * STEP  # the very objects: they compare in no time
 
 
+def test_turns_are_the_same_objects_from_their_second_request_on() -> None:
+    """Whatever keeps turns compares them in no time, also those that came last."""
+    decoder = RequestDecoder(1 << 20)
+    turns = [turn(number) for number in range(2 * STEP)]
+    former = decoder.decode(encode(request(turns)), TurnRequest).conversation.turns
+    for number in range(2 * STEP, 5 * STEP):
+        turns.append(turn(number))
+        sent = request(turns, number)
+        got = decoder.decode(encode(sent), TurnRequest)
+        assert got == sent
+        assert all(one is other for one, other in zip(got.conversation.turns, former, strict=False))
+        former = got.conversation.turns
+    shorter = request([*turns[:-3], turn(1000)])
+    assert decoder.decode(encode(shorter), TurnRequest) == shorter
+
+
 def test_what_is_counted_goes_on_from_what_was_asked() -> None:
     decoder = RequestDecoder(1 << 20)
     turns = [turn(number) for number in range(40)]

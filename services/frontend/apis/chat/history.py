@@ -51,6 +51,9 @@ class History:
         self._made = 0
         self._legacy_ids: dict[str, str] = {}
 
+    bound = False
+    """See `known_history.History`."""
+
     def fork(self) -> "History":
         """A reader that has read the same, and goes on by itself."""
         other = History(pairing=self._pairing)

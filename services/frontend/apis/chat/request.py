@@ -30,7 +30,7 @@ from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body, given, tags_of
 from services.frontend.apis.common.hints import first_header, header_flag, hints
 from services.frontend.apis.common.hosted import missing_tools
-from services.frontend.apis.common.known_history import Beginning, KnownHistory
+from services.frontend.apis.common.known_history import Beginning, KnownHistory, caller_of, session_turns
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.openai_chunks import PING
 from services.frontend.apis.common.openai_wording import explainer, invalid_value, missing_parameter, unsupported
@@ -114,7 +114,8 @@ def parse(
     if sessions is None:
         request, given_tools = decode(body)
     else:
-        request, given_tools, begun = sessions.decode(body, headers, decode)
+        caller = caller_of(headers)
+        (request, given_tools), begun = sessions.decode(body, caller, decode, lambda found: found[0].messages)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     if "audio" in (request.modalities or ()):
@@ -131,7 +132,8 @@ def parse(
     if sessions is None:
         history.read(request.messages)
     else:
-        history.turns = sessions.read(body, headers, history, request.messages, begun)
+        known_turns = sessions.read(body, caller, history, request.messages, begun)
+        history.turns = session_turns(history.turns, known_turns)
     last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
     if session is None and isinstance(request.prompt_cache_key, str):
         session = request.prompt_cache_key or None

@@ -29,7 +29,6 @@ _FACTOR = 4
 """A beginning is held as the client's JSON, as objects and as this server's JSON."""
 _KEY_BYTES = 256
 _MIN_KEY = 9
-_LIST = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 _COMMA = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _CALLER = ("authorization", "x-api-key")
 
@@ -41,6 +40,11 @@ class History(Protocol):
 
     turns: list[Turn]
 
+    @property
+    def bound(self) -> bool:
+        """What was read depends on more than the messages."""
+        ...
+
     def read(self, messages: list[Any], first: int = 0) -> None:
         """Reads messages, of which the first has the number `first` in the request."""
         ...
@@ -50,13 +54,6 @@ class History(Protocol):
         ...
 
 
-class Body(Protocol):
-    """A decoded body."""
-
-    messages: list[Any]
-
-
-B = TypeVar("B", bound=Body)
 H = TypeVar("H", bound=History)
 T = TypeVar("T")
 
@@ -69,25 +66,34 @@ class Beginning(Struct, Generic[H], frozen=True, eq=False):
     start: int
     """Where the first message begins."""
     messages: int
+    items: list[Any]
+    """The messages themselves, where they are kept."""
     history: H
     known: KnownTurns
-
-
-class _Messages(Struct):
-    messages: list[Raw]
-
-
-_messages = msgspec.json.Decoder(_Messages).decode
 
 
 class KnownHistory(Generic[H]):
     """Beginnings of bodies by their bytes and caller. Thread-safe; the least recently used go first."""
 
-    def __init__(self, is_plain: Callable[[Any], bool], max_bytes: int = KNOWN_BYTES) -> None:
-        """`is_plain`: whether a message means the same in every request that begins with it."""
+    def __init__(
+        self,
+        is_plain: Callable[[Any], bool],
+        *,
+        opens: Callable[[Any], bool] = lambda message: message.role == "assistant",
+        member: str = "messages",
+        copy: Callable[[Any], Any] | None = None,
+        max_bytes: int = KNOWN_BYTES,
+    ) -> None:
+        """`is_plain`: whether a message means the same in every request that begins with it. `opens`: whether a
+        beginning may end before it. `member`: the list's name in a body. `copy`: of a message, where they are kept."""
         self._known: BranchCache[Beginning[H]] = BranchCache(max_bytes, lambda one: _FACTOR * len(one.data))
         self._largest = max_bytes // _FACTOR // 4
         self._is_plain = is_plain
+        self._opens = opens
+        self._member = member
+        self._copy = copy
+        self._list = re.compile(rb'"%b"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % member.encode())
+        self._decode_raw = msgspec.json.Decoder(msgspec.defstruct("_Raw", [(member, list[Raw])])).decode
 
     @property
     def size(self) -> int:
@@ -95,50 +101,62 @@ class KnownHistory(Generic[H]):
         return self._known.size
 
     def decode(
-        self, body: bytes, headers: Mapping[str, str], decode: Callable[[bytes], tuple[B, T]]
-    ) -> tuple[B, T, Beginning[H] | None]:
-        """The decoded body and its tools; without its first messages where it has a known beginning. Raises as
-        `decode`."""
-        begun = self._find(body, headers)
+        self,
+        body: bytes,
+        caller: Hashable,
+        decode: Callable[[bytes], T],
+        messages_of: Callable[[T], Any],
+    ) -> tuple[T, Beginning[H] | None]:
+        """The decoded body; without its first messages where it has a known beginning. Raises as `decode`.
+
+        `messages_of` returns the list of a decoded body.
+        """
+        begun = self._find(body, caller)
         if begun is None:
-            return *decode(body), None
+            return decode(body), None
         rest = body[len(begun.data) :]
         mark = xxh3_64_hexdigest(rest)
+        item = b'{"role":"user","content":"%b"}' % mark.encode()
         try:
-            decoded, tools = decode(b'%b{"role":"user","content":"%b"},%b' % (body[: begun.start], mark.encode(), rest))
-            if decoded.messages and decoded.messages[0].content == mark:
-                del decoded.messages[0]
-                return decoded, tools, begun
+            decoded = decode(b"%b%b,%b" % (body[: begun.start], item, rest))
         except (TurnwireError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            pass  # the error of the whole body names its place
-        return *decode(body), None
+            return decode(body), None  # the error of the whole body names its place
+        messages = messages_of(decoded)
+        if not isinstance(messages, list) or not messages:
+            return decode(body), None
+        first = messages[0]
+        if (bytes(first) != item) if isinstance(first, Raw) else (first.content != mark):
+            return decode(body), None
+        del messages[0]
+        return decoded, begun
 
     def read(
-        self, body: bytes, headers: Mapping[str, str], history: H, messages: list[Any], begun: Beginning[H] | None
-    ) -> list[Turn]:
-        """The turns of a decoded body, whose messages `history` then has read: it goes on from that of `begun`. Keeps
-        the beginning where it has grown. Raises as `history.read`."""
+        self, body: bytes, caller: Hashable, history: H, messages: list[Any], begun: Beginning[H] | None
+    ) -> KnownTurns | None:
+        """Lets `history`, which goes on from that of `begun`, read the messages of a decoded body. Keeps the beginning
+        where it has grown, and returns what is known of its turns. Raises as `history.read`."""
         first = 0 if begun is None else begun.messages
         if len(messages) >= STEP + BACK and len(body) <= self._largest:
             count = self._cut(messages)
             place = self._place(body, count, messages, begun) if count else None
             if place is not None:
                 history.read(messages[:count], first)
-                first, messages, (start, end) = first + count, messages[count:], place
+                start, end = place
                 grown = _known_turns(history.turns, None if begun is None else begun.known)
-                if grown is not None:
-                    kept = Beginning(body[:end], start, first, history.fork(), grown)
-                    self._known.put(_key(body, end.bit_length() - 1, headers), kept, instead_of=begun)
+                if grown is not None and not history.bound:
+                    items = [] if begun is None else begun.items
+                    if self._copy is not None:
+                        items = items + list(map(self._copy, messages[:count]))
+                    kept = Beginning(body[:end], start, first + count, items, history.fork(), grown)
+                    self._known.put(_key(body, end.bit_length() - 1, caller), kept, instead_of=begun)
                     begun = kept
+                first, messages = first + count, messages[count:]
         history.read(messages, first)
-        turns, known = history.turns, None if begun is None else begun.known
-        if known is None or turns[: len(known.turns)] != known.turns:
-            return turns
-        return SessionTurns(turns, known)
+        return None if begun is None else begun.known
 
     def _cut(self, messages: Sequence[Any]) -> int:
         """How many messages to keep."""
-        count = next((at for at in range(len(messages) - BACK, 0, -1) if messages[at].role == "assistant"), 0)
+        count = next((at for at in range(len(messages) - BACK, 0, -1) if self._opens(messages[at])), 0)
         return count if all(map(self._is_plain, messages[:count])) else 0
 
     def _place(
@@ -147,7 +165,7 @@ class KnownHistory(Generic[H]):
         """Where the list begins in a body, and its message with the number `count`, of those that were decoded."""
         start = self._start(body) if begun is None else begun.start
         end = start if begun is None else len(begun.data)
-        messages = self._raw(b'{"messages":[' + body[end:])
+        messages = self._raw(b'{"%b":[' % self._member.encode() + body[end:])
         if not start or len(messages) != len(decoded):
             return None
         for message in messages[:count]:
@@ -160,7 +178,7 @@ class KnownHistory(Generic[H]):
 
     def _start(self, body: bytes) -> int:
         """Where the first message begins; 0 where that is not clear."""
-        found = _LIST.search(body)
+        found = self._list.search(body)
         if found is None:
             return 0
         mark = b'"%b"' % xxh3_64_hexdigest(body).encode()
@@ -169,13 +187,14 @@ class KnownHistory(Generic[H]):
 
     def _raw(self, body: bytes) -> list[Raw]:
         try:
-            return _messages(body).messages
+            messages: list[Raw] = getattr(self._decode_raw(body), self._member)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return []
+        return messages
 
-    def _find(self, body: bytes, headers: Mapping[str, str]) -> Beginning[H] | None:
+    def _find(self, body: bytes, caller: Hashable) -> Beginning[H] | None:
         for power in range(len(body).bit_length() - 1, _MIN_KEY - 1, -1):
-            key = _key(body, power, headers)
+            key = _key(body, power, caller)
             found = next((one for one in self._known.get(key) if body.startswith(one.data)), None)
             if found is not None:
                 self._known.put(key, found)
@@ -197,8 +216,20 @@ def _known_turns(turns: list[Turn], former: KnownTurns | None) -> KnownTurns | N
     return KnownTurns(former.turns + new, b"%b,%b" % (former.json, json), former.media + media)
 
 
-def _key(data: bytes, power: int, headers: Mapping[str, str]) -> Hashable:
+def caller_of(headers: Mapping[str, str]) -> Hashable:
+    """What a request's sender identifies itself with."""
+    return tuple(map(headers.get, _CALLER))
+
+
+def session_turns(turns: list[Turn], known: KnownTurns | None) -> list[Turn]:
+    """The turns of a request, with what is known of their beginning."""
+    if known is None or turns[: len(known.turns)] != known.turns:
+        return turns
+    return SessionTurns(turns, known)
+
+
+def _key(data: bytes, power: int, caller: Hashable) -> Hashable:
     """A beginning of a length between two powers of 2 is known by what stands before the smaller one: sessions that
     begin alike differ there."""
     end = 1 << power
-    return power, data[end - _KEY_BYTES : end], *map(headers.get, _CALLER)
+    return power, data[end - _KEY_BYTES : end], caller

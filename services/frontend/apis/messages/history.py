@@ -34,6 +34,9 @@ class History:
         """By call id: position among all calls of the conversation; of equal ids the last."""
         self._made = 0
 
+    bound = False
+    """See `known_history.History`."""
+
     def fork(self) -> "History":
         """A reader that has read the same, and goes on by itself. Of messages that `is_plain`."""
         other = History(self.tools.specs, pairing=self._pairing)

@@ -17,7 +17,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.common.decode import decode_body, given
 from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known_history import Beginning, KnownHistory
+from services.frontend.apis.common.known_history import Beginning, KnownHistory, caller_of, session_turns
 from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import tools, wire
@@ -113,7 +113,8 @@ def parse(
     if sessions is None:
         request, given_tools = decode(body)
     else:
-        request, given_tools, begun = sessions.decode(body, headers, decode)
+        caller = caller_of(headers)
+        (request, given_tools), begun = sessions.decode(body, caller, decode, lambda found: found[0].messages)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
@@ -125,7 +126,8 @@ def parse(
     if sessions is None:
         history.read(request.messages)
     else:
-        history.turns = sessions.read(body, headers, history, request.messages, begun)
+        known_turns = sessions.read(body, caller, history, request.messages, begun)
+        history.turns = session_turns(history.turns, known_turns)
     kept = thinking_turns(request.context_management)
     turns, cleared = forget_thinking(history.turns, kept) if isinstance(kept, int) else (history.turns, 0)
     conversation = Conversation(

@@ -112,7 +112,7 @@ class Intake:
         named = set(request.references)
         references = {id: item for item in conversation or () if (id := item_id(item)) in named}
         references |= await histories.items(named - references.keys(), tenant)
-        size = json_size(*history, *request.items, *(request.body.tools or ()))
+        size = request.size + json_size(*history, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.
         early = size >= UNDERSTAND_APART_BYTES and request.store and not counting
 

@@ -235,7 +235,7 @@ class ResponsesServer:
     async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._turns.config.max_body_bytes)
-            return await apart(len(data), lambda: self.dialect.decode(data, counting=counting))
+            return await apart(len(data), lambda: self.dialect.decode(data, request.headers, counting=counting))
 
     async def _begin(self, body: ResponsesRequest, exchange: RequestContext) -> ConversationTurn:
         """A turn in the conversation that the request names, if any."""

@@ -144,7 +144,7 @@ class Socket:
             self._refuse(INTERNAL, lane)
 
     def _enqueue(self, lane: str | None, data: bytes) -> None:
-        request = self._services.dialect.decode(data)
+        request = self._services.dialect.decode(data, self._request.headers)
         if request.body.background:
             raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
         waiting = self._lanes.get(lane)

@@ -4,7 +4,8 @@ This needs neither store nor key. The caller fetches what `previous_response_id`
 `dialect.understand`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
 from services.frontend.apis.common.decode import decode_body, given
+from services.frontend.apis.common.known_history import Beginning, KnownHistory, caller_of
 from services.frontend.apis.common.known_parts import KnownParts
 from services.frontend.apis.common.openai_wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
@@ -48,6 +50,10 @@ class ResponsesRequest(Struct, frozen=True):
     """Compute the prompt and generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
     conversation: str | None = None
     """The id of the conversation that the response belongs to."""
+    data: bytes = b""
+    """The whole body."""
+    begun: Beginning[Any] | None = None
+    """Its beginning, where that is known."""
 
     @property
     def model(self) -> str:
@@ -62,27 +68,49 @@ class ResponsesRequest(Struct, frozen=True):
     @property
     def references(self) -> list[str]:
         """The ids of the stored items that the input names, in order."""
-        return [kind.id for kind in self.kinds if is_reference(kind) and kind.id is not None]
+        known = 0 if self.begun is None else self.begun.messages
+        return [kind.id for kind in self.kinds[known:] if is_reference(kind) and kind.id is not None]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the items as JSON, about."""
+        known, size = (0, 0) if self.begun is None else (self.begun.messages, len(self.begun.data))
+        return size + sum(len(memoryview(item)) for item in self.items[known:])
 
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """The same request with other input items. Raises Invalid."""
-        return msgspec.structs.replace(self, items=items, kinds=item_kinds(items, "input"))
+        return msgspec.structs.replace(self, items=items, kinds=item_kinds(items, "input"), data=b"", begun=None)
 
     def without_input(self) -> "ResponsesRequest":
         """What rendering the answer needs. The items would keep the bytes of the whole request alive."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
-        return msgspec.structs.replace(self, body=body, items=[], kinds=[])
+        return msgspec.structs.replace(self, body=body, items=[], kinds=[], data=b"", begun=None)
 
 
-def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:
-    """Decodes a request. Raises Invalid in the native wording. `known` caches the echo of tools.
+def decode(
+    data: bytes,
+    headers: Mapping[str, str] | None = None,
+    *,
+    counting: bool = False,
+    known: KnownParts[Raw] | None = None,
+    sessions: KnownHistory[Any] | None = None,
+) -> ResponsesRequest:
+    """Decodes a request. Raises Invalid in the native wording. `known` caches the echo of tools, `sessions` the
+    beginnings of requests.
 
     `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
     """
-    body = decode_body(_body.decode, data, explain)
+    read, begun = partial(decode_body, _body.decode, explain=explain), None
+    if counting or sessions is None:
+        body = read(data)
+    else:
+        body, begun = sessions.decode(data, caller_of(headers or {}), read, lambda found: found.input)
     if not counting:
         _refuse_unsupported(body)
-    items = body.input or []
+    items, kinds = body.input or [], list[wire.ItemKind]()
+    if begun is not None:
+        items = body.input = [*(item for item, _ in begun.items), *items]
+        kinds = [kind for _, kind in begun.items]
     if isinstance(items, str):
         content = [{"type": "input_text", "text": body.input}]
         items = [Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))]
@@ -92,12 +120,14 @@ def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None
     return ResponsesRequest(
         body=body,
         items=items,
-        kinds=item_kinds(items, "input"),
+        kinds=kinds + item_kinds(items[len(kinds) :], "input", len(kinds)),
         reasoning=reasoning,
         text=text,
         echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
         prefill=body.generate is False or bool(cache.prewarm),
         conversation=_conversation_id(body),
+        data=data,
+        begun=begun,
     )
 
 
@@ -106,10 +136,11 @@ def _conversation_id(body: wire.Body) -> str | None:
     return found.id if isinstance(found, wire.ConversationRef) else found
 
 
-def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
-    """The kind of each item. Raises Invalid for one that is no object, and for a reference without an id."""
-    kinds = [convert(_kind, item, f"{place}[{index}]") for index, item in enumerate(items)]
-    for index, kind in enumerate(kinds):
+def item_kinds(items: Sequence[Raw], place: str, first: int = 0) -> list[wire.ItemKind]:
+    """The kind of each item, of which the first has the number `first`. Raises Invalid for one that is no object, and
+    for a reference without an id."""
+    kinds = [convert(_kind, item, f"{place}[{index}]") for index, item in enumerate(items, first)]
+    for index, kind in enumerate(kinds, first):
         if kind.type == _REFERENCE and kind.id is None:
             raise missing_parameter(f"{place}[{index}].id")
     return kinds

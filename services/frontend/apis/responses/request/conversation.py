@@ -99,9 +99,10 @@ def resolved(
     return found, found_kinds
 
 
-def ends_in_trigger(kinds: Sequence[wire.ItemKind]) -> bool:
+def ends_in_trigger(request: ResponsesRequest) -> bool:
     """Whether the last item is a compaction trigger. Raises Invalid for one in another place."""
-    for index, kind in enumerate(kinds[:-1]):
+    kinds, first = request.kinds, 0 if request.begun is None else request.begun.messages
+    for index, kind in enumerate(kinds[first:-1], first):
         if kind.type == TRIGGER:
             raise Invalid("A compaction_trigger must be the last item.", param=f"input[{index}]", code="invalid_value")
     return bool(kinds) and kinds[-1].type == TRIGGER
