@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def read(name: str) -> dict[str, Any]:
 COMPOSE = read("compose.yaml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
 GPU = {engine: read(f"deploy/compose.{engine}.yaml")["services"] for engine in ("trtllm", "vllm")}
+MONITORING = read("deploy/compose.monitoring.yaml")["services"]
 DEFAULT = re.compile(r"\$\{[A-Z_]+:-((?:[^{}]|\$\{[^{}]*\})*)\}")
 IF_SET = re.compile(r"\$\{[A-Z_]+:\+[^{}]*\}")
 
@@ -104,9 +106,9 @@ def test_services_have_health_checks(service: str) -> None:
     assert "network_mode" not in SERVICES[service]
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", [*SERVICES, *MONITORING])
 def test_containers_have_no_privileges_and_limits(service: str) -> None:
-    container = SERVICES[service]
+    container = {**SERVICES, **MONITORING}[service]
     assert container["cap_drop"] == ["ALL"]
     assert container["security_opt"] == ["no-new-privileges:true"]
     assert container["read_only"] is True
@@ -117,6 +119,21 @@ def test_containers_have_no_privileges_and_limits(service: str) -> None:
 def test_images_do_not_run_as_root(dockerfile: str) -> None:
     lines = (ROOT / "deploy" / dockerfile).read_text().splitlines()
     assert "USER 10001:10001" in lines
+
+
+def test_images_get_the_data_of_packages() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    files = [
+        file.relative_to(ROOT)
+        for package, patterns in data.items()
+        for pattern in patterns
+        for file in (ROOT / package.replace(".", "/")).glob(pattern)
+        if file.name != "py.typed"
+    ]
+    assert len(files) > 4
+    for file in files:
+        assert str(file) in sent or str(file.parent) in sent, file
 
 
 @pytest.mark.parametrize("engine", GPU)
@@ -130,6 +147,27 @@ def test_another_engine_is_the_same_service(engine: str) -> None:
     assert gpu["ulimits"] == {"memlock": -1, "stack": 67108864}
     (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+
+
+def test_monitoring_reads_the_files_of_this_repository_and_the_services_of_compose() -> None:
+    for container in MONITORING.values():
+        name, version = resolved(container["image"]).rsplit(":", 1)
+        assert re.fullmatch(r"v?\d+\.\d+\.\d+", version), name
+        for volume in container["volumes"]:
+            if volume.startswith("./"):
+                assert (ROOT / volume.split(":")[0]).is_file()
+    assert resolved(MONITORING["grafana"]["ports"][0]) == "127.0.0.1:3000:3000"
+    assert "ports" not in MONITORING["prometheus"]
+    assert MONITORING["grafana"]["networks"] == ["monitoring"], "it reaches Prometheus only"
+    (source,) = read("deploy/grafana/datasource.yml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    scraped = [name for job in read("deploy/prometheus/prometheus.yml")["scrape_configs"] for name in names(job)]
+    assert sorted(scraped) == sorted(STAGES)
+
+
+def names(job: dict[str, Any]) -> list[str]:
+    """The services that a Prometheus job finds by DNS."""
+    return [name for found in job["dns_sd_configs"] for name in found["names"]]
 
 
 def make_env(tmp_path: Path, gpu_mib: int | None, *arguments: str) -> dict[str, str]:
@@ -183,14 +221,18 @@ def test_nothing_but_the_proxy_is_reachable_from_outside() -> None:
 
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="docker is not installed")
+@pytest.mark.parametrize("monitoring", [False, True])
 @pytest.mark.parametrize("engine", ["", *GPU])
-def test_compose_reads_the_files(engine: str) -> None:
+def test_compose_reads_the_files(engine: str, monitoring: bool) -> None:
     """Only what Compose itself finds, where it is installed; no daemon is needed."""
     if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0:
         pytest.skip("docker has no compose")
-    files = [f"--file={name}" for name in ("compose.yaml", *([f"deploy/compose.{engine}.yaml"] if engine else []))]
+    overlays = [*([engine] if engine else []), *(["monitoring"] if monitoring else [])]
+    files = ["--file=compose.yaml", *(f"--file=deploy/compose.{name}.yaml" for name in overlays)]
     command = ["docker", "compose", *files, "config", "--format", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    worker = json.loads(done.stdout)["services"]["worker"]
+    services = json.loads(done.stdout)["services"]
+    worker = services["worker"]
+    assert ("grafana" in services) is monitoring
     assert worker["command"] == ["serve", "worker", *(["--engine", engine] if engine else [])]
