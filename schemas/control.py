@@ -31,6 +31,8 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     engine: str = ""
     block_tokens: int = 0
     """Tokens in a KV block of the engine; 0: no prefix cache, or unknown."""
+    raw_prompts: bool = False
+    """The worker reads requests of `frames.encode_generate`; one of an older release reads JSON only."""
     weight: float = 1.0
     """Share of the new sessions that this model gets of those for an alias that other models have, too."""
 

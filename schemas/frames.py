@@ -1,7 +1,8 @@
 """The messages of a turn: requests on their way in, frames of tokens and events on their way out.
 
 Every message is JSON, so that `nats sub 'tw.v1.>'` shows a turn as it flows. Large arrays of token ids are
-little-endian u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms.
+little-endian u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms. A worker's request, which has a
+whole prompt, carries these bytes behind its JSON (`encode_generate`).
 """
 
 import sys
@@ -9,6 +10,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Literal
 
+import msgspec
 from msgspec import Raw, Struct, field
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
@@ -167,6 +169,29 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """Prompt tokens at its start that were not encoded: those of a known prompt, and original ones of earlier turns."""
     recall: str = ""
     """What the ledger found of the newest earlier turn (`services.ledger.recall.Outcome`); "": there is no ledger."""
+
+
+_PROMPT = b"\0"
+"""Ends a request's JSON where its prompt follows. No JSON text has it."""
+_encode = msgspec.json.Encoder().encode
+_decode_generate = msgspec.json.Decoder(GenerateRequest).decode
+
+
+def encode_generate(request: GenerateRequest) -> bytes:
+    """A request as it is sent: JSON without `prompt`, a zero byte, and the prompt's bytes. For 52,000 tokens base64
+    would cost 0.4 ms here and 0.7 ms at the worker, and a third more bytes."""
+    return b"".join((_encode(msgspec.structs.replace(request, prompt=b"")), _PROMPT, request.prompt))
+
+
+def decode_generate(data: bytes) -> GenerateRequest:
+    """Reverses `encode_generate`; takes a request that is JSON as a whole, too. Its `Raw` fields are views of `data`.
+
+    Raises msgspec.DecodeError and msgspec.ValidationError.
+    """
+    end = data.find(_PROMPT)
+    if end < 0:
+        return _decode_generate(data)
+    return msgspec.structs.replace(_decode_generate(memoryview(data)[:end]), prompt=data[end + 1 :])
 
 
 class GenerateReply(Struct, frozen=True, omit_defaults=True):

@@ -216,7 +216,7 @@ class Preprocessor:
             self._expect(request, prompt, worker)
             try:
                 data = await self._process.bus.request(
-                    subjects.generate(self._model, worker), _encode(generate), TAKE_TIMEOUT_S
+                    subjects.generate(self._model, worker), self._placement.encode(generate, worker), TAKE_TIMEOUT_S
                 )
             except Unavailable:  # the worker certainly does not have the turn
                 refusal = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info

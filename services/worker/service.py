@@ -17,7 +17,15 @@ from schemas import errors, subjects
 from schemas.control import Cancel, Heartbeat, ModelCard
 from schemas.conversation import OutputFormat, Sampling
 from schemas.events import Failed
-from schemas.frames import EventEntry, EventFrame, GenerateReply, GenerateRequest, unpack_array, unpack_ids
+from schemas.frames import (
+    EventEntry,
+    EventFrame,
+    GenerateReply,
+    GenerateRequest,
+    decode_generate,
+    unpack_array,
+    unpack_ids,
+)
 from services.runtime.bus import Message
 from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
@@ -43,7 +51,6 @@ FRAME_GAP_S = 0.001
 MAX_CANCELS = 8192
 HEALTH_INTERVAL_S = 0.5
 
-_decode_request = msgspec.json.Decoder(GenerateRequest).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
 _encode = msgspec.json.Encoder().encode
@@ -107,6 +114,7 @@ class Worker:
                 features=sorted(info.features),
                 engine=info.name,
                 block_tokens=info.block_tokens or 0,
+                raw_prompts=True,
             )
         ]
         process.registry.on_leave(self._peer_left)
@@ -138,7 +146,7 @@ class Worker:
     # -- a turn begins ----------------------------------------------------------------------------------------------
 
     def _request(self, message: Message) -> None:
-        request = _decode_request(message.data)
+        request = decode_generate(message.data)
         error = None
         try:
             self._take(request)

@@ -14,12 +14,11 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import EngineFailed, ErrorKind
 from schemas.events import Failed, FinishReason
-from schemas.frames import GenerateRequest, TokenEntry, TokenFrame
+from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, decode_generate, encode_generate
 from services.runtime.registry import Registry
 from tests.conftest import eventually
 from tests.pipeline.local import INNER_STAGES, STAGES, Local, Model, Plan, Running, Service
 
-decode_request = msgspec.json.Decoder(GenerateRequest).decode
 decode_tokens = msgspec.json.Decoder(TokenFrame).decode
 
 
@@ -54,7 +53,7 @@ def believe(registry: Registry, heartbeat: Heartbeat, now: float) -> None:
 
 def generate_requests(change: Callable[[GenerateRequest], GenerateRequest]) -> tuple[str, Callable[[bytes], bytes]]:
     """A change of a preprocessor's generate requests, for `Service.changing`."""
-    return ".gen.", lambda data: msgspec.json.encode(change(decode_request(data)))
+    return ".gen.", lambda data: encode_generate(change(decode_generate(data)))
 
 
 async def test_turns_side_by_side(local: Local) -> None:

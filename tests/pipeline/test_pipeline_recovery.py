@@ -4,18 +4,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from schemas.control import Stage
 from schemas.errors import TurnwireError, Unavailable
 from schemas.events import Failed
-from schemas.frames import GenerateRequest
+from schemas.frames import decode_generate
 from services.frontend.pipeline.gateway.process_watch import BOTH_LOST, RESCUE_S
 from tests.conftest import eventually
 from tests.pipeline.local import INNER_STAGES, Local, Plan, Running, Service
-
-decode_request = msgspec.json.Decoder(GenerateRequest).decode
 
 LONGER_S = 1.0 + RESCUE_S + 1.0
 """More than what the detection of a death takes here, and more than others need to take over."""
@@ -261,7 +258,7 @@ async def test_work_whose_client_left_while_the_bus_hung_is_dropped_before_it_co
 
     def note(subject: str, data: bytes) -> None:
         if ".gen." in subject:
-            prepared.add(decode_request(data).turn)
+            prepared.add(decode_generate(data).turn)
 
     preprocessor.watching.append(note)
     local.nats.pause()

@@ -20,7 +20,7 @@ import nats as nats_library
 import pytest
 
 from schemas import subjects
-from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
+from schemas.frames import TokenFrame, decode_generate, unpack_ids
 from tests.conftest import NatsServer
 from tests.model_fixtures import build_random_model
 from tests.pipeline.client import TOOLS, Client, call, events
@@ -59,7 +59,7 @@ class Bus:
         nats = await nats_library.connect(url)
 
         async def generate(message: Any) -> None:
-            request = msgspec.json.decode(message.data, type=GenerateRequest)
+            request = decode_generate(message.data)
             if request.parser:
                 self.prompts[request.turn] = unpack_ids(request.prompt)
 

@@ -4,11 +4,24 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from schemas.conversation import Conversation, Text, Turn
+from schemas.conversation import Conversation, Sampling, Text, Turn
 from schemas.errors import ErrorInfo, ErrorKind, TurnwireError, raised
 from schemas.events import BlockStart, Delta
-from schemas.frames import ABSENT, EventEntry, EventFrame, TokenEntry, TokenFrame, TurnRequest, pack_ids, unpack_ids
+from schemas.frames import (
+    ABSENT,
+    EventEntry,
+    EventFrame,
+    GenerateRequest,
+    TokenEntry,
+    TokenFrame,
+    TurnRequest,
+    decode_generate,
+    encode_generate,
+    pack_ids,
+    unpack_ids,
+)
 
 
 @given(st.lists(st.integers(0, 2**32 - 1)))
@@ -64,3 +77,18 @@ def test_every_kind_of_error_has_its_exception(kind: ErrorKind) -> None:
     assert error.kind == kind
     assert error.info == info
     assert str(error) == "why"
+
+
+@pytest.mark.parametrize("ids", [[], [1], [0, 10, 0x7B, 0xFFFFFFFF], list(range(60_000))])
+def test_a_prompt_stands_behind_its_request(ids: list[int]) -> None:
+    context = Raw(msgspec.json.encode({"text": "a\0b\n", "n": [1]}))
+    sampling = Sampling(max_tokens=3, stop=["\0"])
+    request = GenerateRequest("t\0", 2, "m", pack_ids(ids), "p", "f", sampling, [7], context, b"\0\1", cache_salt="s\0")
+    data = encode_generate(request)
+    assert decode_generate(data) == request
+    assert unpack_ids(decode_generate(data).prompt) == ids
+    assert decode_generate(msgspec.json.encode(request)) == request, "JSON as a whole"
+    assert data.endswith(b"\0" + pack_ids(ids))
+    for broken in (data[1:], data[:20], b"\0" + data, b""):
+        with pytest.raises(msgspec.DecodeError):
+            decode_generate(broken)

@@ -58,7 +58,13 @@ def target_of(subject: str) -> str:
 
 def decode(subject: str, data: bytes) -> Any:
     """The message as its type; as plain JSON where the subject has none. Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(data, type=TYPES.get(kind_of(subject), Any))
+    kind = kind_of(subject)
+    return frames.decode_generate(data) if kind == "gen" else msgspec.json.decode(data, type=TYPES.get(kind, Any))
+
+
+def as_json(subject: str, data: bytes) -> bytes:
+    """The message as JSON as a whole. Raises as `decode`."""
+    return msgspec.json.encode(frames.decode_generate(data)) if kind_of(subject) == "gen" else data
 
 
 def lines(subject: str, message: Any) -> list[Line]:

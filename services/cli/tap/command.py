@@ -143,10 +143,11 @@ def concerns(turn: str, wanted: str) -> bool:
 def recorded(time: float, subject: str, data: bytes) -> Recorded:
     """A message for `--json`."""
     try:
-        msgspec.json.decode(data)
+        payload = bus_view.as_json(subject, data)
+        msgspec.json.decode(payload)
     except msgspec.DecodeError:
         return Recorded(time, subject, payload_b64=base64.b64encode(data).decode())
-    return Recorded(time, subject, payload=msgspec.Raw(data))
+    return Recorded(time, subject, payload=msgspec.Raw(payload))
 
 
 def rendered(time: datetime, line: Line) -> Text:

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 from prometheus_client import Counter
 
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
-from schemas.frames import TurnRequest
+from schemas.frames import GenerateRequest, TurnRequest, encode_generate
 from services.guides.promises import GRAMMAR
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
@@ -17,6 +18,7 @@ from services.tokenization.block_keys import KeyMemo
 
 LATE_BEATS = 1.5
 """A process whose heartbeat is so many intervals old is tried last."""
+_encode = msgspec.json.Encoder().encode
 
 
 class Placement:
@@ -85,6 +87,12 @@ class Placement:
     def can_guide(self) -> bool:
         """Whether a worker's engine keeps to a grammar."""
         return any(GRAMMAR in card.features for card in self._cards([*self._process.registry.living("worker")]))
+
+    def encode(self, request: GenerateRequest, worker: str) -> bytes:
+        """The request as this worker reads it."""
+        heartbeat = self._process.registry.get("worker", worker)
+        raw = heartbeat is not None and any(card.raw_prompts for card in self._cards([heartbeat]))
+        return encode_generate(request) if raw else _encode(request)
 
     def shard(self) -> str:
         """The parser shard for the next turn. Raises Unavailable."""

@@ -25,7 +25,6 @@ LEAST_TOKENS = 64
 """Fewer are not worth a request."""
 TAKE_TIMEOUT_S = 2.0
 
-_encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 
 
@@ -99,7 +98,8 @@ class Prefills:
             cache_salt=self._placement.salt(turn.conversation),
         )
         subject = subjects.generate(self._model, turn.worker)
-        reply = _decode_reply(await self._process.bus.request(subject, _encode(request), TAKE_TIMEOUT_S))
+        data = self._placement.encode(request, turn.worker)
+        reply = _decode_reply(await self._process.bus.request(subject, data, TAKE_TIMEOUT_S))
         return "done" if reply.error is None else "busy"
 
     def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "TokenIds | None":

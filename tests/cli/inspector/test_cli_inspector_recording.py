@@ -8,7 +8,7 @@ import pytest
 
 from schemas import subjects
 from schemas.conversation import Call, Text
-from schemas.frames import EventFrame, GenerateRequest, TokenFrame, TurnRequest
+from schemas.frames import EventFrame, GenerateRequest, TokenFrame, TurnRequest, encode_generate
 from services.cli.inspector.command import Flags, required_key
 from services.cli.inspector.fold import Fold
 from services.cli.inspector.recording import read
@@ -37,7 +37,7 @@ class Recording(Bus):
     def send(self, message: Any, receiver: str = "") -> None:
         super().send(message, receiver)
         subject = subjects.generate("m", receiver) if isinstance(message, GenerateRequest) else SUBJECTS[type(message)]
-        data = msgspec.json.encode(message)
+        data = encode_generate(message) if isinstance(message, GenerateRequest) else msgspec.json.encode(message)
         self.messages += msgspec.json.encode(recorded(self.now, subject, data)) + b"\n"
         self.turns += b"".join(self.recorder.take(message, self.now, receiver))
 
