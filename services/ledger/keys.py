@@ -77,12 +77,17 @@ def add(hasher: "hashlib.blake2b", kind: str, *texts: str) -> None:
 
 
 def _value(arguments: str, freeform: bool) -> dict[str, Any]:
-    return read_arguments(arguments, freeform=freeform, number=_number, constant=lambda _: None)
+    return read_arguments(arguments, freeform=freeform, decode=_decode)
 
 
 def _number(digits: str) -> float | None:
     value = float(digits)
     return value + 0.0 if math.isfinite(value) else None  # -0.0 + 0.0 is 0.0
+
+
+# Made once: `json.loads` and `json.dumps` with options take 7 and 3 us more for each call.
+_decode = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=lambda _: None).decode
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _tidied(name: str, value: Any) -> Any:
@@ -95,6 +100,6 @@ def _tidied(name: str, value: Any) -> Any:
 
 def _canonical(value: dict[str, Any], arguments: str) -> str:
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+        return _encode(value)
     except RecursionError:
         return arguments

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from schemas.conversation import Call
 
 _UNPARSED = "__unparsed"
-Read: TypeAlias = Callable[[str], Any]
 
 
 def arguments_of(call: Call) -> dict[str, Any]:
@@ -15,15 +14,13 @@ def arguments_of(call: Call) -> dict[str, Any]:
     return read_arguments(call.arguments, freeform=call.kind == "custom")
 
 
-def read_arguments(
-    text: str, *, freeform: bool, number: Read | None = None, constant: Read | None = None
-) -> dict[str, Any]:
+def read_arguments(text: str, *, freeform: bool, decode: Callable[[str], Any] = json.loads) -> dict[str, Any]:
     """Arguments as an object. `freeform`: the text is a freeform tool's `input`, unless it is an object that holds it.
-    Text that is no JSON object is kept whole under one name. `number` and `constant` read JSON's numbers and NaN."""
+    Text that is no JSON object is kept whole under one name. `decode` reads the JSON, and raises as `json.loads`."""
     value: Any = {}
     try:
         if text.strip():
-            value = json.loads(text, parse_int=number, parse_float=number, parse_constant=constant)
+            value = decode(text)
     except (ValueError, RecursionError):
         value = None
     if freeform and not (isinstance(value, dict) and value.keys() == {"input"}):

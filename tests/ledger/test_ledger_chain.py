@@ -83,3 +83,16 @@ def test_threads_and_branches() -> None:
         found = list(pool.map(lambda conversation: cache.chain_of(conversation, b""), requests * 3))
     assert found == [chain_of(conversation, b"") for conversation in requests] * 3
     assert cache.size <= 60_000
+
+
+def test_long_instructions_have_one_hash_however_often_they_come() -> None:
+    cache = ChainCache(1 << 20)
+    long = "Be careful. " * 1000
+    systems = ([long, "a"], [long, "b"], [long + "a"], [long], ["a", long], [long, "a", ""])
+    for _ in range(2):
+        for scope in (b"one", b"two"):
+            for texts in systems:
+                for turns in ([user("hi")], [user("other")], [user("hi"), said(Text("so")), user("go on")]):
+                    conversation = Conversation("m", turns, system=[Text(text) for text in texts])
+                    assert cache.chain_of(conversation, scope) == chain_of(conversation, scope)
+    assert 0 < cache.size <= 1 << 20
