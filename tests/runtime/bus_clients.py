@@ -1,0 +1,120 @@
+"""Buses with what they reported, real servers of any configuration, and servers that a test plays."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from schemas.errors import Unavailable
+from services.runtime.bus import Bus
+from services.runtime.config import BusConfig
+from tests.conftest import eventually, free_port
+
+LONG_S = 60
+
+
+class Client:
+    """A bus, and everything that it reported."""
+
+    def __init__(self, *urls: str, **config: object) -> None:
+        self.log = structlog.testing.LogCapture()
+        self.fatal: list[str] = []
+        self.reconnects = 0
+        self.bus = Bus(
+            BusConfig(nats_url=",".join(urls), **config),  # type: ignore[arg-type]
+            name="test",
+            inbox_prefix="_INBOX_test",
+            log=structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log]),
+            on_fatal=self.fatal.append,
+            on_reconnect=self._reconnected,
+        )
+
+    def _reconnected(self) -> None:
+        self.reconnects += 1
+
+    def reasons(self, event: str) -> list[str]:
+        return [entry["reason"] for entry in self.log.entries if entry["event"] == event]
+
+    async def works(self, data: bytes = b"x") -> None:
+        """A message goes to the server and back."""
+        received: list[bytes] = []
+        subscription = await self.bus.subscribe("works", lambda message: received.append(message.data))
+        assert self.bus.publish("works", data)
+        await eventually(lambda: received == [data], LONG_S)
+        await subscription.stop()
+
+
+@asynccontextmanager
+async def connected(*urls: str, **config: object) -> AsyncIterator[Client]:
+    client = Client(*urls, **config)
+    await client.bus.connect()
+    yield client
+    await asyncio.wait_for(client.bus.close(), LONG_S)
+
+
+async def refused(*urls: str, **config: object) -> str:
+    """The error of a client that is refused at once, long before its own deadline."""
+    with pytest.raises(Unavailable) as raised:
+        await asyncio.wait_for(Client(*urls, connect_timeout_s=10 * LONG_S, **config).bus.connect(), LONG_S)
+    return str(raised.value)
+
+
+@contextmanager
+def serving(binary: str, directory: Path, config: str, port: int = 0, end: int = signal.SIGKILL) -> Iterator[str]:
+    """A real server with this configuration; its address."""
+    address = f"127.0.0.1:{port or free_port()}"
+    file = directory / f"nats-{address.rpartition(':')[2]}.conf"
+    file.write_text(f'listen: "{address}"\n{config}\n')
+    server = subprocess.Popen([binary, "-c", str(file)], stderr=subprocess.DEVNULL)
+    yield address
+    server.send_signal(end)
+    server.wait()
+
+
+def info(address: str) -> dict[str, Any]:
+    """What a server sends first; {} as long as it is not up."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), LONG_S) as connection:
+        return msgspec.json.decode(connection.makefile("rb").readline().removeprefix(b"INFO "), type=dict[str, Any])
+    return {}
+
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def pretender(talk: Talk) -> AsyncIterator[str]:
+    """A server that sends what a test makes it send; its address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await talk(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+
+
+async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The handshake of a server that takes anybody."""
+    writer.write(b"INFO {}\r\n")
+    assert (await reader.readline()).startswith(b"CONNECT ")
+    assert await reader.readline() == b"PING\r\n"
+    writer.write(b"PONG\r\n")
+
+
+async def answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while line := await reader.readline():
+        if line == b"PING\r\n":
+            writer.write(b"PONG\r\n")

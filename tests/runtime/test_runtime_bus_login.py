@@ -1,0 +1,242 @@
+"""How the bus proves who it is and to whom it speaks: TLS, users, passwords that change, credentials files."""
+
+import asyncio
+import base64
+import binascii
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from schemas.errors import Unavailable
+from tests.certificates import Authority
+from tests.conftest import eventually, free_port
+from tests.runtime.bus_clients import LONG_S, Client, connected, pretender, refused, serving
+
+pytestmark = pytest.mark.usefixtures("collected")
+
+
+# TLS.
+
+
+async def test_tls_where_the_server_or_the_url_requires_it(
+    nats_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority("ours")
+    certificate, key = authority.write(tmp_path, "server")
+    with serving(nats_binary, tmp_path, f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}') as address:
+        assert "certificate" in await refused(f"tls://{address}")
+        monkeypatch.setenv("SSL_CERT_FILE", authority.write_self(tmp_path / "ca.pem"))
+        for scheme in ("nats", "tls"):
+            async with connected(f"{scheme}://{address}") as client:
+                await client.works(b"x" * 500_000)
+
+
+SECRETS = [{}, {"nats_user": "me", "nats_password_file": "password"}, {"nats_creds_file": "user.creds"}]
+
+
+@pytest.mark.parametrize("config", SECRETS, ids=["url", "password file", "credentials"])
+@pytest.mark.parametrize("tls", ["", "tls_available"])
+async def test_a_url_with_tls_sends_nothing_without_it(
+    config: dict[str, str], tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("password").write_text("secret")
+    Path("user.creds").write_text(CREDENTIALS)
+    received: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            msgspec.json.encode({"auth_required": True, "nonce": "n", "max_payload": 100, tls: True}).join(
+                [b"INFO ", b"\r\n"]
+            )
+        )
+        received.append(await reader.read())
+
+    async with pretender(talk) as address:
+        assert "the server has no TLS" in await refused(f"tls://me:secret@{address}", **config)
+        await eventually(lambda: bool(received), LONG_S)
+    assert received == [b""]
+
+
+async def test_what_is_sent_in_the_clear_before_tls_is_ignored() -> None:
+    received: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"tls_required":true}\r\nPONG\r\n')
+        received.append(await reader.read(1000))
+
+    async with pretender(talk) as address:
+        with pytest.raises(Unavailable):
+            await Client(f"nats://me:secret@{address}", connect_timeout_s=1.0).bus.connect()
+    assert received
+    assert not any(b"secret" in data for data in received)
+
+
+# Users.
+
+
+async def test_users_of_a_url_and_of_a_password_file(nats_binary: str, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("p@ss\n")
+    config = 'authorization { user: "me", password: "p@ss" }'
+    with serving(nats_binary, tmp_path, config) as address:
+        for url, options in (
+            (f"nats://me:p%40ss@{address}", {}),
+            (f"nats://:p%40ss@{address}", {"nats_user": "me"}),
+            (f"nats://{address}", {"nats_user": "me", "nats_password_file": str(password)}),
+            (f"nats://me@{address}", {"nats_password_file": str(password)}),
+            (f"nats://you:guess@{address}", {"nats_user": "me", "nats_password_file": str(password)}),
+        ):
+            async with connected(url, **options) as client:
+                await client.works()
+        for url, options in (
+            (f"nats://{address}", {}),
+            (f"nats://me:guess@{address}", {}),
+            (f"nats://me:p%40ss@{address}", {"nats_user": "you"}),
+        ):
+            assert "Authorization Violation" in await refused(url, **options)
+        missing = await refused(f"nats://{address}", nats_user="me", nats_password_file=str(tmp_path / "none"))
+        assert f"{tmp_path}/none: [Errno 2] No such file" in missing
+
+
+async def test_a_user_alone_is_a_token(nats_binary: str, tmp_path: Path) -> None:
+    with serving(nats_binary, tmp_path, 'authorization { token: "s/cret" }') as address:
+        async with connected(f"nats://s%2Fcret@{address}") as client:
+            await client.works()
+        assert "Authorization Violation" in await refused(f"nats://guess@{address}")
+
+
+async def test_a_password_may_change_while_the_process_runs(nats_binary: str, tmp_path: Path) -> None:
+    password, port = tmp_path / "password", free_port()
+    config = 'authorization {{ user: "me", password: "{}" }}'
+    password.write_text("old")
+    client = Client(f"nats://127.0.0.1:{port}", nats_user="me", nats_password_file=str(password))
+    with serving(nats_binary, tmp_path, config.format("old"), port):
+        await client.bus.connect()
+    with serving(nats_binary, tmp_path, config.format("new"), port):
+        await eventually(lambda: bool(client.reasons("bus.refused")), LONG_S)
+        password.write_text("new")
+        await eventually(lambda: client.reconnects == 1, LONG_S)
+        await client.works()
+        await client.bus.close()
+    assert client.reasons("bus.refused") == ["Authorization Violation"], "once, and not with every attempt"
+    assert len(client.reasons("bus.disconnected")) == 1
+    assert not client.fatal
+
+
+async def test_what_a_user_may_not_do_is_logged(nats_binary: str, tmp_path: Path) -> None:
+    users = 'authorization { users: [{ user: "me", password: "x", permissions: { publish: ["mine", "works"] } }] }'
+    port = free_port()
+    client = Client(f"nats://me:x@127.0.0.1:{port}")
+    with serving(nats_binary, tmp_path, users, port):
+        await client.bus.connect()
+        assert client.bus.publish("mine", b"")
+        assert client.bus.publish("theirs", b"")
+        await client.bus.flush()
+        assert client.reasons("bus.refused") == ['permissions violation for publish to "theirs"']
+        await client.works()
+    with serving(nats_binary, tmp_path, users, port):
+        await eventually(lambda: client.reconnects == 1, LONG_S)
+        await client.works()
+        await client.bus.close()
+    assert not client.fatal, "a permission is no reason to end"
+
+
+# Credentials.
+
+
+def seed_of(raw: bytes, kind: int) -> str:
+    """An nkey seed: two bytes of prefix, 32 bytes, a checksum."""
+    body = bytes([(18 << 3) | (kind >> 2), (kind & 3) << 6]) + raw
+    return base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).rstrip(b"=").decode()
+
+
+SEED = seed_of(bytes(range(32)), 20)
+CREDENTIALS = f"""-----BEGIN NATS USER JWT-----
+eyJ0.eyJq.c2ln
+------END NATS USER JWT------
+
+************************* IMPORTANT *************************
+NKEY Seed printed below can be used to sign and prove identity.
+
+-----BEGIN USER NKEY SEED-----
+{SEED}
+------END USER NKEY SEED------
+
+*************************************************************
+"""
+
+
+class Key:
+    """An nkey: of an operator, an account or a user."""
+
+    def __init__(self, kind: int, number: int) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
+        body = bytes([kind << 3]) + self._key.public_key().public_bytes_raw()
+        self.name = base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode()
+        self.seed = seed_of(bytes([number]) * 32, kind)
+
+    def token(self, subject: "Key", claims: dict[str, object]) -> str:
+        """A JWT in which this key makes claims about another."""
+        about = {"jti": "x", "iat": 1, "iss": self.name, "sub": subject.name, "name": "n"}
+        head, body = (
+            base64.urlsafe_b64encode(msgspec.json.encode(part)).rstrip(b"=")
+            for part in ({"typ": "JWT", "alg": "ed25519-nkey"}, {**about, "nats": {**claims, "version": 2}})
+        )
+        signature = base64.urlsafe_b64encode(self._key.sign(head + b"." + body)).rstrip(b"=")
+        return (head + b"." + body + b"." + signature).decode()
+
+
+async def test_a_server_accepts_the_users_for_whom_an_account_signed(nats_binary: str, tmp_path: Path) -> None:
+    operator, account, user, stranger = Key(14, 1), Key(0, 2), Key(20, 3), Key(20, 4)
+    limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
+    signed = account.token(user, {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1})
+    config = (
+        f'operator: "{operator.token(operator, {"type": "operator"})}"\nresolver: MEMORY\n'
+        f"resolver_preload: {{ {account.name}: "
+        f'"{operator.token(account, {"type": "account", "limits": {**limits, "wildcards": True}})}" }}'
+    )
+    creds = tmp_path / "user.creds"
+
+    def write(key: Key, end: str = "\n") -> None:
+        creds.write_bytes(
+            CREDENTIALS.replace("eyJ0.eyJq.c2ln", signed).replace(SEED, key.seed).replace("\n", end).encode()
+        )
+
+    with serving(nats_binary, tmp_path, config) as address:
+        for end in ("\n", "\r\n"):
+            write(user, end)
+            async with connected(f"nats://{address}", nats_creds_file=str(creds)) as client:
+                await client.works()
+        write(stranger)
+        assert "Authorization Violation" in await refused(f"nats://{address}", nats_creds_file=str(creds))
+        creds.unlink()
+        assert "user.creds: [Errno 2] No such file" in await refused(f"nats://{address}", nats_creds_file=str(creds))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "password",
+        CREDENTIALS.replace("USER NKEY SEED", "SOMETHING"),
+        CREDENTIALS.replace("NATS USER JWT", "SOMETHING"),
+        CREDENTIALS.replace(SEED, ""),
+        CREDENTIALS.replace(SEED, SEED[:-10]),
+        CREDENTIALS.replace(SEED, "1" + SEED[1:]),
+        CREDENTIALS.replace(SEED, "A" + SEED[1:]),
+    ],
+)
+async def test_what_is_not_a_credentials_file_is_refused_without_its_secrets(text: str, tmp_path: Path) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"auth_required":true,"nonce":"n"}\r\n')
+        assert not await reader.read()
+
+    creds = tmp_path / "user.creds"
+    creds.write_text(text)
+    async with pretender(talk) as address:
+        error = await refused(f"nats://{address}", nats_creds_file=str(creds))
+    assert "cannot connect" in error
+    assert SEED[4:20] not in error
