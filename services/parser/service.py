@@ -87,6 +87,7 @@ class Parser:
     async def drain(self) -> None:
         """Returns when every turn has ended and its frontend has all of it."""
         await self._empty.wait()
+        self._receiver.acknowledge()  # so that the workers give no other shard what this one has passed on
 
     def _frame(self, message: Message) -> None:
         frame = _decode_frame(message.data)

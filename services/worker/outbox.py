@@ -6,7 +6,7 @@ own `max_tokens`. Finished turns linger for a while, so that another shard can t
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from math import isfinite
 
@@ -323,6 +323,12 @@ class Outbox:
             else:
                 continue
             self.mark(stream)
+
+    def confirm(self, parser: str, frontends: Container[str]) -> None:
+        """Drops the finished streams of a shard that left when no turn was open there: these frontends have them."""
+        for stream in list(self._lingering.values()):
+            if stream.parser == parser and stream.frontend in frontends and self.delivered(stream):
+                self._drop(stream)
 
     def move(self, gone: str, to: str) -> int:
         """Moves every stream of a shard that is gone to another one, from its start. Returns how many."""

@@ -349,6 +349,9 @@ class Worker:
         if heartbeat.stage == "parser":
             self._sender.forget(heartbeat.id)
             self._pacer.forget(heartbeat.id)
+            if heartbeat.leaving and not heartbeat.load.running:
+                living = {frontend.id for frontend in self._process.registry.living("frontend")}
+                self._outbox.confirm(heartbeat.id, living)
             self._orphans.add(heartbeat.id)
             self._reassign_orphans()
             self._settle()

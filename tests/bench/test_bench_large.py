@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.cpu import Cost, Memory
+from bench.large import weights
 from bench.large.__main__ import put
 from bench.large.messages import frame_bytes, heartbeats
 from bench.large.report import routing_table, simulate, stages_table
@@ -22,6 +23,16 @@ def test_sessions_return_to_their_worker() -> None:
     assert result.held > 0.8
     assert result.keys > 120 * 30, "each session has blocks of its own"
     assert {one.parser for one in result.placed} == set(range(bus.counts["parser"]))
+
+
+def test_sessions_that_start_cold_spread_where_load_weighs_enough() -> None:
+    light, heavy = (
+        weights.simulate(load_tokens, workers=4, sessions=20, turns=2) for load_tokens in (16_384, 1_048_576)
+    )
+    assert len(light.turn_s) == len(heavy.turn_s) == 40
+    assert light.computed == weights.SHARED + 20 * (weights.OWN + weights.GROWTH), "all are on one worker"
+    assert heavy.computed > light.computed
+    assert sum(heavy.turn_s) < sum(light.turn_s)
 
 
 def test_the_processes_for_a_number_of_streams() -> None:

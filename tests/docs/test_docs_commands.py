@@ -25,7 +25,7 @@ LIMIT_S = 900.0
 SERVES = re.compile(r"make up\b")
 """Runs while the other commands of all pages do."""
 STAYS = {
-    r"make up\b|turnwire up\b": "is served at",
+    r"make up\b|(?:\S*/)?turnwire up\b": "is served at",
     r"turnwire (tap|trajectories (?!tap))": "listening on",
     r"turnwire inspect": "http://127.0.0.1:",
     r"\S+ examples/print_traces.py": "listening on",

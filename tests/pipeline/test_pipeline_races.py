@@ -371,6 +371,33 @@ async def test_a_worker_whose_grace_is_over_hands_its_turns_on(local: Local) -> 
     await turn.whole(60, switches=1)
 
 
+async def test_a_parser_that_leaves_in_order_hands_finished_turns_to_nobody(local: Local) -> None:
+    await local.start(parsers=2)
+    turn = local.turn(Plan(length=5))
+    await turn.whole(5)
+    leaving = local.parser_of(turn)
+    (successor,) = (parser for parser in local.of("parser") if parser is not leaving)
+    await leaving.leave()
+    (worker,) = local.of("worker")
+    await eventually(lambda: not worker.peer(leaving))
+    later = local.turn(Plan(length=5))  # its tokens come behind those of turns that are handed over
+    await later.whole(5)
+    assert later.id in successor.received
+    assert turn.id not in successor.received
+
+
+async def test_a_parser_whose_grace_is_over_hands_open_turns_over(local: Local) -> None:
+    await local.start(parsers=2, drain_s=0.2)
+    plan = held(20)
+    turn = local.turn(plan)
+    await turn.sink.words_at_least(10)
+    leaving = local.parser_of(turn)
+    await leaving.leave()
+    plan.go.set()
+    await turn.whole(60)
+    assert local.parser_of(turn) is not leaving
+
+
 @pytest.mark.slow
 async def test_a_second_interruption_of_the_same_turn(local: Local) -> None:
     await local.start(3)

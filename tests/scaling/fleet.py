@@ -1,6 +1,7 @@
 """Runs the pods of deploy/kubernetes as processes: what the Deployments, the Service and the kubelet do."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -131,7 +132,8 @@ class Fleet:
         if (status := pod.child.process.poll()) is None:
             pod.child.terminate()
             status = await asyncio.to_thread(pod.child.wait, spec["grace"])
-        if status:
+        # A process that has not come up yet does not handle the signal.
+        if status and (pod.ready or status != -signal.SIGTERM):
             self.wrong.append(f"{pod.child.name} ended with {status}: {pod.child.text()[-500:]}")
 
     async def _get(self, url: str) -> tuple[int, str]:

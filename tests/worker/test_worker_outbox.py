@@ -142,6 +142,26 @@ def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
     assert frame.entries[0].context == CONTEXT
 
 
+def test_what_a_shard_had_passed_on_when_it_left_stays_with_nobody() -> None:
+    box = outbox()
+    ended(box, "passed on", 1, 0.0)
+    other = stream("of another frontend")
+    other.frontend = "f2"
+    box.open(other)
+    other.add(Delta([1], finish=FinishReason.STOP))
+    box.mark(other)
+    box.fill("p1", 2)
+    box.ended(other, 0.0)
+    box.credited("p1", 2)
+    ended(box, "under way", 3, 0.0)
+    decoding = stream("decoding")
+    box.open(decoding)
+    box.confirm("p1", {"f1"})
+    assert [s.turn for s in box.streams()] == ["decoding", "of another frontend", "under way"]
+    assert box.move("p1", "p2") == 3
+    assert list(box.undelivered()) != []
+
+
 def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> None:
     box, s = outbox(), stream()
     box.open(s)

@@ -227,6 +227,11 @@ class FrameReceiver:
         if link.credit_due():
             self._grant(sender, link)
 
+    def acknowledge(self) -> None:
+        """Grants every sender the credit for what has arrived, for a process that leaves."""
+        for sender, link in self._links.items():
+            self._grant(sender, link)
+
     def gap(self, sender: str, position: StreamPosition) -> None:
         """Requests a replay of one stream with a gap, unless that was just done."""
         key = (self._links[sender], position.turn)
