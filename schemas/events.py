@@ -67,7 +67,7 @@ class TokenLogprob(Struct, frozen=True, omit_defaults=True):
     """The likeliest tokens at this place, likeliest first; as many as the request asked for."""
 
 
-class Delta(Struct, frozen=True, omit_defaults=True, tag="delta", tag_field="type"):
+class Delta(Struct, frozen=True, omit_defaults=True, gc=False, tag="delta", tag_field="type"):
     """A piece of the open block. For tool_use the pieces add up to the JSON text of the arguments."""
 
     block: int

@@ -211,7 +211,7 @@ class TokenFinish(Struct, frozen=True, omit_defaults=True):
     """Of `stop_id`, as in `TokenEntry.logprobs`."""
 
 
-class TokenEntry(Struct, frozen=True, omit_defaults=True):
+class TokenEntry(Struct, frozen=True, omit_defaults=True, gc=False):
     """Tokens of one turn, from output index `at` on. A stream's first entry has its parse context, and is sent as soon
     as the worker has the turn."""
 
@@ -239,7 +239,7 @@ class TokenFrame(Struct, frozen=True, omit_defaults=True):
     entries: list[TokenEntry] = field(default_factory=list)
 
 
-class EventEntry(Struct, frozen=True, omit_defaults=True):
+class EventEntry(Struct, frozen=True, omit_defaults=True, gc=False):
     """Events of one turn, in order."""
 
     turn: str

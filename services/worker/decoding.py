@@ -42,7 +42,8 @@ class Decoding:
             if delta.finish is not None:
                 self._end()
                 return
-        if self.mark(stream) or stream.sent <= 0:
+        mark = self.mark  # Python 3.11 specializes this load, and not that of a method call on a slot
+        if mark(stream) or stream.sent <= 0:
             self.on_step(stream)
 
     def fail(self, error: TurnwireError) -> None:

@@ -195,7 +195,8 @@ class Outbox:
         self._max_lingering = max_lingering
         self._live: dict[Key, TokenStream] = {}
         self._lingering: OrderedDict[Key, TokenStream] = OrderedDict()
-        self._dirty: dict[str, dict[Key, TokenStream]] = {}
+        self._dirty: dict[str, dict[TokenStream, None]] = {}
+        """For each shard: the streams with something to send."""
         self._credited: dict[str, int] = {}
         """For each shard: the last frame up to which it has everything."""
         self._gone: dict[str, dict[Key, TokenEntry]] = {}
@@ -216,7 +217,7 @@ class Outbox:
         if dirty is None:
             dirty = self._dirty[stream.parser] = {}
         first = not dirty
-        dirty[stream.key] = stream
+        dirty[stream] = None
         return first
 
     def ended(self, stream: TokenStream, now: float) -> None:
@@ -235,7 +236,7 @@ class Outbox:
 
     def _drop(self, stream: TokenStream) -> None:
         del self._lingering[stream.key]
-        self._dirty.get(stream.parser, {}).pop(stream.key, None)
+        self._dirty.get(stream.parser, {}).pop(stream, None)
 
     def fill(self, parser: str, seq: int) -> TokenFrame | None:
         """The next frame for a shard: everything of all its streams, up to the frame limit."""
@@ -251,16 +252,16 @@ class Outbox:
             raise
         return TokenFrame(self._worker, seq, entries) if entries else None
 
-    def _collect(self, parser: str, seq: int, dirty: dict[Key, TokenStream], entries: list[TokenEntry]) -> None:
+    def _collect(self, parser: str, seq: int, dirty: dict[TokenStream, None], entries: list[TokenEntry]) -> None:
         room = self._frame_bytes
-        for key, stream in list(dirty.items()):
+        for stream in list(dirty):
             if (tokens := stream.take_tokens(room)) is not None:
                 entries.append(tokens)
                 room -= len(tokens.ids) * TOKEN_BYTES
-                del dirty[key]
+                del dirty[stream]
                 continue
             if not stream.pending:  # marked twice in one tick
-                del dirty[key]
+                del dirty[stream]
                 continue
             if entries and stream.least > room:
                 break
@@ -272,7 +273,7 @@ class Outbox:
                 raise
             entries.append(entry)
             if not stream.pending:
-                del dirty[key]
+                del dirty[stream]
 
     def take_back(self, parser: str, frame: msgspec.Struct) -> bool:
         """Takes back a frame that was not sent: its streams go out again from where it began. Those whose entry cannot

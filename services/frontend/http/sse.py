@@ -119,8 +119,8 @@ class SseWriter:
         if self.closed or not data:
             return
         self._last = self._loop.time() if now is None else now
-        if self._stalled_since is None and len(data) <= SLICE_BYTES:
-            self._send(_chunk(data) if self._chunked else data)
+        if self._stalled_since is None and (size := len(data)) <= SLICE_BYTES:
+            self._send(b"%x\r\n%b\r\n" % (size, data) if self._chunked else data)  # `_chunk`, without the call
         else:
             self._write_slices(data)
 

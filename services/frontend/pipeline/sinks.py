@@ -180,10 +180,11 @@ class StreamSink(Generic[W]):
 
     def render(self, now: float) -> None:
         """See `Flushed.render`."""
-        if self._parts is None or self._parts[1].closed:
+        parts = self._parts
+        if parts is None or parts[1].closed:
             self._pending.clear()
         else:
-            self._render(self._parts[0], now)
+            self._render(parts[0], now)
 
     def send(self, now: float) -> None:
         """See `Flushed.send`."""
@@ -191,12 +192,12 @@ class StreamSink(Generic[W]):
             return
         writer = self._parts[1]
         out, self._out = self._out, b""
-        if self._broken and not (out or writer.closed):  # not even the error could be rendered
+        if out and not (self.ended or self._broken):
+            writer.write(out, now)
+        elif self._broken and not (out or writer.closed):  # not even the error could be rendered
             writer.abort()
         elif self.ended or self._broken:
             writer.close(out)
-        elif out:
-            writer.write(out, now)
 
     def _end(self, last: TurnEvent) -> None:
         self._running -= 1

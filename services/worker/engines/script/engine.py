@@ -248,7 +248,8 @@ class ScriptEngine:
                 return self._full_step(stream, now) if stream in self._running else None
             ids = stream.ids[stream.pos : end]
             stream.pos = end
-            stream.put_running(Delta(ids))
+            put = stream.put_running  # as in `Decoding.put`
+            put(Delta(ids))
             delay = stream.delay_us
             return (now // delay + 1) * delay if delay else NOW  # `aligned`, without the call
         except Exception as error:  # the ticker serves all turns: an error here must end them, not leave them hanging
