@@ -34,7 +34,9 @@ class SessionTurns(list[Turn]):
 def encode_request(request: TurnRequest) -> bytes:
     """The request as JSON. Known turns are not encoded again."""
     conversation: Conversation = request.conversation
-    if isinstance(turns := conversation.turns, SessionTurns):
+    turns = conversation.turns
+    # Comparing takes no time for the very same objects, and a list that was changed in place is never written wrongly.
+    if isinstance(turns, SessionTurns) and turns[: len(turns.known.turns)] == turns.known.turns:
         written: list[Any] = [Raw(turns.known.json), *turns[len(turns.known.turns) :]]
         conversation = msgspec.structs.replace(conversation, turns=written)
         request = msgspec.structs.replace(request, conversation=conversation)
