@@ -19,8 +19,8 @@ VENV ?= .venv
 ARGS ?=
 # The examples of property tests: quick, thorough, or explore (new ones in each run).
 PROFILE ?= thorough
-# Test processes side by side. By default two for each core in `make test`, since many of its tests wait, for processes to
-# start and for their deaths to be noticed; one in `make test-all`, most of whose time is computing.
+# Test processes side by side. By default two for each core in `make test`, many of whose tests wait, for processes that
+# start or for a death to be noticed; one in `make test-all`, most of whose time is computing.
 JOBS ?=
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 TORCH := torch==2.13.0

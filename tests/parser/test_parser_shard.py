@@ -1,9 +1,6 @@
 """A shard's turns: log probabilities that reach the frontend at their characters, stop strings, calls that are barred,
 raw completions."""
 
-from typing import Any
-
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +8,6 @@ from hypothesis import strategies as st
 from schemas.control import StreamPosition
 from schemas.conversation import ToolSpec
 from schemas.events import (
-    BlockStart,
-    BlockStop,
     Delta,
     Dispatch,
     Failed,
@@ -21,79 +16,13 @@ from schemas.events import (
     Interrupted,
     TokenLogprob,
 )
-from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish, unpack_ids
+from schemas.frames import TokenEntry, TokenFinish, unpack_ids
 from services.parser.shard import Shard
-from services.parser.turn_parse import UNREAD, TurnParse
-from services.runtime.storage.seal import Sealer
+from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
-from services.tokenization.detokenizer import Vocabulary
 from services.worker.outbox import GONE
 from tests.conftest import examples
-from tests.tokenization.test_tokenization_detokenizer import byte_level
-
-TOKENIZER = byte_level()
-VOCABULARY = Vocabulary(TOKENIZER)
-SEALER = Sealer(b"test")
-RUN = ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})
-STOP = TOKENIZER.token_to_id("<|im_end|>")
-
-
-def ids_of(text: str) -> list[int]:
-    found: list[int] = TOKENIZER.encode(text, add_special_tokens=False).ids
-    return found
-
-
-def entry(at: int, ids: list[int], *, told: bool, finish: TokenFinish | None = None, **context: Any) -> TokenEntry:
-    options: dict[str, Any] = {"model": "m", "family": "hermes", "frontend": "f", "prompt_tokens": 3, **context}
-    raw = msgspec.Raw(msgspec.json.encode(ParseContext(**options))) if at == 0 else ABSENT
-    logprobs = [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)] if told else None
-    return TokenEntry("t", 1, at, ids, raw, logprobs=logprobs, finish=finish)
-
-
-def parsed(
-    text: str | list[int],
-    *,
-    cuts: int = 0,
-    reason: FinishReason = FinishReason.STOP,
-    stop_id: int | None = STOP,
-    told: bool = True,
-    **context: Any,
-) -> TurnParse:
-    """A whole turn, its tokens in entries of `cuts` each (0: all in one)."""
-    ids = text if isinstance(text, list) else ids_of(text)
-    if told:
-        context.setdefault("logprobs", 1)
-    shard = Shard(VOCABULARY, SEALER)
-    step = cuts or len(ids)
-    for at in range(0, len(ids), step):
-        shard.take(entry(at, ids[at : at + step], told=told, **context), "w")
-    shard.take(entry(len(ids), [], told=told, finish=TokenFinish(reason, stop_id)), "w")
-    return shard.turns["t"]
-
-
-def events(parse: TurnParse) -> list[Any]:
-    return parse.log.read(Cursor())[0]
-
-
-def told(parse: TurnParse) -> list[tuple[str, str, list[TokenLogprob]]]:
-    """Each block's kind, text and tokens."""
-    found: list[Any] = []
-    for event in events(parse):
-        if isinstance(event, BlockStart):
-            found.append([event.kind, "", []])
-        elif isinstance(event, Delta):
-            assert event.offset == len(found[-1][1])
-            found[-1][1] += event.text
-            found[-1][2] += event.logprobs or []
-        elif isinstance(event, BlockStop):
-            assert event.length == len(found[-1][1])
-    return [tuple(block) for block in found]
-
-
-def finish(parse: TurnParse) -> Finish:
-    end = events(parse)[-1]
-    assert isinstance(end, Finish)
-    return end
+from tests.parser.shard_turns import RUN, SEALER, STOP, VOCABULARY, entry, events, finish, ids_of, parsed, told
 
 
 def spelled(tokens: list[TokenLogprob]) -> bytes:
@@ -292,160 +221,3 @@ def test_a_stream_that_is_gone_is_not_asked_for_again() -> None:
     assert shard.take(TokenEntry("unknown", 1, 0, finish=GONE), "w") is None
     assert isinstance(shard.take(TokenEntry("unknown", 1, 0, [1]), "w"), StreamPosition)
     assert shard.turns == {}
-
-
-STREAM = (
-    "Hm, a < b.\n\nGrüße, 船は 🌊👩‍🚀 turn\n</think>\n\nI run it.\n"
-    '<tool_call>\n{"name": "run", "arguments": {"cmd": "echo \\"x\\" <a>\\n 🌊"}}\n</tool_call>\nDone, 1 < 2.\n'
-)
-
-
-class Reader:
-    """Reads a turn as the service does: what cruises by its deltas, all else out of the log, in rooms of any size."""
-
-    def __init__(self, parse: TurnParse, room: int) -> None:
-        self.parse = parse
-        self.room = room
-        self.cursor = Cursor()
-        self.got: list[Any] = []
-
-    def read(self) -> None:
-        parse = self.parse
-        if parse.plain is not None and len(parse.fresh) < self.room:
-            events: list[Any] = [parse.next_delta()] if parse.fresh else []
-        else:
-            events, left = list[Any](), 0
-            while not left:
-                more, left = parse.read(self.room)
-                events += more
-            parse.enter_fast_path()
-        self.take(events)
-
-    def take(self, events: list[Any]) -> None:
-        for event in events:
-            taken = self.cursor.accept(event)
-            assert taken is not Verdict.GAP
-            if not isinstance(taken, Verdict):
-                self.got.append(taken)
-
-    def blocks(self) -> list[list[Any]]:
-        found: list[list[Any]] = []
-        for event in self.got:
-            if isinstance(event, BlockStart):
-                found.append([event, ""])
-            elif isinstance(event, Delta):
-                found[-1][1] += event.text
-            else:
-                found.append([event])
-        return found
-
-
-@settings(max_examples=examples(150))
-@given(st.data())
-def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
-    """Whenever it is read, asked to say something again or given its tokens: the same turn as token by token."""
-    ids = ids_of(STREAM)
-    stop = data.draw(st.sampled_from([[], [], ["Done"]]))
-    context: dict[str, Any] = {"in_reasoning": True, "tools": [RUN], "stop": stop}
-    slow = Reader(parsed(ids, cuts=1, told=False, **context), 10_000)
-    slow.read()
-    shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, [], told=False, **context), "w")
-    reader = Reader(shard.turns["t"], data.draw(st.sampled_from([3, 20, 10_000])))
-    parse, at, fast = reader.parse, 0, 0
-    while at < len(ids) and not parse.ended:
-        step = data.draw(st.sampled_from([1, 1, 1, 2, 7]))
-        piece = entry(at, ids[at : at + step], told=False, **context)
-        if parse.take_fast(piece):
-            fast += 1
-        else:
-            shard.take(piece, "w")
-        at += step
-        what = data.draw(st.sampled_from(["read", "read", "read", "wait", "again"]))
-        if what == "again":
-            parse.rewind(reader.cursor.standing("t", 1))
-        if what != "wait":
-            reader.read()
-    last = entry(len(ids), [], told=False, finish=TokenFinish(FinishReason.STOP, STOP))
-    assert not parse.take_fast(last)
-    shard.take(last, "w")
-    reader.read()
-    assert reader.blocks() == slow.blocks()
-    assert told(parse) == told(slow.parse)
-    assert finish(parse) == finish(slow.parse)
-    assert parse.ids == slow.parse.ids
-    assert not (fast and stop)
-
-
-def on_fast_path(text: str) -> tuple[Shard, TurnParse]:
-    shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, ids_of(text), told=False), "w")
-    parse = shard.turns["t"]
-    parse.read(10_000)
-    parse.enter_fast_path()
-    return shard, parse
-
-
-def test_the_fast_path_takes_only_the_next_tokens_of_this_attempt() -> None:
-    shard, parse = on_fast_path("Hello there")
-    have = len(parse.ids)
-    (token,) = ids_of("!")
-    for other in (
-        TokenEntry("t", 1, have - 1, [token]),  # had
-        TokenEntry("t", 1, have + 1, [token]),  # one is missing
-        TokenEntry("t", 2, have, [token]),  # of another attempt
-        TokenEntry("t", 1, have, [token], cached=1),
-        TokenEntry("t", 1, have, [token], finish=TokenFinish(FinishReason.LENGTH)),
-        TokenEntry("t", 1, have, ids_of("<tool_call>")),
-        TokenEntry("t", 1, have, [token, *ids_of("<tool_call>")]),
-        TokenEntry("t", 1, have, ids_of("🌊")[:1]),
-        TokenEntry("t", 1, have, [10**6]),
-    ):
-        assert not parse.take_fast(other)
-        assert len(parse.ids) == have
-    assert parse.take_fast(TokenEntry("t", 1, have, [token]))
-    assert parse.next_delta() == Delta(0, len("Hello there"), "!")
-    assert parse.plain is not None
-    shard.take(TokenEntry("t", 1, have + 1, finish=GONE), "w")
-    assert not parse.take_fast(TokenEntry("t", 1, have + 1, [token]))
-    assert [type(event) for event in parse.read(10_000)[0]] == [Interrupted]
-    parse.enter_fast_path()
-    assert parse.plain is None
-
-
-def test_half_a_character_is_not_for_the_fast_path() -> None:
-    _, parse = on_fast_path("Hello")
-    parse.feed(ids_of("🌊")[:1])
-    parse.read(10_000)
-    parse.enter_fast_path()
-    assert parse.plain is None
-    parse.feed(ids_of("🌊")[1:])
-    assert parse.read(10_000)[0] == [Delta(0, 5, "🌊")]
-    parse.enter_fast_path()
-    assert parse.plain is not None
-
-
-def test_a_turn_that_is_not_read_leaves_the_fast_path() -> None:
-    _, parse = on_fast_path("Hello")
-    (token,) = ids_of("!")
-    count = 0
-    while parse.take_fast(TokenEntry("t", 1, len(parse.ids), [token])):
-        count += 1
-    assert UNREAD < count < 2 * UNREAD
-    assert parse.read(10_000)[0] == [Delta(0, 5, "!" * count)]
-
-
-def test_tokens_are_counted_as_reasoning_on_the_fast_path() -> None:
-    shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, ids_of("Hm"), told=False, in_reasoning=True), "w")
-    parse = shard.turns["t"]
-    for _ in range(5):
-        parse.read(10_000)
-        parse.enter_fast_path()
-        assert parse.take_fast(TokenEntry("t", 1, len(parse.ids), ids_of("!")))
-    thought = len(parse.ids)
-    closed = ids_of("\n</think>\n\nYes")
-    shard.take(TokenEntry("t", 1, thought, closed, finish=TokenFinish(FinishReason.LENGTH)), "w")
-    within = len(ids_of("\n</think>"))
-    assert finish(parse).usage.reasoning == thought + within
-    assert finish(parse).usage.output == thought + len(closed)

@@ -9,7 +9,8 @@ from structlog.typing import FilteringBoundLogger
 
 from tests.conftest import NatsServer
 from tests.pipeline.client import Client
-from tests.pipeline.local import Local, Model
+from tests.pipeline.counting import Model
+from tests.pipeline.local import Local
 from tests.pipeline.stack import Stack
 
 AGENT = "acme/agent"

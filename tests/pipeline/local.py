@@ -7,191 +7,46 @@ decodings is detected.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
-from tokenizers import Tokenizer
 
 from schemas import subjects
 from schemas.control import Load, Stage
 from schemas.conversation import Conversation, Sampling, Text, Turn
-from schemas.errors import EngineFailed
 from schemas.events import (
     BlockStart,
     BlockStop,
     Delta,
     Failed,
     Finish,
-    FinishReason,
     OutputTokens,
     Prepared,
     TokenLogprob,
     TurnEvent,
 )
-from schemas.frames import TokenFrame
+from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
 from services.frontend.pipeline.gateway.bus_gateway import BusGateway
 from services.parser.service import Parser
 from services.parser.shard import Shard
-from services.preprocessor.model import ModelSetup
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Handler, Message, Subscription
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
 from services.runtime.process import Process
-from services.runtime.storage.seal import Sealer
-from services.tokenization.detokenizer import Vocabulary
-from services.worker import engine as contract
 from services.worker.service import Worker
 from tests.conftest import NatsServer, eventually
+from tests.pipeline.counting import QUEUE, CountingEngine, Model, Plan
 
 INNER_STAGES: Final[tuple[Stage, ...]] = ("worker", "parser", "preprocessor")
 STAGES: Final[tuple[Stage, ...]] = (*INNER_STAGES, "frontend")
-STRIDE = 7
-WINDOW = 1_000_000
-QUEUE = 100
 LIMIT_S = 60.0
 """How long a turn may take before its test fails."""
 
 _decode_tokens = msgspec.json.Decoder(TokenFrame).decode
-
-
-class Plan(Struct):
-    """What an engine does with one turn, on any worker."""
-
-    length: int = 40
-    """Words until the model stops."""
-    pace_s: float = 0.0
-    prefill_s: float = 0.0
-    fail_at: int | None = None
-    """The engine fails this turn after so many words."""
-    hold_at: int | None = None
-    """The engine pauses after so many words until `go` is set."""
-    go: asyncio.Event = asyncio.Event()
-    cached: int | None = None
-    burst: int = 1
-    """Tokens of one engine step."""
-
-
-class Model:
-    """A demo model's vocabulary, and words of one token each."""
-
-    def __init__(self, directory: Path, name: str = "turnwire-demo") -> None:
-        self.name = name
-        self.directory = directory
-        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        vocabulary = tokenizer.get_vocab()
-        plain = sorted(t for t in vocabulary if t[0] == "Ġ" and t[1:].isalpha() and t.isascii() is False and len(t) > 5)
-        self.words = [(vocabulary[t], t[1:]) for t in plain if t[1:].isascii()][:1000]
-        self.place = {word: index for index, (_, word) in enumerate(self.words)}
-        self.close = [vocabulary["</think>"], vocabulary["ĊĊ"]]
-        self.eos = vocabulary["<|im_end|>"]
-        self.vocabulary = Vocabulary(tokenizer)
-        self.sealer = Sealer(b"test")
-        self.setup = ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name=name))
-
-    def output(self, salt: int, length: int) -> list[int]:
-        """Two words of thought, then `length` words of text."""
-        words = [self.words[(i * STRIDE + salt) % len(self.words)][0] for i in range(length + 2)]
-        return [*words[:2], *self.close, *words[2:]]
-
-    def salts(self, text: str, first: int) -> list[int]:
-        """Which worker wrote each word of a text whose first word has index `first`."""
-        words = text.split()
-        return [(self.place[word] - (first + i) * STRIDE) % len(self.words) for i, word in enumerate(words)]
-
-
-class EngineTurn:
-    """A turn of a `CountingEngine`."""
-
-    def __init__(self, task: "asyncio.Task[None]") -> None:
-        self._task = task
-
-    def close(self) -> None:
-        self._task.cancel()
-
-
-class CountingEngine:
-    """An `Engine` that writes numbered words."""
-
-    def __init__(self, model: Model, salt: int, plans: dict[str, Plan], slots: int = 1000) -> None:
-        self.model = model
-        self.salt = salt
-        self.plans = plans
-        self.running: dict[str, int] = {}
-        """Running requests: how many tokens each has."""
-        self.seen: list[contract.EngineRequest] = []
-        self.alive = True
-        self.slots = slots
-        self.free = asyncio.Semaphore(slots)
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def has(self, turn: str) -> bool:
-        """Whether an attempt at this turn runs."""
-        return any(request.startswith(f"{turn}.") for request in self.running)
-
-    async def start(self) -> contract.EngineInfo:
-        features = frozenset({"logprobs", "min_tokens", "seed"})
-        return contract.EngineInfo("counting", "1", WINDOW, self.slots, None, None, [self.model.eos], features)
-
-    def open(self, request: contract.EngineRequest, sink: contract.Sink) -> EngineTurn:
-        self.seen.append(request)
-        task = asyncio.create_task(self._run(request, sink))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return EngineTurn(task)
-
-    async def _run(self, request: contract.EngineRequest, sink: contract.Sink) -> None:
-        async with self.free:
-            self.running[request.id] = request.resumed
-            try:
-                async for delta in self._decode(request):
-                    self.running[request.id] += len(delta.ids)
-                    sink.put(delta)
-            except EngineFailed as error:
-                sink.fail(error)
-            finally:
-                del self.running[request.id]
-
-    async def _decode(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
-        plan = self.plans.get(request.id.rpartition(".")[0], Plan())
-        await asyncio.sleep(plan.prefill_s)
-        ids = self.model.output(self.salt, plan.length)
-        end = request.resumed + (request.sampling.max_tokens or 0)
-        done, cached = request.resumed, plan.cached
-        while done < min(len(ids), end):
-            if plan.hold_at is not None and done >= plan.hold_at:
-                await plan.go.wait()
-            if plan.fail_at is not None and done >= plan.fail_at:
-                raise EngineFailed("CUDA error")
-            if not self.alive:
-                raise contract.EngineDied("the engine died")
-            await asyncio.sleep(plan.pace_s)
-            step = ids[done : min(done + plan.burst, end)]
-            logprobs = None if request.sampling.logprobs is None else [[(token, -0.5)] for token in step]
-            yield contract.Delta(step, logprobs=logprobs, cached=cached)
-            done, cached = done + len(step), None
-        if plan.hold_at is not None and done >= plan.hold_at:
-            await plan.go.wait()
-        if len(ids) > end:
-            yield contract.Delta(finish=FinishReason.LENGTH)
-        else:
-            yield contract.Delta(finish=FinishReason.STOP, stop_id=self.model.eos)
-
-    def load(self) -> Load:
-        return Load(running=len(self.running), slots=self.slots, queue_limit=QUEUE)
-
-    def healthy(self) -> bool:
-        return self.alive
-
-    async def stop(self, grace_s: float) -> None:
-        self.alive = False
-        for task in self._tasks:
-            task.cancel()
 
 
 @dataclass
@@ -518,3 +373,22 @@ def containers(root: object, name: str = "", seen: set[int] | None = None) -> It
                         yield f"{path}[{key}]", len(inner)
         elif type(value).__module__.startswith("services."):
             yield from containers(value, path, seen)
+
+
+def other(local: Local, one: Service) -> Service:
+    return next(s for s in local.of(one.stage) if s is not one)
+
+
+def is_gone(gone: Service, *peers: Service) -> bool:
+    """Whether these peers count the process among the dead."""
+    return not any(peer.peer(gone) for peer in peers)
+
+
+def owes_nothing(sender: Service) -> bool:
+    """Whether every frame of this process is acknowledged."""
+    return not sender.process.unacknowledged()
+
+
+def generate_requests(change: Callable[[GenerateRequest], GenerateRequest]) -> tuple[str, Callable[[bytes], bytes]]:
+    """A change of a preprocessor's generate requests, for `Service.changing`."""
+    return ".gen.", lambda data: encode_generate(change(decode_generate(data)))

@@ -10,7 +10,8 @@ import pytest
 
 from schemas import subjects
 from tests.conftest import NatsServer, eventually
-from tests.pipeline.local import Local, Plan
+from tests.pipeline.counting import Plan
+from tests.pipeline.local import Local
 
 MALFORMED: list[Any] = [None, -1, 0, 2**31, 2**63 + 1, 1e300, True, "", "x", "\ud800", [], [[]], {}, {"a": 1}]
 

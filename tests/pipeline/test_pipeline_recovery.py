@@ -12,15 +12,11 @@ from schemas.events import Failed
 from schemas.frames import decode_generate
 from services.frontend.pipeline.gateway.process_watch import BOTH_LOST, RESCUE_S
 from tests.conftest import eventually
-from tests.pipeline.local import INNER_STAGES, Local, Plan, Running, Service
+from tests.pipeline.counting import Plan, held
+from tests.pipeline.local import INNER_STAGES, Local, Running, Service
 
 LONGER_S = 1.0 + RESCUE_S + 1.0
 """More than what the detection of a death takes here, and more than others need to take over."""
-
-
-def held(at: int, length: int = 60) -> Plan:
-    """A turn that pauses after `at` tokens until its `go` is set."""
-    return Plan(length=length, hold_at=at, go=asyncio.Event())
 
 
 async def begun(local: Local, count: int = 3) -> tuple[list[Plan], list[Running]]:

@@ -12,7 +12,8 @@ import pytest
 from schemas.errors import TurnwireError
 from schemas.events import Failed
 from tests.conftest import eventually
-from tests.pipeline.local import Local, Plan, Service, containers
+from tests.pipeline.counting import Plan
+from tests.pipeline.local import Local, Service, containers
 
 pytestmark = pytest.mark.slow
 

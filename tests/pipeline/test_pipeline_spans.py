@@ -11,7 +11,8 @@ from schemas.conversation import Conversation
 from schemas.events import Failed
 from schemas.frames import TurnRequest
 from tests.otlp import Receiver, Trace, receiving
-from tests.pipeline.local import Local, Plan
+from tests.pipeline.counting import Plan
+from tests.pipeline.local import Local
 
 WORKER = ["queue", "prefill", "decode"]
 STEPS = ["strip", "render", "encode"]

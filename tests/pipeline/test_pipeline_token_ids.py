@@ -11,7 +11,8 @@ from schemas.events import Finish, FinishReason, Prepared
 from schemas.frames import unpack_ids
 from tests.clients.bus_turns import BusTurns, DecodedTurn
 from tests.pipeline.client import TOOLS, Client, call, say
-from tests.pipeline.local import Local, Plan, Running
+from tests.pipeline.counting import Plan
+from tests.pipeline.local import Local, Running
 from tests.pipeline.stack import MODEL, Stack
 
 CALL = "I look.\n</think>\n\n Looking \n\n" + call("ls", timeout_s="2.50") + "\n"

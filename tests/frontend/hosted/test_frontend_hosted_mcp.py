@@ -15,7 +15,7 @@ from services.frontend.hosted.mcp_provider import McpProvider, from_text, listed
 from services.frontend.hosted.provider import ProviderError, provider_of
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import serving
-from tests.frontend.hosted.test_frontend_hosted_gateway import FIRST, LAST, SEARCH, Rounds, body, message
+from tests.frontend.hosted.rounds import FIRST, LAST, SEARCH, Rounds, body, message
 
 TIDES = {"url": "https://example.org/tides", "title": "Tides", "content": "High water is at noon."}
 TEXT = "# Two pages\nTides: https://example.org/tides.\nMoon (https://example.com/moon)"

@@ -1,0 +1,86 @@
+"""Turns of a shard: token streams of texts, and what was parsed of them."""
+
+from typing import Any
+
+import msgspec
+
+from schemas.conversation import ToolSpec
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Finish,
+    FinishReason,
+    TokenLogprob,
+)
+from schemas.frames import ABSENT, ParseContext, TokenEntry, TokenFinish
+from services.parser.shard import Shard
+from services.parser.turn_parse import TurnParse
+from services.runtime.storage.seal import Sealer
+from services.runtime.streams.turn_log import Cursor
+from services.tokenization.detokenizer import Vocabulary
+from tests.tokenization.test_tokenization_detokenizer import byte_level
+
+TOKENIZER = byte_level()
+VOCABULARY = Vocabulary(TOKENIZER)
+SEALER = Sealer(b"test")
+RUN = ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})
+STOP = TOKENIZER.token_to_id("<|im_end|>")
+
+
+def ids_of(text: str) -> list[int]:
+    found: list[int] = TOKENIZER.encode(text, add_special_tokens=False).ids
+    return found
+
+
+def entry(at: int, ids: list[int], *, told: bool, finish: TokenFinish | None = None, **context: Any) -> TokenEntry:
+    options: dict[str, Any] = {"model": "m", "family": "hermes", "frontend": "f", "prompt_tokens": 3, **context}
+    raw = msgspec.Raw(msgspec.json.encode(ParseContext(**options))) if at == 0 else ABSENT
+    logprobs = [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)] if told else None
+    return TokenEntry("t", 1, at, ids, raw, logprobs=logprobs, finish=finish)
+
+
+def parsed(
+    text: str | list[int],
+    *,
+    cuts: int = 0,
+    reason: FinishReason = FinishReason.STOP,
+    stop_id: int | None = STOP,
+    told: bool = True,
+    **context: Any,
+) -> TurnParse:
+    """A whole turn, its tokens in entries of `cuts` each (0: all in one)."""
+    ids = text if isinstance(text, list) else ids_of(text)
+    if told:
+        context.setdefault("logprobs", 1)
+    shard = Shard(VOCABULARY, SEALER)
+    step = cuts or len(ids)
+    for at in range(0, len(ids), step):
+        shard.take(entry(at, ids[at : at + step], told=told, **context), "w")
+    shard.take(entry(len(ids), [], told=told, finish=TokenFinish(reason, stop_id)), "w")
+    return shard.turns["t"]
+
+
+def events(parse: TurnParse) -> list[Any]:
+    return parse.log.read(Cursor())[0]
+
+
+def told(parse: TurnParse) -> list[tuple[str, str, list[TokenLogprob]]]:
+    """Each block's kind, text and tokens."""
+    found: list[Any] = []
+    for event in events(parse):
+        if isinstance(event, BlockStart):
+            found.append([event.kind, "", []])
+        elif isinstance(event, Delta):
+            assert event.offset == len(found[-1][1])
+            found[-1][1] += event.text
+            found[-1][2] += event.logprobs or []
+        elif isinstance(event, BlockStop):
+            assert event.length == len(found[-1][1])
+    return [tuple(block) for block in found]
+
+
+def finish(parse: TurnParse) -> Finish:
+    end = events(parse)[-1]
+    assert isinstance(end, Finish)
+    return end

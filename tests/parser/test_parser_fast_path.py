@@ -1,0 +1,176 @@
+"""Plain text takes a fast path through the shard, which gives the same turn."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.events import (
+    BlockStart,
+    Delta,
+    FinishReason,
+    Interrupted,
+)
+from schemas.frames import TokenEntry, TokenFinish
+from services.parser.shard import Shard
+from services.parser.turn_parse import UNREAD, TurnParse
+from services.runtime.streams.turn_log import Cursor, Verdict
+from services.worker.outbox import GONE
+from tests.conftest import examples
+from tests.parser.shard_turns import RUN, SEALER, STOP, VOCABULARY, entry, finish, ids_of, parsed, told
+
+STREAM = (
+    "Hm, a < b.\n\nGrüße, 船は 🌊👩‍🚀 turn\n</think>\n\nI run it.\n"
+    '<tool_call>\n{"name": "run", "arguments": {"cmd": "echo \\"x\\" <a>\\n 🌊"}}\n</tool_call>\nDone, 1 < 2.\n'
+)
+
+
+class Reader:
+    """Reads a turn as the service does: what cruises by its deltas, all else out of the log, in rooms of any size."""
+
+    def __init__(self, parse: TurnParse, room: int) -> None:
+        self.parse = parse
+        self.room = room
+        self.cursor = Cursor()
+        self.got: list[Any] = []
+
+    def read(self) -> None:
+        parse = self.parse
+        if parse.plain is not None and len(parse.fresh) < self.room:
+            events: list[Any] = [parse.next_delta()] if parse.fresh else []
+        else:
+            events, left = list[Any](), 0
+            while not left:
+                more, left = parse.read(self.room)
+                events += more
+            parse.enter_fast_path()
+        self.take(events)
+
+    def take(self, events: list[Any]) -> None:
+        for event in events:
+            taken = self.cursor.accept(event)
+            assert taken is not Verdict.GAP
+            if not isinstance(taken, Verdict):
+                self.got.append(taken)
+
+    def blocks(self) -> list[list[Any]]:
+        found: list[list[Any]] = []
+        for event in self.got:
+            if isinstance(event, BlockStart):
+                found.append([event, ""])
+            elif isinstance(event, Delta):
+                found[-1][1] += event.text
+            else:
+                found.append([event])
+        return found
+
+
+@settings(max_examples=examples(150))
+@given(st.data())
+def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
+    """Whenever it is read, asked to say something again or given its tokens: the same turn as token by token."""
+    ids = ids_of(STREAM)
+    stop = data.draw(st.sampled_from([[], [], ["Done"]]))
+    context: dict[str, Any] = {"in_reasoning": True, "tools": [RUN], "stop": stop}
+    slow = Reader(parsed(ids, cuts=1, told=False, **context), 10_000)
+    slow.read()
+    shard = Shard(VOCABULARY, SEALER)
+    shard.take(entry(0, [], told=False, **context), "w")
+    reader = Reader(shard.turns["t"], data.draw(st.sampled_from([3, 20, 10_000])))
+    parse, at, fast = reader.parse, 0, 0
+    while at < len(ids) and not parse.ended:
+        step = data.draw(st.sampled_from([1, 1, 1, 2, 7]))
+        piece = entry(at, ids[at : at + step], told=False, **context)
+        if parse.take_fast(piece):
+            fast += 1
+        else:
+            shard.take(piece, "w")
+        at += step
+        what = data.draw(st.sampled_from(["read", "read", "read", "wait", "again"]))
+        if what == "again":
+            parse.rewind(reader.cursor.standing("t", 1))
+        if what != "wait":
+            reader.read()
+    last = entry(len(ids), [], told=False, finish=TokenFinish(FinishReason.STOP, STOP))
+    assert not parse.take_fast(last)
+    shard.take(last, "w")
+    reader.read()
+    assert reader.blocks() == slow.blocks()
+    assert told(parse) == told(slow.parse)
+    assert finish(parse) == finish(slow.parse)
+    assert parse.ids == slow.parse.ids
+    assert not (fast and stop)
+
+
+def on_fast_path(text: str) -> tuple[Shard, TurnParse]:
+    shard = Shard(VOCABULARY, SEALER)
+    shard.take(entry(0, ids_of(text), told=False), "w")
+    parse = shard.turns["t"]
+    parse.read(10_000)
+    parse.enter_fast_path()
+    return shard, parse
+
+
+def test_the_fast_path_takes_only_the_next_tokens_of_this_attempt() -> None:
+    shard, parse = on_fast_path("Hello there")
+    have = len(parse.ids)
+    (token,) = ids_of("!")
+    for other in (
+        TokenEntry("t", 1, have - 1, [token]),  # had
+        TokenEntry("t", 1, have + 1, [token]),  # one is missing
+        TokenEntry("t", 2, have, [token]),  # of another attempt
+        TokenEntry("t", 1, have, [token], cached=1),
+        TokenEntry("t", 1, have, [token], finish=TokenFinish(FinishReason.LENGTH)),
+        TokenEntry("t", 1, have, ids_of("<tool_call>")),
+        TokenEntry("t", 1, have, [token, *ids_of("<tool_call>")]),
+        TokenEntry("t", 1, have, ids_of("🌊")[:1]),
+        TokenEntry("t", 1, have, [10**6]),
+    ):
+        assert not parse.take_fast(other)
+        assert len(parse.ids) == have
+    assert parse.take_fast(TokenEntry("t", 1, have, [token]))
+    assert parse.next_delta() == Delta(0, len("Hello there"), "!")
+    assert parse.plain is not None
+    shard.take(TokenEntry("t", 1, have + 1, finish=GONE), "w")
+    assert not parse.take_fast(TokenEntry("t", 1, have + 1, [token]))
+    assert [type(event) for event in parse.read(10_000)[0]] == [Interrupted]
+    parse.enter_fast_path()
+    assert parse.plain is None
+
+
+def test_half_a_character_is_not_for_the_fast_path() -> None:
+    _, parse = on_fast_path("Hello")
+    parse.feed(ids_of("🌊")[:1])
+    parse.read(10_000)
+    parse.enter_fast_path()
+    assert parse.plain is None
+    parse.feed(ids_of("🌊")[1:])
+    assert parse.read(10_000)[0] == [Delta(0, 5, "🌊")]
+    parse.enter_fast_path()
+    assert parse.plain is not None
+
+
+def test_a_turn_that_is_not_read_leaves_the_fast_path() -> None:
+    _, parse = on_fast_path("Hello")
+    (token,) = ids_of("!")
+    count = 0
+    while parse.take_fast(TokenEntry("t", 1, len(parse.ids), [token])):
+        count += 1
+    assert UNREAD < count < 2 * UNREAD
+    assert parse.read(10_000)[0] == [Delta(0, 5, "!" * count)]
+
+
+def test_tokens_are_counted_as_reasoning_on_the_fast_path() -> None:
+    shard = Shard(VOCABULARY, SEALER)
+    shard.take(entry(0, ids_of("Hm"), told=False, in_reasoning=True), "w")
+    parse = shard.turns["t"]
+    for _ in range(5):
+        parse.read(10_000)
+        parse.enter_fast_path()
+        assert parse.take_fast(TokenEntry("t", 1, len(parse.ids), ids_of("!")))
+    thought = len(parse.ids)
+    closed = ids_of("\n</think>\n\nYes")
+    shard.take(TokenEntry("t", 1, thought, closed, finish=TokenFinish(FinishReason.LENGTH)), "w")
+    within = len(ids_of("\n</think>"))
+    assert finish(parse).usage.reasoning == thought + within
+    assert finish(parse).usage.output == thought + len(closed)

@@ -1,0 +1,158 @@
+"""A process that was taken for dead: what others have taken over stays theirs, and it comes back clean."""
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+import pytest
+
+from schemas.control import Heartbeat
+from schemas.events import Failed
+from services.runtime.registry import Registry
+from tests.conftest import eventually
+from tests.pipeline.counting import Plan, held
+from tests.pipeline.local import (
+    INNER_STAGES,
+    Local,
+    generate_requests,
+    is_gone,
+    other,
+    owes_nothing,
+)
+
+
+def believe(registry: Registry, heartbeat: Heartbeat, now: float) -> None:
+    """Counts a process among the living, as if this heartbeat had just arrived."""
+    registry.receive(heartbeat, now)
+
+
+SILENCE = pytest.mark.parametrize("silence", ["cut", "mute"])
+"""A process all of whose messages are lost, and one whose own messages are."""
+
+
+@SILENCE
+async def test_a_parser_that_was_given_up_comes_back_clean(local: Local, silence: str) -> None:
+    await local.start(1, 2)
+    plans = [held(20) for _ in range(6)]
+    turns = [local.turn(plan) for plan in plans]
+    for turn in turns:
+        await turn.sink.words_at_least(10)
+    (worker,) = local.of("worker")
+    silenced = local.of("parser")[0]
+    successor = other(local, silenced)
+    assert silenced.turns
+    setattr(silenced, silence, True)
+    await eventually(lambda: successor.turns == len(turns))
+    setattr(silenced, silence, False)
+    await eventually(lambda: worker.peer(silenced))
+    await eventually(lambda: not silenced.turns)
+    for plan in plans:
+        plan.go.set()
+    for turn in turns:
+        await turn.whole(60)
+    await successor.leave()
+    again = [local.turn(Plan(length=n)) for n in range(20)]
+    for n, turn in enumerate(again):
+        await turn.whole(n)
+    await eventually(partial(owes_nothing, worker))
+
+
+@SILENCE
+async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(local: Local, silence: str) -> None:
+    """The old sequence number of a receiver that was taken for dead must not hold back credit."""
+    await local.start(1, 1)
+    (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
+    for _ in range(3):
+        await asyncio.gather(*(local.turn(Plan(length=100)).whole(100) for _ in range(10)))
+    for silenced, sender in ((parser, worker), (frontend, parser)):
+        setattr(silenced, silence, True)
+        await eventually(partial(is_gone, silenced, sender))
+        setattr(silenced, silence, False)
+        await local.completed()
+        await local.turn(Plan(length=30)).whole(30)
+        await eventually(partial(owes_nothing, sender))
+    await eventually(lambda: not parser.turns)
+
+
+@pytest.mark.slow
+@SILENCE
+async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence: str) -> None:
+    """It comes back too late. A turn that no process has any more ends with one clear error. A turn that the worker gave
+    up before the parser did is resumed, and a turn that has shown nothing starts again."""
+    patient, local.bus = local.bus, replace(local.bus, recovery_s=0.0)
+    for stage in INNER_STAGES:
+        await local.add(stage)
+    local.bus = patient
+    await local.add("frontend")
+    await local.completed()
+    (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
+    plans = held(20), held(0)
+    shown, silent = (local.turn(plan) for plan in plans)
+    await shown.sink.words_at_least(10)
+    await silent.task
+    setattr(frontend, silence, True)
+    await eventually(lambda: not worker.turns and not parser.turns)
+    setattr(frontend, silence, False)
+    for plan in plans:
+        plan.go.set()
+    end = await shown.finished()
+    if isinstance(end, Failed):
+        assert "cut off" in end.error.message
+    else:
+        await shown.whole(60)
+    await silent.whole(60)
+    await eventually(lambda: not worker.turns)
+
+
+@pytest.mark.slow
+@SILENCE
+async def test_a_worker_that_was_given_up_stops_decoding(local: Local, silence: str) -> None:
+    await local.start(2)
+    turn = local.turn(Plan(length=400, pace_s=0.01))
+    await turn.sink.words_at_least(10)
+    silenced = local.worker_of(turn)
+    setattr(silenced, silence, True)
+    successor = other(local, silenced)
+    await eventually(lambda: successor.engine.has(turn.id))
+    setattr(silenced, silence, False)
+    await eventually(lambda: not silenced.turns)
+    await turn.whole(400, switches=1)
+
+
+async def test_a_turn_for_a_parser_that_is_gone_goes_to_another(local: Local) -> None:
+    """The preprocessor chooses a parser that the worker has given up."""
+    await local.start(1, 2)
+    (worker,), (preprocessor,) = local.of("worker"), local.of("preprocessor")
+    gone = local.of("parser")[0]
+    stays = other(local, gone)
+    await gone.kill()
+    await eventually(lambda: is_gone(gone, worker))
+    choose_gone = generate_requests(lambda request: msgspec.structs.replace(request, parser=gone.id))
+    preprocessor.changing.append(choose_gone)
+    turn = local.turn(Plan(length=5))
+    await turn.whole(5)
+    assert local.parser_of(turn) is stays
+
+
+async def test_tokens_for_a_frontend_that_is_gone_are_not_kept(local: Local) -> None:
+    """A parser gets a turn after it has given up the turn's frontend, from a worker that has not."""
+    await local.start(1, 2)
+    (worker,), (frontend,) = local.of("worker"), local.of("frontend")
+    registry = worker.process.registry
+    last = registry.get("frontend", frontend.id)
+    assert last is not None
+    worker.process.on_tick.append(lambda now: believe(registry, last, now))
+    plan = held(20, length=2000)
+    plan.pace_s = 0.01
+    turn = local.turn(plan)
+    await turn.sink.words_at_least(10)
+    parser = local.parser_of(turn)
+    successor = other(local, parser)
+    await frontend.kill()
+    await eventually(lambda: is_gone(frontend, successor))
+    await parser.kill()
+    await eventually(lambda: turn.id in successor.received)
+    await eventually(lambda: not successor.turns)
+    plan.go.set()
+    await eventually(lambda: not worker.turns)
