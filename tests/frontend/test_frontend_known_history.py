@@ -16,8 +16,8 @@ from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from schemas.frames import TurnRequest
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.common.known_history import KnownHistory
-from services.frontend.apis.common.session_turns import SessionTurns, encode_request
+from services.frontend.apis.common.known.history import KnownHistory
+from services.frontend.apis.common.known.turns import SessionTurns, encode_request
 from services.frontend.apis.messages.history import History, is_plain
 from services.frontend.apis.messages.request import Messages, parse
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Part, Text, Turn
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
-from services.frontend.apis.common.session_turns import SessionTurns
+from services.frontend.apis.common.known.turns import SessionTurns
 from services.frontend.apis.common.summary import SummaryRequest
 from services.frontend.pipeline.interfaces import TurnSink
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from schemas.conversation import Conversation, Media, Result, Text, Turn
-from services.frontend.apis.common.session_turns import SessionTurns
+from services.frontend.apis.common.known.turns import SessionTurns
 
 
 def media_of(conversation: Conversation) -> list[Media]:

@@ -9,7 +9,7 @@ from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.openai_chunks import EVENTS, FINGERPRINT, UsageAnswer
+from services.frontend.apis.common.openai.chunks import EVENTS, FINGERPRINT, UsageAnswer
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.stored_chat.server import Change, StoredChats
 from services.frontend.http.mount import Api, Mount

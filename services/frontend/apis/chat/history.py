@@ -25,7 +25,7 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, Role, Tex
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.content import content_parts, thinking_text
-from services.frontend.apis.common.openai_wording import missing_parameter
+from services.frontend.apis.common.openai.wording import missing_parameter
 
 DETAILS = "turnwire-v1"
 """`format` of details that this server made."""
@@ -52,7 +52,7 @@ class History:
         self._legacy_ids: dict[str, str] = {}
 
     bound = False
-    """See `known_history.History`."""
+    """See `known.history.History`."""
 
     def fork(self) -> "History":
         """A reader that has read the same, and goes on by itself."""

@@ -30,10 +30,10 @@ from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body, given, tags_of
 from services.frontend.apis.common.hints import first_header, header_flag, hints
 from services.frontend.apis.common.hosted import missing_tools
-from services.frontend.apis.common.known_history import Beginning, KnownHistory, caller_of, session_turns
-from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
-from services.frontend.apis.common.openai_chunks import PING
-from services.frontend.apis.common.openai_wording import explainer, invalid_value, missing_parameter, unsupported
+from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of, session_turns
+from services.frontend.apis.common.known.parts import BodyDecoder, KnownParts, share_texts
+from services.frontend.apis.common.openai.chunks import PING
+from services.frontend.apis.common.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"

@@ -33,7 +33,7 @@ from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
-from services.frontend.apis.common.openai_chunks import (
+from services.frontend.apis.common.openai.chunks import (
     ChoiceWriter,
     ChunkCollector,
     ChunkStream,

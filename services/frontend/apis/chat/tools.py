@@ -12,7 +12,7 @@ from services.frontend.apis.chat import wire
 from services.frontend.apis.common.client_grammars import checked_grammar
 from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.hosted import hosted_spec
-from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter
+from services.frontend.apis.common.openai.wording import invalid_value, missing_parameter
 
 
 class _Location(Struct):

@@ -15,7 +15,7 @@ from schemas.conversation import Conversation, OutputFormat, Sampling
 from schemas.errors import Invalid
 from services.frontend.apis.common.bounds import MAX_INTEGER, Integer, Limit, Share
 from services.frontend.apis.common.hints import Nvext
-from services.frontend.apis.common.openai_wording import unsupported
+from services.frontend.apis.common.openai.wording import unsupported
 
 _Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 

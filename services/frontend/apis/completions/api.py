@@ -5,7 +5,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from services.frontend.apis.base import Operation
-from services.frontend.apis.common.openai_chunks import EVENTS, FINGERPRINT, UsageAnswer
+from services.frontend.apis.common.openai.chunks import EVENTS, FINGERPRINT, UsageAnswer
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.request import Completions

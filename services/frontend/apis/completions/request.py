@@ -12,8 +12,8 @@ from schemas.frames import pack_ids
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.hints import hints
-from services.frontend.apis.common.openai_chunks import PING
-from services.frontend.apis.common.openai_wording import explainer
+from services.frontend.apis.common.openai.chunks import PING
+from services.frontend.apis.common.openai.wording import explainer
 from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
 from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.stream import CompletionsCollector, CompletionsStream, Shape

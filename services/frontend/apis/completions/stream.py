@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from schemas.events import BlockStart, Finish, OutputTokens, Prepared, TokenLogprob
 from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply
-from services.frontend.apis.common.openai_chunks import (
+from services.frontend.apis.common.openai.chunks import (
     ChoiceWriter,
     ChunkCollector,
     ChunkStream,

@@ -35,7 +35,7 @@ class History:
         self._made = 0
 
     bound = False
-    """See `known_history.History`."""
+    """See `known.history.History`."""
 
     def fork(self) -> "History":
         """A reader that has read the same, and goes on by itself. Of messages that `is_plain`."""

@@ -17,8 +17,8 @@ from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.common.decode import decode_body, given
 from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known_history import Beginning, KnownHistory, caller_of, session_turns
-from services.frontend.apis.common.known_parts import BodyDecoder, KnownParts, share_texts
+from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of, session_turns
+from services.frontend.apis.common.known.parts import BodyDecoder, KnownParts, share_texts
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import tools, wire
 from services.frontend.apis.messages.compaction import Compacted, CompactEdit, Write, compact_edit, summary_of

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from services.frontend.apis.base import Reply
-from services.frontend.apis.common.known_history import KnownHistory, caller_of, session_turns
-from services.frontend.apis.common.known_parts import KnownParts
-from services.frontend.apis.common.openai_wording import unsupported
-from services.frontend.apis.common.session_turns import KnownTurns
+from services.frontend.apis.common.known.history import KnownHistory, caller_of, session_turns
+from services.frontend.apis.common.known.parts import KnownParts
+from services.frontend.apis.common.known.turns import KnownTurns
+from services.frontend.apis.common.openai.wording import unsupported
 from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.answer.compaction import CompactionStream

@@ -9,7 +9,7 @@ from msgspec import Raw
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.base import ErrorReply
 from services.frontend.apis.common.decode import tags_of
-from services.frontend.apis.common.openai_wording import explainer, out_of_range
+from services.frontend.apis.common.openai.wording import explainer, out_of_range
 from services.frontend.apis.common.shared_errors import openai_error, openai_reply
 from services.frontend.apis.responses import wire
 

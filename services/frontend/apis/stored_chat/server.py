@@ -18,7 +18,7 @@ from services.frontend.apis.chat.request import ChatAsk
 from services.frontend.apis.chat.stream import KeptCollector, KeptStream
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
-from services.frontend.apis.common.openai_wording import explainer
+from services.frontend.apis.common.openai.wording import explainer
 from services.frontend.apis.responses.server import RESPONSES
 from services.frontend.apis.responses.store.input_items import list_document, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore

@@ -11,7 +11,7 @@ from schemas import subjects
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
 from schemas.frames import TextReply
-from services.frontend.apis.common.session_turns import encode_request
+from services.frontend.apis.common.known.turns import encode_request
 from services.frontend.pipeline.gateway.open_turn import BusTurn
 from services.frontend.pipeline.gateway.stage_wait import StageWait
 from services.runtime.config import FrontendConfig

@@ -13,7 +13,7 @@ from schemas.events import BlockStart, BlockStop, TokenLogprob, Usage
 from services.frontend.apis.base import Reply
 from services.frontend.apis.common.decode import is_json
 from services.frontend.apis.common.freeform import FreeformInput
-from services.frontend.apis.common.openai_chunks import logprob
+from services.frontend.apis.common.openai.chunks import logprob
 from services.frontend.apis.responses.request.tools import CallKind, ToolName, tool_name
 
 BUFFERED: frozenset[CallKind] = frozenset({"tool_search", "local_shell", "shell", "apply_patch", "web_search"})

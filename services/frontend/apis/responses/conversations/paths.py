@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.errors import NotFound
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
-from services.frontend.apis.common.openai_wording import out_of_length
+from services.frontend.apis.common.openai.wording import out_of_length
 from services.frontend.apis.responses.conversations.turns import ConversationTurns, check_size, not_found
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.errors import explain

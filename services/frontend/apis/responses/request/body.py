@@ -13,9 +13,9 @@ from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
 from services.frontend.apis.common.decode import decode_body, given
-from services.frontend.apis.common.known_history import Beginning, KnownHistory, caller_of
-from services.frontend.apis.common.known_parts import KnownParts
-from services.frontend.apis.common.openai_wording import missing_parameter, unsupported
+from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of
+from services.frontend.apis.common.known.parts import KnownParts
+from services.frontend.apis.common.openai.wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert, explain
 

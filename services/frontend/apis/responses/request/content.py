@@ -15,7 +15,7 @@ from msgspec import Raw
 from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.common.inline_data import data_url, file_size, image_size
-from services.frontend.apis.common.openai_wording import unsupported
+from services.frontend.apis.common.openai.wording import unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.media.pdf_document import document
 

@@ -20,7 +20,7 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.hosted import missing_tools
-from services.frontend.apis.common.openai_wording import missing_parameter
+from services.frontend.apis.common.openai.wording import missing_parameter
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert

@@ -17,8 +17,8 @@ from schemas.conversation import Grammar, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.common.client_grammars import checked_grammar
 from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.known_parts import KnownParts
-from services.frontend.apis.common.openai_wording import invalid_value, missing_parameter, unsupported
+from services.frontend.apis.common.known.parts import KnownParts
+from services.frontend.apis.common.openai.wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest

@@ -16,7 +16,7 @@ from xxhash import xxh3_64_hexdigest
 
 from schemas.conversation import Media, Turn
 from schemas.errors import TurnwireError
-from services.frontend.apis.common.session_turns import KnownTurns, SessionTurns
+from services.frontend.apis.common.known.turns import KnownTurns, SessionTurns
 from services.frontend.media.parts import media_in
 from services.runtime.branch_cache import BranchCache
 

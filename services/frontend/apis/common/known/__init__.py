@@ -1,0 +1,1 @@
+"""What earlier requests had in common with later ones: read, checked and encoded once."""

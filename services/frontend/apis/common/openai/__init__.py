@@ -1,0 +1,1 @@
+"""What OpenAI's APIs have in common."""
