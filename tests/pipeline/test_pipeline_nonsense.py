@@ -21,15 +21,20 @@ class Recorder:
 
     def __init__(self) -> None:
         self.messages: dict[tuple[str, str], tuple[str, bytes]] = {}
+        self.prompt = b""
+        """What follows the JSON of a generate request."""
 
     async def open(self, nats: NatsServer) -> "Recorder":
         self.bus = await nats_library.connect(nats.url)
 
         async def keep(message: Any) -> None:
             kind = message.subject.split(".")[2]
-            document = json.loads(message.data)
+            json_part, zero, prompt = message.data.partition(b"\0")
+            document = json.loads(json_part)
+            if zero:
+                self.prompt = zero + prompt
             types = {e["type"] for entry in document.get("entries", ()) for e in entry.get("events", ())}
-            self.messages.setdefault((kind, f"{sorted(document)} {sorted(types)}"), (message.subject, message.data))
+            self.messages.setdefault((kind, f"{sorted(document)} {sorted(types)}"), (message.subject, json_part))
 
         await self.bus.subscribe(subjects.ALL, cb=keep)
         await self.bus.flush()
@@ -95,7 +100,12 @@ async def test_malformed_messages_on_every_subject_harm_no_turn(local: Local, re
                 await recorder.bus.flush()
         for raw in (b"", b"{", data[: len(data) // 2], b"\xff" + data, data + data):
             await recorder.bus.publish(subject, raw)
+        if ".gen." in subject:
+            for ids in (recorder.prompt[:-1], recorder.prompt + b"x", b"\0", b"\0" * 7, b"\0" + b"\xff" * 400):
+                await recorder.bus.publish(subject, text.encode() + ids)
+                await recorder.bus.publish(subject, b"{}" + ids)
     await recorder.bus.flush()
+    assert recorder.prompt
     assert sent > 1000
     local.plans[held.id].go.set()
     await held.whole(60)
