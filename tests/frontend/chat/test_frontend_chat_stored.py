@@ -78,11 +78,18 @@ async def test_lists_are_pages_of_what_matches(served: Served) -> None:
         (await chats.create(model=model, messages=HI, store=True, metadata={"n": n})).id
         for model, n in ((MODEL, "1"), ("claude-alias", "2"), (MODEL, "2"))
     ]
-    assert {kept.id async for kept in chats.list(limit=1)} == set(ids)
+    assert [kept.id async for kept in chats.list(limit=1)] == ids
     assert [kept.id async for kept in chats.list(metadata={"n": "2"}, model=MODEL)] == [ids[2]]
     assert [kept.id async for kept in chats.list(model="claude-alias")] == [ids[1]]
     with pytest.raises(BadRequestError):
         await chats.list(order="none")  # type: ignore[arg-type]
+
+
+async def test_completions_of_one_second_are_listed_in_their_order(served: Served) -> None:
+    chats = sdk(served).chat.completions
+    ids = [(await chats.create(model=MODEL, messages=HI, store=True)).id for _ in range(8)]
+    assert [kept.id async for kept in chats.list()] == ids
+    assert [kept.id async for kept in chats.list(order="desc")] == ids[::-1]
 
 
 async def test_metadata_is_replaced_and_a_completion_deleted(served: Served) -> None:

@@ -5,6 +5,7 @@ visible only to the key that made them.
 """
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -59,7 +60,7 @@ class StoredChats:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Creates a completion, whole or as a stream, and keeps it on request."""
-        body, metadata = b"", {}
+        body, metadata, created = b"", {}, time.time()  # the answer has whole seconds, which do not order the list
 
         async def read() -> Any:
             nonlocal body, metadata
@@ -76,7 +77,7 @@ class StoredChats:
             members = msgspec.json.decode(document)
             record = StoredResponse(
                 id=members["id"],
-                created=members["created"],
+                created=created,
                 response=Raw(msgspec.json.encode(members | {"metadata": metadata})),
                 status="completed",
                 tenant=request[REQUEST_CONTEXT].tenant,
