@@ -53,6 +53,19 @@ async def test_a_worker_and_its_parser_that_die_during_prefill_are_replaced(loca
     await turn.whole(60)
 
 
+async def test_a_worker_that_dies_before_anybody_knows_that_it_has_the_turn_is_replaced(local: Local) -> None:
+    await local.start(2, 2)
+    for worker in local.of("worker"):
+        worker.lose(".tok.", 1_000_000)  # no parser learns of the turn, and so the frontend does not
+    plan = held(0)
+    turn = local.turn(plan)
+    await (await local.begun(turn)).kill()
+    for worker in local.of("worker"):
+        worker.losing.clear()
+    plan.go.set()
+    await turn.whole(60)
+
+
 async def test_the_death_of_worker_and_parser_during_a_turn_is_one_clear_error(local: Local) -> None:
     await local.start(2, 2)
     plan = held(20)

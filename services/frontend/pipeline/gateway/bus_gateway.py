@@ -39,7 +39,7 @@ from schemas.frames import (
 from services.frontend.pipeline.catalog import ModelCatalog
 from services.frontend.pipeline.gateway.open_turn import BusTurn
 from services.frontend.pipeline.gateway.preprocessor_client import PreprocessorClient, unreachable
-from services.frontend.pipeline.gateway.process_watch import BOTH_LOST, ProcessWatch
+from services.frontend.pipeline.gateway.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
 from services.frontend.pipeline.gateway.stage_wait import StageWait
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, TurnSink
 from services.frontend.pipeline.metrics import ModelProcesses
@@ -395,12 +395,20 @@ class BusGateway:
             self._lost(turn, "this server was cut off from the turn")
 
     def _peer_left(self, peer: Heartbeat) -> None:
+        wait_s = self._config.bus.dead_after_s + RESCUE_S
         for turn in list(self._turns.values()):
-            if (peer.stage, peer.id) != ("preprocessor", turn.preprocessor):
-                continue
-            if turn.fail_attempt(Unavailable("the preprocessor was lost")):
-                turn.failures += 1
-                turn.wait_until = asyncio.get_running_loop().time() + self._config.bus.recovery_s
+            if peer.stage in ("worker", "parser") and turn.outcome is not None:
+                # Which ones have the turn is not known yet. If none has it any more, nobody else will notice.
+                reason = f"a {peer.stage} was lost, and the turn did not begin"
+                asyncio.get_running_loop().call_later(wait_s, self._begin_again, turn, turn.outcome, reason)
+            elif (peer.stage, peer.id) == ("preprocessor", turn.preprocessor) and turn.outcome is not None:
+                self._begin_again(turn, turn.outcome, "the preprocessor was lost")
+
+    def _begin_again(self, turn: BusTurn, outcome: asyncio.Future[Prepared], reason: str) -> None:
+        """Starts another attempt, unless the one with this outcome has begun."""
+        if turn.outcome is outcome and turn.fail_attempt(Unavailable(reason)):
+            turn.failures += 1
+            turn.wait_until = asyncio.get_running_loop().time() + self._config.bus.recovery_s
 
     def _reconnected(self) -> None:
         """What was on its way is lost. Streams are replayed; a turn that has no stream yet is requested again."""
