@@ -53,7 +53,7 @@ class BusTurns:
     async def ended(self, turn: str, timeout_s: float = 60) -> DecodedTurn:
         """Waits for the end of a turn; returns it."""
         async with asyncio.timeout(timeout_s):
-            while not self.turns[turn].reason:
+            while turn not in self.turns or not self.turns[turn].reason:  # the bus may be behind the answer
                 await self._bus.flush()
         return self.turns[turn]
 
