@@ -33,10 +33,10 @@ def ids_of(text: str) -> list[int]:
     return found
 
 
-def entry(at: int, ids: list[int], *, told: bool, finish: TokenFinish | None = None, **context: Any) -> TokenEntry:
+def entry(at: int, ids: list[int], *, scored: bool, finish: TokenFinish | None = None, **context: Any) -> TokenEntry:
     options: dict[str, Any] = {"model": "m", "family": "hermes", "frontend": "f", "prompt_tokens": 3, **context}
     raw = msgspec.Raw(msgspec.json.encode(ParseContext(**options))) if at == 0 else ABSENT
-    logprobs = [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)] if told else None
+    logprobs = [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)] if scored else None
     return TokenEntry("t", 1, at, ids, raw, logprobs=logprobs, finish=finish)
 
 
@@ -46,18 +46,18 @@ def parsed(
     cuts: int = 0,
     reason: FinishReason = FinishReason.STOP,
     stop_id: int | None = STOP,
-    told: bool = True,
+    scored: bool = True,
     **context: Any,
 ) -> TurnParse:
     """A whole turn, its tokens in entries of `cuts` each (0: all in one)."""
     ids = text if isinstance(text, list) else ids_of(text)
-    if told:
+    if scored:
         context.setdefault("logprobs", 1)
     shard = Shard(VOCABULARY, SEALER)
     step = cuts or len(ids)
     for at in range(0, len(ids), step):
-        shard.take(entry(at, ids[at : at + step], told=told, **context), "w")
-    shard.take(entry(len(ids), [], told=told, finish=TokenFinish(reason, stop_id)), "w")
+        shard.take(entry(at, ids[at : at + step], scored=scored, **context), "w")
+    shard.take(entry(len(ids), [], scored=scored, finish=TokenFinish(reason, stop_id)), "w")
     return shard.turns["t"]
 
 
@@ -65,7 +65,7 @@ def events(parse: TurnParse) -> list[Any]:
     return parse.log.read(Cursor())[0]
 
 
-def told(parse: TurnParse) -> list[tuple[str, str, list[TokenLogprob]]]:
+def scored_blocks(parse: TurnParse) -> list[tuple[str, str, list[TokenLogprob]]]:
     """Each block's kind, text and tokens."""
     found: list[Any] = []
     for event in events(parse):

@@ -15,8 +15,8 @@ TOOLS = [ToolSpec(f"tool{n}", schema=NESTED) for n in range(20)]
 
 
 def spelled(**fields: Any) -> msgspec.Raw:
-    told = {"model": "m", "family": "hermes", "frontend": "f", "prompt_tokens": 3, "tools": TOOLS, **fields}
-    return msgspec.Raw(msgspec.json.encode(ParseContext(**told)))
+    context = {"model": "m", "family": "hermes", "frontend": "f", "prompt_tokens": 3, "tools": TOOLS, **fields}
+    return msgspec.Raw(msgspec.json.encode(ParseContext(**context)))
 
 
 @pytest.mark.parametrize(

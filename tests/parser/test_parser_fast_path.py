@@ -17,7 +17,7 @@ from services.parser.turn_parse import UNREAD, TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.outbox import GONE
 from tests.conftest import examples
-from tests.parser.shard_turns import RUN, SEALER, STOP, VOCABULARY, entry, finish, ids_of, parsed, told
+from tests.parser.shard_turns import RUN, SEALER, STOP, VOCABULARY, entry, finish, ids_of, parsed, scored_blocks
 
 STREAM = (
     "Hm, a < b.\n\nGrüße, 船は 🌊👩‍🚀 turn\n</think>\n\nI run it.\n"
@@ -72,15 +72,15 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
     ids = ids_of(STREAM)
     stop = data.draw(st.sampled_from([[], [], ["Done"]]))
     context: dict[str, Any] = {"in_reasoning": True, "tools": [RUN], "stop": stop}
-    slow = Reader(parsed(ids, cuts=1, told=False, **context), 10_000)
+    slow = Reader(parsed(ids, cuts=1, scored=False, **context), 10_000)
     slow.read()
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, [], told=False, **context), "w")
+    shard.take(entry(0, [], scored=False, **context), "w")
     reader = Reader(shard.turns["t"], data.draw(st.sampled_from([3, 20, 10_000])))
     parse, at, fast = reader.parse, 0, 0
     while at < len(ids) and not parse.ended:
         step = data.draw(st.sampled_from([1, 1, 1, 2, 7]))
-        piece = entry(at, ids[at : at + step], told=False, **context)
+        piece = entry(at, ids[at : at + step], scored=False, **context)
         if parse.take_fast(piece):
             fast += 1
         else:
@@ -91,12 +91,12 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
             parse.rewind(reader.cursor.standing("t", 1))
         if what != "wait":
             reader.read()
-    last = entry(len(ids), [], told=False, finish=TokenFinish(FinishReason.STOP, STOP))
+    last = entry(len(ids), [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP))
     assert not parse.take_fast(last)
     shard.take(last, "w")
     reader.read()
     assert reader.blocks() == slow.blocks()
-    assert told(parse) == told(slow.parse)
+    assert scored_blocks(parse) == scored_blocks(slow.parse)
     assert finish(parse) == finish(slow.parse)
     assert parse.ids == slow.parse.ids
     assert not (fast and stop)
@@ -104,7 +104,7 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
 
 def on_fast_path(text: str) -> tuple[Shard, TurnParse]:
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, ids_of(text), told=False), "w")
+    shard.take(entry(0, ids_of(text), scored=False), "w")
     parse = shard.turns["t"]
     parse.read(10_000)
     parse.enter_fast_path()
@@ -162,7 +162,7 @@ def test_a_turn_that_is_not_read_leaves_the_fast_path() -> None:
 
 def test_tokens_are_counted_as_reasoning_on_the_fast_path() -> None:
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, ids_of("Hm"), told=False, in_reasoning=True), "w")
+    shard.take(entry(0, ids_of("Hm"), scored=False, in_reasoning=True), "w")
     parse = shard.turns["t"]
     for _ in range(5):
         parse.read(10_000)

@@ -22,7 +22,7 @@ from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.outbox import GONE
 from tests.conftest import examples
-from tests.parser.shard_turns import RUN, SEALER, STOP, VOCABULARY, entry, events, finish, ids_of, parsed, told
+from tests.parser.shard_turns import RUN, SEALER, STOP, VOCABULARY, entry, events, finish, ids_of, parsed, scored_blocks
 
 
 def spelled(tokens: list[TokenLogprob]) -> bytes:
@@ -31,7 +31,7 @@ def spelled(tokens: list[TokenLogprob]) -> bytes:
 
 def test_the_bytes_of_a_texts_tokens_are_the_text() -> None:
     text = "Grüße, 船は 🌊 sail."
-    ((kind, said, tokens),) = told(parsed(text))
+    ((kind, said, tokens),) = scored_blocks(parsed(text))
     assert (kind, said, spelled(tokens)) == ("text", text, text.encode())
     assert [token.logprob for token in tokens] == [-float(n) for n in range(len(tokens))]
     assert all(text[token.at :].startswith(token.token) or "�" in token.token for token in tokens)
@@ -40,7 +40,7 @@ def test_the_bytes_of_a_texts_tokens_are_the_text() -> None:
 
 def test_reasoning_text_and_arguments_have_their_own() -> None:
     raw = 'Hm.\n</think>\n\nI run it.\n<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
-    blocks = told(parsed(raw, in_reasoning=True, tools=[RUN]))
+    blocks = scored_blocks(parsed(raw, in_reasoning=True, tools=[RUN]))
     assert [(kind, text) for kind, text, _ in blocks] == [
         ("reasoning", "Hm."),
         ("text", "I run it."),
@@ -53,15 +53,15 @@ def test_reasoning_text_and_arguments_have_their_own() -> None:
 
 
 def test_turns_that_did_not_ask_have_none() -> None:
-    assert all(event.logprobs is None for event in events(parsed("Hello.", told=False)) if isinstance(event, Delta))
-    asked_in_vain = parsed("Hello.", told=False, logprobs=0)
-    assert not any(event.logprobs for event in events(asked_in_vain) if isinstance(event, Delta))
+    assert all(event.logprobs is None for event in events(parsed("Hello.", scored=False)) if isinstance(event, Delta))
+    requested_in_vain = parsed("Hello.", scored=False, logprobs=0)
+    assert not any(event.logprobs for event in events(requested_in_vain) if isinstance(event, Delta))
 
 
 @pytest.mark.parametrize("cuts", [0, 1, 3])
 def test_what_a_stop_string_cuts_is_not_told(cuts: int) -> None:
     parse = parsed("One two STOP three", stop=["STOP"], cuts=cuts)
-    ((_, text, tokens),) = told(parse)
+    ((_, text, tokens),) = scored_blocks(parse)
     assert (text, spelled(tokens)[: len(text)]) == ("One two ", b"One two ")
     assert all(token.at < len(text) for token in tokens)
     assert finish(parse).stop_string == "STOP"
@@ -70,28 +70,28 @@ def test_what_a_stop_string_cuts_is_not_told(cuts: int) -> None:
 @pytest.mark.parametrize("cuts", [0, 1, 3])
 def test_the_stop_string_stays_where_the_client_wants_it(cuts: int) -> None:
     parse = parsed("One two STOP three", stop=["STOP"], include_stop=True, cuts=cuts)
-    ((_, text, tokens),) = told(parse)
+    ((_, text, tokens),) = scored_blocks(parse)
     assert text == "One two STOP"
     assert spelled(tokens).startswith(b"One two STOP")
     assert finish(parse).reason is FinishReason.STOP_STRING
 
 
 def test_a_turn_that_is_a_stop_string_shows_it_only_if_it_is_to_stay() -> None:
-    assert told(parsed("STOP", stop=["STOP"])) == []
-    assert [text for _, text, _ in told(parsed("STOP", stop=["STOP"], include_stop=True))] == ["STOP"]
+    assert scored_blocks(parsed("STOP", stop=["STOP"])) == []
+    assert [text for _, text, _ in scored_blocks(parsed("STOP", stop=["STOP"], include_stop=True))] == ["STOP"]
 
 
 def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token() -> None:
     (stop_id,) = ids_of("!")
-    assert [text for _, text, _ in told(parsed("Hi", stop_id=stop_id))] == ["Hi"]
-    assert [text for _, text, _ in told(parsed("Hi", stop_id=stop_id, include_stop=True))] == ["Hi!"]
-    assert [text for _, text, _ in told(parsed("Hi", stop_id=STOP, include_stop=True))] == ["Hi"]
+    assert [text for _, text, _ in scored_blocks(parsed("Hi", stop_id=stop_id))] == ["Hi"]
+    assert [text for _, text, _ in scored_blocks(parsed("Hi", stop_id=stop_id, include_stop=True))] == ["Hi!"]
+    assert [text for _, text, _ in scored_blocks(parsed("Hi", stop_id=STOP, include_stop=True))] == ["Hi"]
 
 
 def test_text_of_which_nothing_is_seen_ends_well() -> None:
     """U+3000 is no blank to the machine and has nothing to see in it."""
     parse = parsed("\u3000", stop=["STOP"])
-    assert [text for _, text, _ in told(parse)] == ["\u3000"]
+    assert [text for _, text, _ in scored_blocks(parse)] == ["\u3000"]
     assert finish(parse).blocks == 1
 
 
@@ -103,14 +103,14 @@ CALLS = (
 
 def test_a_call_of_a_tool_that_may_not_be_called_is_text() -> None:
     tools = [RUN, ToolSpec("wipe")]
-    blocks = told(parsed(CALLS, tools=tools, allowed=["run"], told=False))
+    blocks = scored_blocks(parsed(CALLS, tools=tools, allowed=["run"], scored=False))
     assert [(kind, text) for kind, text, _ in blocks] == [
         ("text", "Now."),
         ("tool_use", '{"cmd": "ls"}'),
         ("text", 'wipe({"all": true})'),
     ]
-    assert finish(parsed(CALLS, tools=tools, allowed=["run"], told=False)).blocks == 3
-    kinds = [kind for kind, _, _ in told(parsed(CALLS, tools=tools, told=False))]
+    assert finish(parsed(CALLS, tools=tools, allowed=["run"], scored=False)).blocks == 3
+    kinds = [kind for kind, _, _ in scored_blocks(parsed(CALLS, tools=tools, scored=False))]
     assert kinds == ["text", "tool_use", "tool_use"]
 
 
@@ -129,17 +129,17 @@ def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
 def test_a_complete_call_is_dispatched_once(cuts: int) -> None:
     tools = [RUN, ToolSpec("wipe")]
     run, wipe = (1, "run", '{"cmd": "ls"}'), (2, "wipe", '{"all": true}')
-    assert dispatched(parsed(CALLS, tools=tools, told=False, cuts=cuts)) == [run, wipe]
-    assert dispatched(parsed(CALLS, tools=tools, told=False, cuts=cuts, calls="single")) == [run]
-    assert dispatched(parsed(CALLS, tools=tools, told=False, cuts=cuts, allowed=["run"])) == [run]
+    assert dispatched(parsed(CALLS, tools=tools, scored=False, cuts=cuts)) == [run, wipe]
+    assert dispatched(parsed(CALLS, tools=tools, scored=False, cuts=cuts, calls="single")) == [run]
+    assert dispatched(parsed(CALLS, tools=tools, scored=False, cuts=cuts, allowed=["run"])) == [run]
     cut_off = CALLS.removesuffix("}\n</tool_call>")
-    assert dispatched(parsed(cut_off, tools=tools, told=False, cuts=cuts, reason=FinishReason.LENGTH)) == [run]
+    assert dispatched(parsed(cut_off, tools=tools, scored=False, cuts=cuts, reason=FinishReason.LENGTH)) == [run]
 
 
 def test_a_barred_call_does_not_end_the_turn_nor_is_it_searched_for_stop_strings() -> None:
     tools = [RUN, ToolSpec("wipe")]
-    parse = parsed(CALLS, tools=tools, allowed=["wipe"], calls="single", stop=["ls", "}"], told=False)
-    assert [kind for kind, _, _ in told(parse)] == ["text", "text", "tool_use"]
+    parse = parsed(CALLS, tools=tools, allowed=["wipe"], calls="single", stop=["ls", "}"], scored=False)
+    assert [kind for kind, _, _ in scored_blocks(parse)] == ["text", "text", "tool_use"]
     assert finish(parse).reason is FinishReason.STOP
 
 
@@ -151,13 +151,13 @@ def test_a_barred_call_does_not_end_the_turn_nor_is_it_searched_for_stop_strings
 def test_raw_completions_are_passed_on_as_they_are(text: str, cuts: int, stop: list[str]) -> None:
     shown = text.replace("<tool_call>", "")  # a control token
     parse = parsed(text, family="verbatim", tools=[RUN], cuts=cuts, stop=stop)
-    assert [(kind, said) for kind, said, _ in told(parse)] == [("text", shown)]
-    assert spelled(told(parse)[0][2]) == shown.encode()
+    assert [(kind, said) for kind, said, _ in scored_blocks(parse)] == [("text", shown)]
+    assert spelled(scored_blocks(parse)[0][2]) == shown.encode()
 
 
 def test_a_raw_completion_of_nothing_has_no_block() -> None:
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, [], told=False, finish=TokenFinish(FinishReason.STOP, STOP), family="verbatim"), "w")
+    shard.take(entry(0, [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP), family="verbatim"), "w")
     assert [type(event) for event in events(shard.turns["t"])] == [Finish]
 
 
@@ -167,7 +167,7 @@ def test_a_reader_that_stands_anywhere_gets_each_token_once(cuts: int, start: in
     """Whatever was sent before, and however it is cut: a token comes with the character at its place, and only then."""
     text = "The tide 船は turns 🌊 twice a day, STOP or nearly."
     parse = parsed(text, cuts=cuts, stop=["STOP"] if stops else [])
-    ((_, shown, tokens),) = told(parse)
+    ((_, shown, tokens),) = scored_blocks(parse)
     receiver = Cursor()
     got: list[TokenLogprob] = []
     said = ""
@@ -196,14 +196,14 @@ def test_a_reader_that_stands_anywhere_gets_each_token_once(cuts: int, start: in
 def test_an_unreadable_family_fails_its_own_turn() -> None:
     shard = Shard(VOCABULARY, SEALER)
     with pytest.raises(ValueError, match="no parser"):
-        shard.take(entry(0, [], told=False, family="nonesuch"), "w")
+        shard.take(entry(0, [], scored=False, family="nonesuch"), "w")
     assert not isinstance(shard.turns.get("t"), Failed)
 
 
 def test_a_stream_that_its_worker_has_lost_is_interrupted_where_it_stands() -> None:
     shard = Shard(VOCABULARY, SEALER)
     ids = ids_of("Hello there")
-    shard.take(entry(0, ids, told=False), "w")
+    shard.take(entry(0, ids, scored=False), "w")
     # The worker answers what was asked: a place that the shard may have passed since, or not have reached.
     for at in (0, len(ids) + 3):
         parse = shard.take(TokenEntry("t", 1, at, finish=GONE), "w")

@@ -1,4 +1,4 @@
-"""Each character of a block is told to come from the token that wrote it, in every family and every chunking."""
+"""Each character of a block is traced to the token that wrote it, in every family and every chunking."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,51 +34,51 @@ def traced(
     reason: FinishReason = FinishReason.STOP,
     prefix: str = "",
 ) -> tuple[list[Block], list[list[tuple[int, int]]]]:
-    """The blocks, and for each the tokens that it is told to come from, as (token, place)."""
+    """The blocks, and for each the tokens that it is traced to, as (token, place)."""
     trace = Trace(Words(pieces), 0)  # type: ignore[arg-type]
     parser = open_parser(
         family, tools=told_tools, in_reasoning=in_reasoning, prefix=prefix, scanner=trace.scanner, blocks=trace.blocks
     )
     trace.match([])
     events: list[BlockEvent] = []
-    told: dict[int, list[tuple[int, int]]] = {}
+    origins: dict[int, list[tuple[int, int]]] = {}
 
     def take(new: Iterable[BlockEvent]) -> None:
         new = list(new)
         for event, tokens in zip(new, trace.match(new), strict=True):
             events.append(event)
-            told.setdefault(event.block, []).extend((round(t.logprob), t.at) for t in tokens)
+            origins.setdefault(event.block, []).extend((round(t.logprob), t.at) for t in tokens)
 
     for index, piece in enumerate(pieces):
         trace.token(index, piece, b"", [(index, float(index))])
         take(parser.feed(piece))
     take(parser.finish(reason))
     blocks = fold(events)
-    return blocks, [told.get(index, []) for index in range(len(blocks))]
+    return blocks, [origins.get(index, []) for index in range(len(blocks))]
 
 
-def check_prose(block: Block, told: list[tuple[int, int]], pieces: Sequence[str], former: int | None) -> None:
+def check_prose(block: Block, origins: list[tuple[int, int]], pieces: Sequence[str], former: int | None) -> None:
     """The tokens' own characters add up to the block's text, without a hole or an overlap. Its first may be those of
-    a token that was told in an earlier block: `former`."""
+    a token that an earlier block has: `former`."""
     text = block["text"]
-    ends = ([at for _, at in told] + [len(text)])[1:]
-    if told and text[: told[0][1]] == "<think>":  # of the prompt, and kept in the text (minimax_m2_append_think)
+    ends = ([at for _, at in origins] + [len(text)])[1:]
+    if origins and text[: origins[0][1]] == "<think>":  # of the prompt, and kept in the text (minimax_m2_append_think)
         former, pieces = 0, ["<think>" + pieces[0], *pieces[1:]]
-    if not told or told[0][1] != 0:
+    if not origins or origins[0][1] != 0:
         assert former is not None, block
-        assert text[: told[0][1] if told else None] in pieces[former], (block, told)
-    for (token, at), end in zip(told, ends, strict=True):
+        assert text[: origins[0][1] if origins else None] in pieces[former], (block, origins)
+    for (token, at), end in zip(origins, ends, strict=True):
         assert at < end, block
-        assert text[at:end] in pieces[token], (block, told, pieces)
-    assert [token for token, _ in told] == sorted({token for token, _ in told})
+        assert text[at:end] in pieces[token], (block, origins, pieces)
+    assert [token for token, _ in origins] == sorted({token for token, _ in origins})
 
 
-def check_arguments(block: Block, told: list[tuple[int, int]], pieces: Sequence[str]) -> None:
+def check_arguments(block: Block, origins: list[tuple[int, int]], pieces: Sequence[str]) -> None:
     """A token stands where some of its characters do."""
     text = block["text"]
-    assert [token for token, _ in told] == sorted({token for token, _ in told})
-    assert [at for _, at in told] == sorted(at for _, at in told)
-    for token, at in told:
+    assert [token for token, _ in origins] == sorted({token for token, _ in origins})
+    assert [at for _, at in origins] == sorted(at for _, at in origins)
+    for token, at in origins:
         piece = pieces[token]
         spelled = {escaped(c) for c in piece} | set(piece)
         assert any(text.startswith(c, at) for c in spelled), (piece, at, text)
@@ -89,7 +89,7 @@ def check_arguments(block: Block, told: list[tuple[int, int]], pieces: Sequence[
 def test_every_vector(family: str, chunking: str) -> None:
     for case in vectors(family):
         pieces = list(CHUNKINGS[chunking](case["raw"]))
-        blocks, told = traced(
+        blocks, origins = traced(
             family,
             pieces,
             tools(case),
@@ -97,7 +97,7 @@ def test_every_vector(family: str, chunking: str) -> None:
             reason=FinishReason(case["finish_reason"]),
         )
         former = None
-        for block, tokens in zip(blocks, told, strict=True):
+        for block, tokens in zip(blocks, origins, strict=True):
             if block["type"] == "tool_use":
                 check_arguments(block, tokens, pieces)
             else:
@@ -111,9 +111,9 @@ def test_the_words_of_an_argument_are_told(family: str, chunking: str) -> None:
     command = 'sort "tide" | head'
     raw = families()[family].write_call("run", {"cmd": command})
     pieces = list(CHUNKINGS[chunking](raw))
-    blocks, told = traced(family, pieces, [RUN])
+    blocks, origins = traced(family, pieces, [RUN])
     (block,) = [block for block in blocks if block["type"] == "tool_use"]
-    tokens = told[blocks.index(block)]
+    tokens = origins[blocks.index(block)]
     for word in ("sort", "tide", "head"):
         start = block["text"].index(word)
         said = "".join(pieces[token] for token, at in tokens if start - 1 <= at < start + len(word))
@@ -122,34 +122,34 @@ def test_the_words_of_an_argument_are_told(family: str, chunking: str) -> None:
 
 def test_a_marker_and_the_blanks_around_it_belong_to_no_block() -> None:
     pieces = ["Plan", ".\n", "</think>", "\n\n", "Done", "."]
-    blocks, told = traced("qwen3_coder", pieces, [], in_reasoning=True)
+    blocks, origins = traced("qwen3_coder", pieces, [], in_reasoning=True)
     assert [block["text"] for block in blocks] == ["Plan.", "Done."]
-    assert told == [[(0, 0), (1, 4)], [(4, 0), (5, 4)]]
+    assert origins == [[(0, 0), (1, 4)], [(4, 0), (5, 4)]]
 
 
 def test_one_token_may_end_a_block_and_begin_another() -> None:
-    """It is told once, where it stands first."""
+    """It is listed once, where it stands first."""
     pieces = ["a</think>b", "c"]
-    blocks, told = traced("qwen3_coder", pieces, [], in_reasoning=True)
+    blocks, origins = traced("qwen3_coder", pieces, [], in_reasoning=True)
     assert [block["text"] for block in blocks] == ["a", "bc"]
-    assert told == [[(0, 0)], [(1, 1)]]
+    assert origins == [[(0, 0)], [(1, 1)]]
 
 
 def test_what_looked_like_a_marker_is_told_in_its_place() -> None:
     pieces = ["<", "<", "tool", "_call", " ", "x"]
-    blocks, told = traced("qwen3_coder", pieces, [RUN])
+    blocks, origins = traced("qwen3_coder", pieces, [RUN])
     assert [block["text"] for block in blocks] == ["<<tool_call x"]
-    assert told == [[(0, 0), (1, 1), (2, 2), (3, 6), (4, 11), (5, 12)]]
+    assert origins == [[(0, 0), (1, 1), (2, 2), (3, 6), (4, 11), (5, 12)]]
 
 
 def test_a_forced_calls_opening_is_no_token() -> None:
     family = families()["qwen3_coder"]
     prefix = family.call_prefix("run")
     rest = ["\n<parameter=cmd>\n", "ls", " -l", "\n</parameter>\n</function>\n</tool_call>"]
-    blocks, told = traced("qwen3_coder", rest, [RUN], prefix=prefix)
+    blocks, origins = traced("qwen3_coder", rest, [RUN], prefix=prefix)
     (block,) = blocks
     assert block["text"] == '{"cmd": "ls -l"}'
-    assert [(t, a) for t, a in told[0] if t in (1, 2)] == [(1, 9), (2, 11)]
+    assert [(t, a) for t, a in origins[0] if t in (1, 2)] == [(1, 9), (2, 11)]
 
 
 def test_half_characters_are_shown_as_what_they_are() -> None:
@@ -162,7 +162,7 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
     trace.token(0, "", b"\xe8", [(0, -1.0), (1, -0.5)])
     trace.token(1, "", b"\xe8\x88", [(1, -2.0), (0, -0.5)])
     trace.token(2, "\u8239!", b"", [(2, -3.0)])
-    found: list[TokenLogprob] = [t for told in trace.match(parser.feed("\u8239!")) for t in told]
+    found: list[TokenLogprob] = [t for origins in trace.match(parser.feed("\u8239!")) for t in origins]
     assert [(t.token, t.data, t.at) for t in found] == [
         ("\ufffd", b"\xe8", 0),
         ("\ufffd", b"\x88", 0),
@@ -173,7 +173,7 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
 
 def test_fields_of_a_call_that_came_before_its_name() -> None:
     raw = ["<tool_call>\n{", '"arguments": {', '"cmd": "', "ls", '"}', ', "name": "run"}', "\n</tool_call>"]
-    blocks, told = traced("hermes", raw, [RUN])
+    blocks, origins = traced("hermes", raw, [RUN])
     (block,) = blocks
     assert block["input"] == {"cmd": "ls"}
-    assert (3, block["text"].index("ls")) in told[0]
+    assert (3, block["text"].index("ls")) in origins[0]

@@ -398,7 +398,7 @@ class BusGateway:
         wait_s = self._config.bus.dead_after_s + RESCUE_S
         for turn in list(self._turns.values()):
             if peer.stage in ("worker", "parser") and turn.outcome is not None:
-                # Which ones have the turn is not known yet. If none has it any more, nobody else will notice.
+                # The frontend does not know yet which of them have the turn. If both are lost, no event comes.
                 reason = f"a {peer.stage} was lost, and the turn did not begin"
                 asyncio.get_running_loop().call_later(wait_s, self._begin_again, turn, turn.outcome, reason)
             elif (peer.stage, peer.id) == ("preprocessor", turn.preprocessor) and turn.outcome is not None:
