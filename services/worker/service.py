@@ -37,7 +37,7 @@ from services.runtime.streams.frontend_watch import FrontendWatch
 from services.worker.admission import check
 from services.worker.decoding import Decoding, Prefill
 from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest
-from services.worker.engines import open_engine
+from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.metrics import WorkerMetrics
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream

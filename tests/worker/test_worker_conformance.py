@@ -11,7 +11,7 @@ import pytest
 from schemas.conversation import Sampling
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineRequest
-from services.worker.engines import open_engine
+from services.worker.engines.registry import open_engine
 from services.worker.engines.script.ticker import NOW, Ticker
 from tests.worker.conformance import Bench, Conformance
 from tests.worker.fake_tensorrt_llm import VERSIONS

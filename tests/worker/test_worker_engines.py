@@ -9,7 +9,7 @@ import pytest
 
 from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError
-from services.worker.engines import BUILT_IN, GROUP, installed_engines, open_engine
+from services.worker.engines.registry import BUILT_IN, GROUP, installed_engines, open_engine
 from tests.worker.conformance import Bench, Conformance
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -16,7 +16,7 @@ from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import BlocksStored, CacheCleared, Delta, EngineDied, EngineRequest
-from services.worker.engines import open_engine
+from services.worker.engines.registry import open_engine
 from services.worker.engines.trtllm import engine as trtllm
 from services.worker.engines.trtllm import pollers
 from services.worker.engines.trtllm.engine import TrtllmEngine

@@ -22,7 +22,7 @@ from schemas.frames import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import block_keys
 from services.worker.engine import EngineInfo
-from services.worker.engines import open_engine
+from services.worker.engines.registry import open_engine
 from services.worker.kv.blocks import KvBlockIndex
 from tests.conftest import eventually
 from tests.model_fixtures import build_random_model

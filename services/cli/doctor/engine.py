@@ -7,7 +7,7 @@ from services.cli.doctor.finding import Finding, first_line
 from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError
 from services.worker.engine import Explainable
-from services.worker.engines import load_engine
+from services.worker.engines.registry import load_engine
 
 
 def check(config: WorkerConfig) -> Iterable[Finding]:

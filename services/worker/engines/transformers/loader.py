@@ -12,7 +12,7 @@ from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts, read_json
 from services.worker.engine import EngineInfo, EngineSupport
-from services.worker.engines import installed_engines
+from services.worker.engines.registry import installed_engines
 from services.worker.engines.transformers import adapter
 
 MAX_THREADS = 8

@@ -1,0 +1,44 @@
+"""Finds engines by name: entry points of the group `turnwire.engines`. An engine is imported when it is opened."""
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+
+from schemas.errors import Invalid
+from services.runtime.config import WorkerConfig
+from services.runtime.config.loader import ConfigError
+from services.worker.engine import Engine
+
+GROUP = "turnwire.engines"
+BUILT_IN = {
+    "script": "services.worker.engines.script.engine:ScriptEngine",
+    "transformers": "services.worker.engines.transformers.engine:TransformersEngine",
+    "trtllm": "services.worker.engines.trtllm.engine:TrtllmEngine",
+    "vllm": "services.worker.engines.vllm.engine:VllmEngine",
+}
+"""Listed here, too, since a clone that was never installed has no entry points. No package can replace these."""
+
+
+def installed_engines() -> dict[str, EntryPoint]:
+    """Every engine that can be chosen, by name."""
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    return found | {name: EntryPoint(name, path, GROUP) for name, path in BUILT_IN.items()}
+
+
+def load_engine(name: str) -> Callable[[WorkerConfig], Engine]:
+    """The class or function of the entry point called `name`.
+
+    Raises ConfigError if there is no such engine, Invalid if it cannot be imported.
+    """
+    engines = installed_engines()
+    if name not in engines:
+        raise ConfigError([f"engine: there is no engine {name!r}; installed are: {', '.join(sorted(engines))}"])
+    try:
+        make: Callable[[WorkerConfig], Engine] = engines[name].load()
+    except (ImportError, AttributeError) as error:
+        raise Invalid(f"the {name} engine cannot be imported: {error}", param="engine") from error
+    return make
+
+
+def open_engine(name: str, config: WorkerConfig) -> Engine:
+    """The engine called `name`, not yet started. Raises as `load_engine` does."""
+    return load_engine(name)(config)
