@@ -57,6 +57,9 @@ from services.runtime.storage.seal import Sealer
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""
 REFUSE_TIMEOUT_S = 1.0
+ACCEPT_DELAY_S = 0.003
+"""The frontend waits for seconds before it tries another preprocessor, and most turns have a worker by then: its request
+leaves first, and reading the acceptance does not delay the first token."""
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 MAX_CANCELS = 8192
@@ -135,8 +138,7 @@ class Preprocessor:
             task = self._begin(self._prepare(request, len(message.data), self._requests.fresh), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
-        # After the task was created, which runs next and may have its worker's request ready: both go out in one write.
-        message.reply(self._accepted)
+        asyncio.get_running_loop().call_later(ACCEPT_DELAY_S, message.reply, self._accepted)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task that a drain waits for."""
@@ -178,6 +180,10 @@ class Preprocessor:
                 spans.failed(error.info.kind)
             await self._refuse(request, error.info)
             return
+        except asyncio.CancelledError:
+            if spans is not None:
+                spans.cancelled()
+            raise
         except Exception as error:
             self._log.exception("preprocessor.turn_failed", turn=request.turn)
             failure = EngineFailed(f"the prompt could not be prepared: {type(error).__name__}")

@@ -50,10 +50,18 @@ class TurnSpans:
 
     def failed(self, kind: str) -> None:
         """Records that the turn was refused, in the step in which it was."""
+        self._broken_off({}, kind)
+
+    def cancelled(self) -> None:
+        """Records that the turn was cancelled, in the step in which it was."""
+        self._broken_off({"turnwire.cancelled": True})
+
+    def _broken_off(self, details: "Attributes", error: str | None = None) -> None:
         if self._placing:
-            self._scope.record("place", self._placing, time_ns(), self._attempt, error=kind, events=self._refusals)
+            details = {**self._attempt, **details}
+            self._scope.record("place", self._placing, time_ns(), details, error=error, events=self._refusals)
         else:
-            self._record_preparation({}, kind)
+            self._record_preparation(details, error)
 
     def _record_preparation(self, details: "Attributes", error: str | None = None) -> None:
         end = self._placing = time_ns()

@@ -49,6 +49,9 @@ LINGER_S = 15.0
 death takes."""
 FRAME_GAP_S = 0.001
 """Between two frames of ordinary steps to a shard: a fraction of what a large model takes for one."""
+REPLY_DELAY_S = 0.003
+"""Of the acceptance of a turn. The preprocessor has nothing to do with it but to note it, and the parse context and the
+first token, which leave first, wake up the processes for which a client waits."""
 MAX_CANCELS = 8192
 HEALTH_INTERVAL_S = 0.5
 
@@ -93,8 +96,7 @@ class Worker:
         self._spans: dict[Decoding, StreamSpans] = {}
         """Of turns that are traced."""
         self._settled = asyncio.Event()
-        """No turn decodes, and the shards have everything."""
-        self._settled.set()
+        """No turn decodes, and the shards have everything. Set only while this process drains."""
         self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
         self._orphans: set[str] = set()
         """Shards that are gone and whose streams no other shard has yet."""
@@ -158,7 +160,7 @@ class Worker:
             error = errors.EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
         reply = _encode(GenerateReply(self._process.id, error))
         if error is None:
-            self._loop.call_soon(message.reply, reply)  # behind the parse context, in one write with it
+            self._loop.call_later(REPLY_DELAY_S, message.reply, reply)
         else:
             message.reply(reply)
 
@@ -246,7 +248,6 @@ class Worker:
         if request.timeout_s is not None:
             timer = self._loop.call_later(request.timeout_s, self._deadline_passed, decoding)
             self._deadlines[decoding] = timer
-        self._settled.clear()
         self._outbox.open(stream)
         self._send(stream)  # the parse context: should this worker die in prefill, the shard has the turn's frontend
         self._process.registry.expect("frontend", stream.frontend, self._loop.time())
@@ -311,7 +312,7 @@ class Worker:
         self._settle()
 
     def _settle(self) -> None:
-        if self._settled.is_set() or self._outbox.busy:
+        if not self._process.draining or self._settled.is_set() or self._outbox.busy:
             return
         registry = self._process.registry
         for stream in self._outbox.undelivered():
