@@ -58,8 +58,8 @@ TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""
 REFUSE_TIMEOUT_S = 1.0
 ACCEPT_DELAY_S = 0.003
-"""The frontend waits for seconds before it tries another preprocessor, and most turns have a worker by then: its request
-leaves first, and reading the acceptance does not delay the first token."""
+"""The worker's request leaves first: reading the acceptance would delay the first token, and the frontend waits for
+seconds before it tries another preprocessor."""
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 MAX_CANCELS = 8192

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from bench.clocks import Marks
 from bench.dynamo import MODEL, install
@@ -169,3 +171,23 @@ async def test_streams_of_one_pace_are_stepped_together(worker: Any) -> None:
     await asyncio.wait_for(first, 60)
     assert steps.wait(period) is not first
     await asyncio.wait_for(other, 60)
+
+
+def test_the_worker_imports_only_what_the_environment_of_dynamo_has() -> None:
+    code = f"""
+import sys
+
+ours = {{"schemas", "services"}}
+installed = {{name.replace("-", "_") for name in {[Requirement(needed).name for needed in install.NEEDED]!r}}}
+
+class OnlyNeeded:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in sys.stdlib_module_names | ours | installed:
+            raise ImportError(f"{{name}} is not in the environment of Dynamo")
+
+sys.meta_path.insert(0, OnlyNeeded())
+from services.worker.engines.script.player import compile_script
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
