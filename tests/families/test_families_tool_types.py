@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import families, open_parser
 from services.families.coercion import types_of
-from services.families.tool_types import bare
+from services.families.tool_types import bare, types_json
 from tests.families.parser_cases import fold, run, tools, vectors
 
 WORDS = {"description": "What it is.", "title": "T", "examples": ["a"], "default": 1, "minLength": 1}
@@ -62,6 +63,35 @@ def schemas() -> st.SearchStrategy[Any]:
 
     both = st.recursive(leaf, lambda inner: st.builds(lambda a, b, w: {**w, **a, **b}, leaf, deeper(inner), words))
     return st.builds(lambda schema, w: {**w, **schema}, both, words)
+
+
+@given(schemas())
+def test_the_json_of_tools_has_what_the_tools_without_words_have(schema: dict[str, Any]) -> None:
+    specs = [ToolSpec("f", "Words.", schema), ToolSpec("g")]
+    assert msgspec.json.decode(types_json(specs, msgspec.json.encode(specs)), type=list[ToolSpec]) == bare(specs)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {}, "b": {"description": "{}"}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/b/items"}, "b": {"items": {"title": "T"}}}},
+        {"items": [{"type": "string"}], "properties": None, "anyOf": {"type": "null"}, "additionalProperties": 1},
+        {"type": "object", "properties": {}, "$defs": {}, "definitions": {"d": {"default": {}}}},
+    ],
+)
+def test_odd_schemas_are_kept_as_by_the_walk(schema: dict[str, Any]) -> None:
+    specs = [ToolSpec("f", "Words.", schema)]
+    assert msgspec.json.decode(types_json(specs, msgspec.json.encode(specs)), type=list[ToolSpec]) == bare(specs)
+
+
+def test_schemas_that_are_nested_deeper_than_the_decoder_goes() -> None:
+    schema: dict[str, Any] = {"type": "string", "title": "T"}
+    for _ in range(900):
+        schema = {"items": schema}
+    specs = [ToolSpec("f", "Words.", schema)]
+    kept = msgspec.json.decode(types_json(specs, msgspec.json.encode(specs)), type=list[ToolSpec])
+    assert types_of(kept[0].schema, kept[0].schema) == {"array"}
 
 
 @given(schemas())
