@@ -30,7 +30,7 @@ CPU_LOADS = ((64, 10.0), (64, 0.0), (256, 0.0))
 def generated(record: Record, name: str) -> str:
     """The page's part that follows from a record; `name` is the result's file."""
     found = lines_of(record)
-    parts = [record_heading(record, name), _targets(found, record), _contents(record)]
+    parts = [record_heading(record, name), _peers(found, record), _targets(found, record), _contents(record)]
     groups = dict.fromkeys(line.group for line in found)
     for group in groups:
         some = [line for line in found if line.group == group]
@@ -93,6 +93,18 @@ def _targets(found: Sequence[Line], record: Record) -> str:
         for line in missed
     ]
     return "\n".join((said, "", *each)) + "\n"
+
+
+def _peers(found: Sequence[Line], record: Record) -> str:
+    """In which rows the best peer is ahead."""
+    ours = record.sides[0].name
+    compared = [(line, ratio) for line in found if (ratio := line.best_ratio(ours)) is not None]
+    if not compared:
+        return ""
+    behind = sorted(((ratio, line) for line, ratio in compared if ratio < 1), key=lambda one: one[0])
+    text = f"Ahead of the best peer in {len(compared) - len(behind)} of {len(compared)} rows."
+    each = [f"- behind, {1 / ratio:.2f} times the best peer's: {line.what}, {line.unit}" for ratio, line in behind]
+    return "\n".join((text, "", *each)) + "\n"
 
 
 def _contents(record: Record) -> str:

@@ -32,6 +32,8 @@ class Sizes(Struct, frozen=True):
     tokens: int = 512
     side_streams: tuple[tuple[int, float], ...] = ((64, 10.0), (256, 0.0))
     """Streams and pace that Chat and Responses are measured with."""
+    single_events: tuple[tuple[int, float], ...] = ((64, 2.0),)
+    """Streams and pace at which every side still has an event for each token: as near to flat out as that goes."""
     dispatch_scripts: tuple[str, ...] = ("call_then_text", "call_then_call")
     dispatch_clients: int = 8
     dispatch_each: int = 3
@@ -55,6 +57,7 @@ QUICK = Sizes(
     streams=(1, 16, 64),
     tokens=128,
     side_streams=((16, 10.0), (64, 0.0)),
+    single_events=((16, 2.0),),
     dispatch_scripts=("call_then_text",),
     dispatch_clients=4,
     dispatch_each=1,
@@ -130,6 +133,10 @@ async def stream(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     )
     async for row in rows:
         yield row
+    for clients, delay in sizes.single_events:
+        yield await anext(
+            scenarios.stream(site, clients=[clients], delays_ms=[delay], tokens=sizes.tokens, mode="keepalive", each=4)
+        )
     for api in ("chat", "responses"):
         for clients, delay in sizes.side_streams:
             some = scenarios.stream(

@@ -108,7 +108,9 @@ class Dynamo(Struct, frozen=True):
 
     def fit(self, sizes: Sizes) -> Sizes:
         """See `Side.fit`. The mock engine has a pace of its own, and is measured on Messages only."""
-        return replace(sizes, delays_ms=(0.0,), side_streams=()) if self.mock_engine else sizes
+        if not self.mock_engine:
+            return sizes
+        return replace(sizes, delays_ms=(0.0,), side_streams=(), single_events=())
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Up]:
