@@ -42,6 +42,7 @@ from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.metrics import WorkerMetrics
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
 from services.worker.pacing import Pacer
+from services.worker.shards import ParserShards
 from services.worker.stream_spans import StreamSpans
 
 LINGER_S = 15.0
@@ -90,6 +91,7 @@ class Worker:
             on_unsendable=self._outbox.take_back,
         )
         self._pacer = Pacer(FRAME_GAP_S, marked=self._sender.marked, mark=self._sender.mark, loop=self._loop)
+        self._shards = ParserShards(process, model, self._outbox, self._sender, self._pacer)
         self._turns: dict[str, Decoding] = {}
         """The newest attempt at each turn, while it decodes."""
         self._deadlines: dict[Decoding, asyncio.TimerHandle] = {}
@@ -98,8 +100,6 @@ class Worker:
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything. Set only while this process drains."""
         self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
-        self._orphans: set[str] = set()
-        """Shards that are gone and whose streams no other shard has yet."""
         self._abort_seconds = Histogram(
             "turnwire_cancel_to_abort_seconds",
             "From a cancellation's arrival at the worker until the engine has let the turn go.",
@@ -121,7 +121,6 @@ class Worker:
             )
         ]
         process.registry.on_leave(self._peer_left)
-        process.registry.on_heartbeat(self._heartbeat)
         FrontendWatch(process, self._frontend_gone)
         process.on_tick.append(self._outbox.expire)
 
@@ -224,7 +223,9 @@ class Worker:
         stream = TokenStream(
             turn=request.turn,
             attempt=request.attempt,
-            parser=sys.intern(self._shard_for(request.parser)),  # one object for all streams of a shard: found faster
+            parser=sys.intern(
+                self._shards.choose(request.parser)
+            ),  # one object for all its streams: found faster
             frontend=request.frontend,
             context=request.context.copy(),  # a view would keep the whole message in memory, prompt included
             ids=resume,
@@ -251,16 +252,6 @@ class Worker:
         self._outbox.open(stream)
         self._send(stream)  # the parse context: should this worker die in prefill, the shard has the turn's frontend
         self._process.registry.expect("frontend", stream.frontend, self._loop.time())
-
-    def _shard_for(self, parser: str) -> str:
-        """The requested shard, or another where that one is not there (any more)."""
-        registry = self._process.registry
-        if registry.get("parser", parser) is not None:
-            return parser
-        heir = self._least_busy_shard()
-        if heir is None:
-            registry.expect("parser", parser, self._loop.time())
-        return heir or parser
 
     # -- a turn goes on, and ends ---------------------------------------------------------------------------------
 
@@ -349,13 +340,7 @@ class Worker:
 
     def _peer_left(self, heartbeat: Heartbeat) -> None:
         if heartbeat.stage == "parser":
-            self._sender.forget(heartbeat.id)
-            self._pacer.forget(heartbeat.id)
-            if heartbeat.leaving and not heartbeat.load.running:
-                living = {frontend.id for frontend in self._process.registry.living("frontend")}
-                self._outbox.confirm(heartbeat.id, living)
-            self._orphans.add(heartbeat.id)
-            self._reassign_orphans()
+            self._shards.left(heartbeat)
             self._settle()
 
     def _frontend_gone(self, frontend: str) -> None:
@@ -364,26 +349,6 @@ class Worker:
                 self._log.info("worker.cancelled", turn=decoding.stream.turn, reason="frontend_gone")
                 decoding.cancel()
         self._settle()
-
-    def _heartbeat(self, heartbeat: Heartbeat) -> None:
-        if heartbeat.stage == "parser" and self._orphans:  # with its first one it does not accept work yet
-            self._reassign_orphans()
-
-    def _least_busy_shard(self) -> str | None:
-        shards = self._process.registry.able("parser", self._model)
-        return min(shards, key=lambda shard: shard.load.running).id if shards else None
-
-    def _reassign_orphans(self) -> None:
-        heir = self._least_busy_shard()
-        if heir is None:
-            return
-        for gone in self._orphans:
-            self._sender.forget(gone)
-            moved = self._outbox.move(gone, heir)
-            if moved:
-                self._log.warning("worker.shard_lost", shard=gone, heir=heir, streams=moved)
-                self._sender.mark(heir)
-        self._orphans.clear()
 
 
 def _remaining(sampling: Sampling, resumed: int) -> Sampling:

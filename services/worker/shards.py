@@ -1,0 +1,63 @@
+"""Chooses the parser shard of each stream, and moves the streams of a shard that is gone to another one."""
+
+import asyncio
+
+from schemas.control import Heartbeat
+from services.runtime.process import Process
+from services.runtime.streams.frames import FrameSender
+from services.worker.outbox import Outbox
+from services.worker.pacing import Pacer
+
+
+class ParserShards:
+    """The parser shards of one model, as a worker sees them."""
+
+    def __init__(self, process: Process, model: str, outbox: Outbox, sender: FrameSender, pacer: Pacer) -> None:
+        self._registry = process.registry
+        self._log = process.log
+        self._model = model
+        self._outbox = outbox
+        self._sender = sender
+        self._pacer = pacer
+        self._orphans: set[str] = set()
+        """Shards that are gone and whose streams no other shard has yet."""
+        self._registry.on_heartbeat(self._heartbeat)
+
+    def choose(self, requested: str) -> str:
+        """The requested shard, or another where that one is not there (any more)."""
+        if self._registry.get("parser", requested) is not None:
+            return requested
+        heir = self._least_busy()
+        if heir is None:
+            self._registry.expect("parser", requested, asyncio.get_running_loop().time())
+        return heir or requested
+
+    def left(self, heartbeat: Heartbeat) -> None:
+        """A shard is gone: its streams go to another one, now or as soon as there is one."""
+        self._sender.forget(heartbeat.id)
+        self._pacer.forget(heartbeat.id)
+        if heartbeat.leaving and not heartbeat.load.running:
+            living = {frontend.id for frontend in self._registry.living("frontend")}
+            self._outbox.confirm(heartbeat.id, living)
+        self._orphans.add(heartbeat.id)
+        self._reassign()
+
+    def _heartbeat(self, heartbeat: Heartbeat) -> None:
+        if heartbeat.stage == "parser" and self._orphans:  # with its first one it does not accept work yet
+            self._reassign()
+
+    def _least_busy(self) -> str | None:
+        shards = self._registry.able("parser", self._model)
+        return min(shards, key=lambda shard: shard.load.running).id if shards else None
+
+    def _reassign(self) -> None:
+        heir = self._least_busy()
+        if heir is None:
+            return
+        for gone in self._orphans:
+            self._sender.forget(gone)
+            moved = self._outbox.move(gone, heir)
+            if moved:
+                self._log.warning("worker.shard_lost", shard=gone, heir=heir, streams=moved)
+                self._sender.mark(heir)
+        self._orphans.clear()
