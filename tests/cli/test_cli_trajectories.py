@@ -24,9 +24,10 @@ from schemas.frames import (
     pack_ids,
 )
 from schemas.ledger import LedgerContext
+from services.cli.bus.turns import TurnFollower
 from services.cli.main import main
 from services.cli.trajectories.samples import Sample, Sampler
-from services.cli.trajectories.turns import DecodedTurn, TurnFollower
+from services.cli.trajectories.turns import DecodedTurn, decoded_turn
 
 CONTEXT = codec.encode(ParseContext("m", "qwen3_coder", "f", 3))
 
@@ -201,13 +202,15 @@ def finish(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STO
     return EventFrame("p", 1, [EventEntry("t", attempt, [*blocks, Finish(reason, 1, Usage(output=count))])])
 
 
-def follow(*messages: object) -> tuple[list[DecodedTurn], TurnFollower]:
-    follower = TurnFollower()
-    return [turn for message in messages for turn in follower.take(message, 5.0)], follower
+def follow(*messages: object) -> tuple[list[DecodedTurn], int, int]:
+    """The turns, and how many were dropped and have not ended."""
+    follower = TurnFollower(whole=True)
+    turns = [decoded_turn(turn) for message in messages for turn in follower.take(message, 5.0)]
+    return [turn for turn in turns if turn is not None], turns.count(None) + follower.cancelled, follower.unfinished
 
 
 def test_a_turn_with_repeats_and_an_end_token() -> None:
-    (turn,), _ = follow(
+    (turn,), _, _ = follow(
         request(), generate(), tokens(0, 3, 4), tokens(1, 4, 5), tokens(0, 3), tokens(3, stop=9), finish(4)
     )
     assert (list(turn.prompt), list(turn.output), turn.stop_id, turn.logprobs) == ([1, 2], [3, 4, 5, 9], 9, [])
@@ -215,27 +218,29 @@ def test_a_turn_with_repeats_and_an_end_token() -> None:
 
 
 def test_tokens_behind_a_cut_are_left_out() -> None:
-    (turn,), _ = follow(request(), generate(), tokens(0, 3, 4, 5, stop=9), finish(2, reason=FinishReason.STOP_STRING))
+    (turn,), _, _ = follow(
+        request(), generate(), tokens(0, 3, 4, 5, stop=9), finish(2, reason=FinishReason.STOP_STRING)
+    )
     assert (list(turn.output), turn.stop_id) == ([3, 4], None)
 
 
 def test_tokens_that_come_after_the_end_are_waited_for() -> None:
-    (turn,), _ = follow(request(), generate(), tokens(0, 3), finish(3), tokens(1, 4), tokens(2, stop=9))
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), finish(3), tokens(1, 4), tokens(2, stop=9))
     assert list(turn.output) == [3, 4, 9]
 
 
 def test_log_probabilities() -> None:
-    (turn,), _ = follow(request(), generate(), tokens(0, 3), tokens(1, 4, logprob=-0.5, stop=9), finish(3))
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), tokens(1, 4, logprob=-0.5, stop=9), finish(3))
     assert turn.logprobs == [None, -0.5, -9.0]
 
 
 def test_a_resumed_turn_and_one_that_starts_again() -> None:
     again = tokens(0, 3, 4, 5, attempt=2, stop=9)
-    (turn,), _ = follow(
+    (turn,), _, _ = follow(
         request(), generate(), tokens(0, 3, 4), request(2), generate(2, resume=(3, 4)), again, finish(4, 2)
     )
     assert list(turn.output) == [3, 4, 5, 9]
-    (turn,), _ = follow(
+    (turn,), _, _ = follow(
         request(), generate(), tokens(0, 7), request(2), generate(2), tokens(0, 8, attempt=1), again, finish(4, 2)
     )
     assert list(turn.output) == [3, 4, 5, 9]
@@ -249,10 +254,8 @@ def test_what_is_not_one_sequence_is_left_out() -> None:
         (request(), generate(), finish(0)),
         (request(), generate(), tokens(0, 3), generate(2, (1, 5), (3,)), tokens(0, 3, 4, attempt=2), finish(2, 2)),
     ):
-        turns, follower = follow(*messages)
-        assert (turns, follower.dropped, follower.unfinished) == ([], 1, 0)
-    turns, follower = follow(request(), generate(), tokens(1, 4), finish(2))
-    assert (turns, follower.unfinished) == ([], 1)
+        assert follow(*messages) == ([], 1, 0)
+    assert follow(request(), generate(), tokens(1, 4), finish(2)) == ([], 0, 1)
 
 
 def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from schemas.errors import TimedOut, TurnwireError, Unavailable
-from services.cli.observer import observing
+from services.cli.bus.observer import observing
 from services.frontend.apis.responses.store.shared import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig

@@ -21,13 +21,13 @@ from cyclopts.validators import Number
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
+from services.cli.bus import messages
+from services.cli.bus.observer import follow
 from services.cli.inspector import recording
 from services.cli.inspector.fold import MIB, Fold
 from services.cli.inspector.server import InspectorServer
 from services.cli.inspector.tokens import text_of
-from services.cli.observer import follow
 from services.cli.running import bus_defaults, newest
-from services.cli.tap import bus_view
 from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
 from services.preprocessor.request_decoder import RequestDecoder
@@ -86,16 +86,16 @@ class Feed:
 
     def take(self, message: Message) -> None:
         """One message. Those that cannot be read are left out."""
-        kind = bus_view.kind_of(message.subject)
-        if kind not in recording.KINDS:
+        kind = messages.kind_of(message.subject)
+        if kind not in messages.TURN_KINDS:
             return
         decoded: Any
         with suppress(msgspec.MsgspecError, ValueError):
             if kind == "turn":
                 decoded = self._requests.decode(message.data, TurnRequest)
             else:
-                decoded = bus_view.decode(message.subject, message.data)
-            self._fold.take(decoded, time.time(), recording.receiver_of(message.subject) if kind == "gen" else "")
+                decoded = messages.decode(message.subject, message.data)
+            self._fold.take(decoded, time.time(), messages.receiver_of(message.subject) if kind == "gen" else "")
 
 
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:
@@ -112,14 +112,12 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    publishing = asyncio.create_task(server.publish())
     try:
         site = web.TCPSite(runner, flags.host, flags.port)
         await site.start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
         return await _until_stopped() if files else await _follow(config, Feed(fold))
     finally:
-        publishing.cancel()
         await runner.cleanup()
 
 

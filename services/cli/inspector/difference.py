@@ -13,6 +13,8 @@ AROUND = 24
 """Tokens behind the first difference whose text is shown."""
 AHEAD = 8
 """Tokens before it."""
+MIN_LOST = 128
+"""Fewer tokens are the rest of a KV block."""
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -47,7 +49,7 @@ def compare(
     changes = changes_of(before.conversation, answer_parts(previous), now.conversation)
     if not before.ids or not now.ids:
         return _by_messages(previous, changes)
-    sequence = before.ids + previous.output
+    sequence = before.ids + previous.ids
     at = len(common_prefix(sequence, now.ids))
     again = len(sequence) - at
     if not again:
@@ -85,6 +87,19 @@ def answer_parts(turn: InspectedTurn) -> list[Part]:
         elif block.complete:
             parts.append(Call(block.call_id, block.name, block.text))
     return parts
+
+
+def computed_again(turn: InspectedTurn) -> tuple[int, int]:
+    """Prompt tokens that a previous turn had and this one computed: those behind the difference, unless the worker had
+    the new prompt from another session, and those of the common beginning."""
+    difference = turn.difference
+    if difference is None:
+        return 0, 0
+    if difference.at is None or turn.cached is None:
+        return difference.again, 0
+    computed = max(0, turn.prompt - turn.cached)
+    lost = max(0, min(difference.at, turn.prompt) - turn.cached)
+    return min(difference.again, computed - lost), lost if lost >= MIN_LOST else 0
 
 
 def in_words(change: Change) -> str:
@@ -132,8 +147,8 @@ def _cause(
     if possible and possible[0].kind != "reasoning":
         return possible[0].kind, in_words(possible[0])
     for one in ancestors:
-        start = one.prompt_tokens
-        if start - OPENING_TOKENS <= at < start + len(one.output) + 1:
+        start = one.prompt
+        if start - OPENING_TOKENS <= at < start + len(one.ids) + 1:
             return _in_answer(turn, one, at, possible or changes)
     if changes:
         return changes[0].kind, in_words(changes[0])
@@ -145,7 +160,7 @@ def _in_answer(turn: InspectedTurn, one: InspectedTurn, at: int, changes: Sequen
     which = f"the answer of turn {one.number}"
     reasoning = any(block.kind == "reasoning" for block in one.blocks)
     dropped = next((change for change in changes if change.kind == "reasoning"), None)
-    if reasoning and at <= one.prompt_tokens + OPENING_TOKENS:
+    if reasoning and at <= one.prompt + OPENING_TOKENS:
         by = "the client did not send it back, and " if dropped is not None else ""
         because = RECALL.get(turn.recall)
         return "reasoning", f"the reasoning in {which} is left out: " + by + (because or "the template drops it")

@@ -1,12 +1,12 @@
 """Folds the messages of a bus into sessions and turns, within a bound of memory. Pure.
 
-Messages come decoded (`services.cli.tap.bus_view`), in their order, with the time of their arrival. Tokens and events
+Messages come decoded (`services.cli.bus.messages`), in their order, with the time of their arrival. Tokens and events
 may come twice or not at all: replays and repeats are dropped, and gaps are marked.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from schemas.control import Cancel, Replay
 from schemas.conversation import Conversation, Text, Turn
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, Interrupted, Prepared, TurnEvent
+from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, HostedResults, Interrupted, Prepared
 from schemas.frames import (
     EventEntry,
     EventFrame,
@@ -26,12 +26,12 @@ from schemas.frames import (
     TurnRequest,
     unpack_array,
 )
+from services.cli.bus.turns import CONTINUED
 from services.cli.inspector.changes import answers_in, written_parts
-from services.cli.inspector.difference import Decode, answer_parts, compare
+from services.cli.inspector.difference import Decode, answer_parts, compare, computed_again
 from services.cli.inspector.prefill import PrefillRate
 from services.cli.inspector.turns import MAX_TEXT, Block, InspectedTurn, KnownPrompt
-from services.cli.observer import TURN_GOES_ON
-from services.runtime.streams.turn_log import Verdict
+from services.runtime.streams.turn_log import LoggedEvent, Verdict
 
 MAX_ALIKE = 16
 """Turns with one history that are kept as separate candidates."""
@@ -51,10 +51,9 @@ class Fold:
         """By id, oldest first."""
         self.sessions: dict[str, list[str]] = {}
         """The turns of each session, by its first turn."""
-        self.rates: dict[str, PrefillRate] = {}
+        self.rates: defaultdict[str, PrefillRate] = defaultdict(PrefillRate)
         """By model."""
-        self.changed: dict[str, None] = {}
-        """Turns that changed since this was cleared last."""
+        self._watchers: dict[int, dict[str, None]] = {}
         self._max_turns = max_turns
         self._max_bytes = max_bytes
         self._characters = 0
@@ -90,7 +89,17 @@ class Fold:
                     if (turn := self.turns.get(position.turn)) is not None and not turn.has_ended:
                         text = f"{message.receiver} requests what follows position {position.block}/{position.offset}"
                         turn.mark(now, "replay", text, trouble=True)
-                        self.changed[turn.id] = None
+                        self._changed(turn)
+
+    @contextmanager
+    def watching(self) -> Iterator[dict[str, None]]:
+        """The ids of all turns, newest first, to which that of every turn that changes is added. Take them out."""
+        names = dict.fromkeys(reversed(self.turns))
+        self._watchers[id(names)] = names
+        try:
+            yield names
+        finally:
+            del self._watchers[id(names)]
 
     def ancestors(self, turn: InspectedTurn) -> Iterator[InspectedTurn]:
         """The turns before this one, newest first, as far as they are kept."""
@@ -104,13 +113,12 @@ class Fold:
     def context(self, turn: InspectedTurn) -> ParseContext | None:
         """How the turn's output is parsed, where that is still known."""
         known = self._prompts.get(turn.id)
-        with suppress(msgspec.MsgspecError):
-            return None if known is None or not known.context else _decode_context(known.context)
-        return None
+        return None if known is None or not known.context else _decode_context(known.context)
 
-    def rate(self, model: str) -> PrefillRate:
-        """The prefill rate of a model."""
-        return self.rates.setdefault(model, PrefillRate())
+    def _changed(self, turn: InspectedTurn) -> None:
+        turn.again = sum(computed_again(turn))
+        for names in self._watchers.values():
+            names[turn.id] = None
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -120,19 +128,19 @@ class Fold:
             if request.attempt > turn.attempt:
                 turn.attempt = request.attempt
                 if turn.has_ended:
-                    turn.state, turn.ended, turn.cursor.ended = "received", None, False
+                    turn.state, turn.ms, turn.cursor.ended = "received", None, False
                 resume = f", continues behind {len(request.resume) // 4} tokens" if request.resume else ""
                 avoid = f", avoids {', '.join(request.avoid)}" if request.avoid else ""
                 turn.mark(now, "attempt", f"attempt {request.attempt}{resume}{avoid}", trouble=True)
-                self.changed[turn.id] = None
+                self._changed(turn)
             return
-        agent = conversation.client.user_agent or ""
-        turn = InspectedTurn(request.turn, now, conversation.model, agent.split(" ")[0], request.turn)
-        turn.messages = len(conversation.turns)
-        turn.mark(now, "received", f"{turn.messages} messages, {len(conversation.tools)} tools, by {request.frontend}")
+        client = (conversation.client.user_agent or "").partition(" ")[0]
+        turn = InspectedTurn(id=request.turn, time=now, model=conversation.model, client=client, session=request.turn)
+        text = f"{len(conversation.turns)} messages, {len(conversation.tools)} tools, by {request.frontend}"
+        turn.mark(now, "received", text)
         self._place_in_session(turn, conversation)
         self.turns[turn.id] = turn
-        self.changed[turn.id] = None
+        self._changed(turn)
         self._prompts[turn.id] = KnownPrompt(conversation, unpack_array(b""))
         while len(self.turns) > 1 and (len(self.turns) > self._max_turns or self._characters > self._max_bytes):
             self._forget()
@@ -185,7 +193,7 @@ class Fold:
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """Of several turns the newest that has an answer, else the newest."""
         found = [self.turns[name] for name in names if name in self.turns]
-        return max(found, key=lambda turn: (turn.state == "finished", turn.received), default=None)
+        return max(found, key=lambda turn: (turn.state == "finished", turn.time), default=None)
 
     def _remember(self, key: int, name: str) -> None:
         alike = self._histories.get(key, [])
@@ -196,23 +204,21 @@ class Fold:
         turn.placed_attempt = request.attempt
         turn.attempt, turn.worker, turn.parser = request.attempt, worker, request.parser
         turn.reused, turn.recall = (request.reused, request.recall) if request.recall else (None, "")
-        turn.placed = turn.placed or now
+        if turn.placed_ms is None:
+            turn.placed_ms = turn.ms_at(now)
         if turn.state == "received":
             turn.state = "placed"
         ids = unpack_array(request.prompt)
-        turn.prompt_tokens = len(ids) or turn.prompt_tokens
+        turn.prompt = len(ids) or turn.prompt
         refused = ", after a refusal" if again else ""
-        turn.mark(now, "placed", f"{turn.prompt_tokens} tokens, on {worker}{refused}", trouble=again)
-        self.changed[turn.id] = None
+        turn.mark(now, "placed", f"{turn.prompt} tokens, on {worker}{refused}", trouble=again)
         known = self._prompts.get(turn.id)
-        if known is None or known.ids == ids:
-            if known is not None and not ids:
-                self._compare(turn, known)
-            return
-        known = KnownPrompt(known.conversation, ids, bytes(request.context))
-        if known.size <= self._prompts.maxsize:
-            self._prompts[turn.id] = known
-        self._compare(turn, known)
+        if known is not None and (not ids or known.ids != ids):
+            known = KnownPrompt(known.conversation, ids, bytes(request.context))
+            if known.size <= self._prompts.maxsize:
+                self._prompts[turn.id] = known
+            self._compare(turn, known)
+        self._changed(turn)
 
     def _compare(self, turn: InspectedTurn, known: KnownPrompt) -> None:
         previous = self.turns.get(turn.previous)
@@ -223,33 +229,33 @@ class Fold:
             )
 
     def _cancel(self, turn: InspectedTurn, cancel: Cancel, now: float) -> None:
-        if turn.has_ended or cancel.reason in TURN_GOES_ON:
+        if turn.has_ended or cancel.reason in CONTINUED:
             return
         turn.mark(now, "cancel", cancel.reason, trouble=True)
-        self.changed[turn.id] = None
         if cancel.reason != "failed":
-            turn.state, turn.finish, turn.ended = "cancelled", cancel.reason, now
+            turn.state, turn.finish, turn.ms = "cancelled", cancel.reason, turn.ms_at(now)
+        self._changed(turn)
 
     # -- tokens and events ------------------------------------------------------------------------------------------
 
     def _tokens(self, turn: InspectedTurn, entry: TokenEntry, now: float) -> None:
         if entry.attempt < turn.attempt:
             return
-        have = len(turn.output)
+        have = len(turn.ids)
         if entry.at <= have:
-            turn.output.extend(entry.ids[have - entry.at :])
+            turn.ids.extend(entry.ids[have - entry.at :])
         if entry.cached is not None:
             turn.cached = entry.cached
         elif entry.held and turn.cached is None:
             turn.cached = entry.held
         if entry.ids:
-            turn.output_tokens = max(turn.output_tokens, len(turn.output))
+            turn.output = max(turn.output, len(turn.ids))
             self._first(turn, now)
-        self.changed[turn.id] = None
+        self._changed(turn)
 
     def _first(self, turn: InspectedTurn, now: float) -> None:
-        if turn.first is None:
-            turn.first = now
+        if turn.ttft_ms is None:
+            turn.ttft_ms = turn.ms_at(now)
             turn.mark(now, "first")
             if not turn.has_ended:
                 turn.state = "writing"
@@ -257,45 +263,44 @@ class Fold:
     def _events(self, turn: InspectedTurn, entry: EventEntry, now: float) -> None:
         if turn.state == "finished":
             return
-        self.changed[turn.id] = None
         for event in entry.events:
             if isinstance(event, Prepared):
                 self._opened(turn, event, entry.attempt, now)
-            else:
-                self._event(turn, event, now)
-
-    def _event(self, turn: InspectedTurn, event: TurnEvent, now: float) -> None:
-        if isinstance(event, BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted):
-            accepted = turn.cursor.accept(event)
-            if isinstance(accepted, Verdict):
-                if accepted is Verdict.GAP and isinstance(event, Finish):
+            elif not isinstance(event, HostedResults):
+                accepted = turn.cursor.accept(event)
+                if not isinstance(accepted, Verdict):
+                    self._event(turn, accepted, now)
+                elif accepted is Verdict.GAP and isinstance(event, Finish):
                     turn.incomplete = True
                     self._ended(turn, event, now)
-                return
-            if isinstance(accepted, Delta):
+        self._changed(turn)
+
+    def _event(self, turn: InspectedTurn, event: LoggedEvent, now: float) -> None:
+        match event:
+            case BlockStart():
+                self._first(turn, now)
+                turn.blocks.append(Block(event.kind, turn.ms_at(now), event.name or "", event.call_id or ""))
+                turn.calls += event.kind == "tool_use"
+            case Delta():
                 self._first(turn, now)
                 block = turn.blocks[-1]
                 if block.length < MAX_TEXT:
-                    block.pieces.append(accepted.text)
-                    self._characters += len(accepted.text)
-                block.length += len(accepted.text)
-            elif isinstance(accepted, BlockStart):
-                self._first(turn, now)
-                turn.blocks.append(Block(accepted.kind, now, accepted.name or "", accepted.call_id or ""))
-                turn.calls += accepted.kind == "tool_use"
-            elif isinstance(accepted, Dispatch):
-                turn.blocks[-1].dispatched = now
-                turn.mark(now, "dispatch", f"{accepted.name} {accepted.call_id}")
-            elif isinstance(accepted, BlockStop):
+                    block.text += event.text
+                    self._characters += len(event.text)
+                block.length += len(event.text)
+            case Dispatch():
+                turn.blocks[-1].dispatch_ms = turn.ms_at(now)
+                turn.mark(now, "dispatch", f"{event.name} {event.call_id}")
+            case BlockStop():
                 block = turn.blocks[-1]
-                block.stopped, block.complete = now, accepted.complete
-                cut = "" if accepted.complete else ", cut off"
+                block.end_ms, block.complete = turn.ms_at(now), event.complete
+                cut = "" if event.complete else ", cut off"
                 turn.mark(now, "block", f"{block.name or block.kind}, {block.length} characters{cut}")
-            elif isinstance(accepted, Interrupted):
-                text = f"{accepted.worker} after {len(accepted.token_ids) // 4} tokens: {accepted.error.message}"
+            case Interrupted():
+                text = f"{event.worker} after {len(event.token_ids) // 4} tokens: {event.error.message}"
                 turn.mark(now, "interrupted", text, trouble=True)
-            elif isinstance(accepted, Finish | Failed):
-                self._ended(turn, accepted, now)
+            case Finish() | Failed():
+                self._ended(turn, event, now)
 
     def _opened(self, turn: InspectedTurn, event: Prepared, attempt: int, now: float) -> None:
         """A parser has the stream. It sends this again with a replay."""
@@ -306,24 +311,23 @@ class Fold:
         else:
             turn.mark(now, "opened", f"{event.parser} has the stream of {event.worker}")
         turn.opened_by = attempt, event.parser
-        turn.opened = turn.opened or now
-        turn.prompt_tokens, turn.max_tokens = event.prompt_tokens, event.max_tokens
+        turn.prompt, turn.max_tokens = event.prompt_tokens, event.max_tokens
         if event.cached and turn.cached is None:
             turn.cached = event.cached
         turn.worker, turn.parser = event.worker or turn.worker, event.parser or turn.parser
 
     def _ended(self, turn: InspectedTurn, event: Finish | Failed, now: float) -> None:
-        turn.ended = now
+        turn.ms = turn.ms_at(now)
         if isinstance(event, Failed):
             turn.state, turn.finish = "failed", f"{event.error.kind}: {event.error.message}"
             return
         usage = event.usage
         turn.state, turn.finish = "finished", str(event.reason)
-        turn.prompt_tokens, turn.cached = usage.prompt or turn.prompt_tokens, usage.cached
-        turn.output_tokens, turn.reasoning_tokens = usage.output, usage.reasoning
-        del turn.output[usage.output :]
-        if turn.placed is not None and turn.first is not None and turn.attempt == 1:
-            self.rate(turn.model).add(turn.prompt_tokens - turn.cached, turn.first - turn.placed)
+        turn.prompt, turn.cached = usage.prompt or turn.prompt, usage.cached
+        turn.output, turn.reasoning = usage.output, usage.reasoning
+        del turn.ids[usage.output :]
+        if turn.placed_ms is not None and turn.ttft_ms is not None and turn.attempt == 1:
+            self.rates[turn.model].add(turn.prompt - turn.cached, (turn.ttft_ms - turn.placed_ms) / 1000)
         known = self._prompts.get(turn.id)
         if known is not None:
             # The next request of the session has this answer behind this history.
@@ -337,7 +341,8 @@ class Fold:
         name, turn = self.turns.popitem(last=False)
         self._characters -= sum(len(block.text) for block in turn.blocks)
         self._prompts.pop(name, None)
-        self.changed.pop(name, None)
+        for waiting in self._watchers.values():
+            waiting.pop(name, None)
         names = self.sessions[turn.session]
         names.remove(name)
         if not names:

@@ -15,42 +15,24 @@ from schemas.frames import (
     TokenFrame,
     TurnRequest,
 )
+from services.cli.bus import messages
 from services.cli.replay import script
-from services.cli.tap import bus_view
-from services.cli.tap.command import Recorded
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 
 Timed: TypeAlias = tuple[float, str, Any]
 """Unix time of arrival, receiver, decoded message."""
 
-KINDS = frozenset({"turn", "gen", "tok", "evt", "cancel", "replay"})
-"""Kinds of messages that belong to turns."""
-_decode = msgspec.json.Decoder(Recorded).decode
-
 
 def read(name: str, text: str) -> list[Timed]:
     """The messages in a file, by time. Raises ValueError, which names the line, for one that is no recording."""
     first = next((line for line in text.split("\n") if line.strip()), "")
-    messages = _messages(name, text) if '"subject"' in first else _turns(script.read(name, text))
-    return sorted(messages, key=lambda message: message[0])
-
-
-def receiver_of(subject: str) -> str:
-    """The last part of a subject: the process that a message goes to."""
-    return bus_view.target_of(subject).rpartition(" ")[2]
-
-
-def _messages(name: str, text: str) -> Iterator[Timed]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            message = _decode(line)
-            if message.payload is not msgspec.UNSET and bus_view.kind_of(message.subject) in KINDS:
-                decoded = bus_view.decode(message.subject, bytes(message.payload))
-                yield message.time, receiver_of(message.subject), decoded
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"{name}:{number}: not a line of `turnwire tap --json`: {error}") from None
+    found: Iterable[Timed]
+    if '"subject"' in first:
+        lines = messages.read_lines(name, text.encode().split(b"\n"), messages.TURN_KINDS)
+        found = ((time, messages.receiver_of(subject), message) for time, subject, message in lines)
+    else:
+        found = _turns(script.read(name, text))
+    return sorted(found, key=lambda message: message[0])
 
 
 def _turns(replay: script.Replay) -> Iterator[Timed]:

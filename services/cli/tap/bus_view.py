@@ -1,30 +1,14 @@
-"""Decodes messages on the bus and describes them in lines of text, for `turnwire tap`. Pure."""
+"""Describes messages on the bus in lines of text, for `turnwire tap`. Pure."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from schemas import control, events, frames, kv, ledger, subjects
+from schemas import control, events, frames, kv, ledger
+from services.cli.bus.messages import kind_of, target_of
 from services.runtime.streams.links import GENERATION_BITS
 
-TYPES: Mapping[str, type[Struct]] = {
-    "turn": frames.TurnRequest,
-    "count": frames.CountRequest,
-    "tokenize": frames.TokenizeRequest,
-    "detokenize": frames.DetokenizeRequest,
-    "gen": frames.GenerateRequest,
-    "tok": frames.TokenFrame,
-    "evt": frames.EventFrame,
-    "cancel": control.Cancel,
-    "replay": control.Replay,
-    "credit": control.Credit,
-    "beat": control.Heartbeat,
-    "kv": kv.KvUpdate,
-    "ledger": ledger.LedgerEntry,
-}
-"""The type of the messages on `tw.v1.<kind>.…`."""
 UPKEEP = frozenset({"beat", "credit", "kv", "kvall", "resp"})
 """Kinds that belong to no turn."""
 MANY = 12
@@ -41,30 +25,6 @@ class Line(Struct, frozen=True):
     turn: str
     """The turn's id, or empty."""
     text: str
-
-
-def kind_of(subject: str) -> str:
-    """The kind in a subject; "" for a subject of another program."""
-    return subject.removeprefix(subjects.PREFIX + ".").partition(".")[0] if subject.startswith(subjects.PREFIX) else ""
-
-
-def target_of(subject: str) -> str:
-    """The rest of a subject, unescaped."""
-    try:
-        return " ".join(subjects.unescape(part) for part in subject.split(".")[3:])
-    except ValueError:
-        return subject
-
-
-def decode(subject: str, data: bytes) -> Any:
-    """The message as its type; as plain JSON where the subject has none. Raises msgspec.MsgspecError."""
-    kind = kind_of(subject)
-    return frames.decode_generate(data) if kind == "gen" else msgspec.json.decode(data, type=TYPES.get(kind, Any))
-
-
-def as_json(subject: str, data: bytes) -> bytes:
-    """The message as JSON as a whole. Raises as `decode`."""
-    return msgspec.json.encode(frames.decode_generate(data)) if kind_of(subject) == "gen" else data
 
 
 def lines(subject: str, message: Any) -> list[Line]:

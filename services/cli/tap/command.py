@@ -1,7 +1,6 @@
 """`turnwire tap`: shows the messages on the bus: all, some subjects, or one turn from its request to its last event."""
 
 import asyncio
-import base64
 import os
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,9 @@ from rich.text import Text
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
-from services.cli.observer import follow
+from services.cli.bus import messages
+from services.cli.bus.observer import follow
+from services.cli.bus.turns import concerns
 from services.cli.replay.recorder import Recorder
 from services.cli.running import bus_defaults
 from services.cli.tap import bus_view
@@ -28,16 +29,6 @@ from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources, mask_passwords
 
 COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "cancel": "red", "replay": "red"}
-
-
-class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message as a line of `--json`. `payload` where it is JSON, else `payload_b64`."""
-
-    time: float
-    """Unix time of arrival in seconds."""
-    subject: str
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    payload_b64: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +92,13 @@ class Tap:
     def take(self, message: Message) -> None:
         """One message of the bus."""
         now = datetime.now(UTC)
-        kind = bus_view.kind_of(message.subject)
+        kind = messages.kind_of(message.subject)
         try:
-            decoded = bus_view.decode(message.subject, message.data)
+            decoded = messages.decode(message.subject, message.data)
             lines = bus_view.lines(message.subject, decoded)
-            self._record_turns(decoded, now, bus_view.target_of(message.subject).rpartition(" ")[2])
+            self._record_turns(decoded, now, messages.receiver_of(message.subject))
         except (msgspec.MsgspecError, ValueError) as error:
-            lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
+            lines = [Line(kind, messages.target_of(message.subject), "", f"cannot be read: {error}")]
         if self._flags.request is not None:
             lines = [line for line in lines if concerns(line.turn, self._flags.request)]
         elif kind in bus_view.UPKEEP and not self._upkeep:
@@ -118,8 +109,8 @@ class Tap:
     def _record_turns(self, decoded: Any, now: datetime, receiver: str) -> None:
         if self._record is None:
             return
-        wanted = self._flags.request
-        if isinstance(decoded, TurnRequest) and wanted is not None and not concerns(decoded.turn, wanted):
+        only = self._flags.request
+        if isinstance(decoded, TurnRequest) and only is not None and not concerns(decoded.turn, only):
             return
         for text in self.recorder.take(decoded, now.timestamp(), receiver):
             self._record.write(text)
@@ -127,27 +118,12 @@ class Tap:
 
     def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
         if self._flags.json:
-            encoded = msgspec.json.encode(recorded(now.timestamp(), message.subject, message.data))
+            encoded = msgspec.json.encode(messages.line_of(now.timestamp(), message.subject, message.data))
             self._console.file.write(encoded.decode() + "\n")
             self._console.file.flush()
             return
         for line in lines:
             self._console.print(rendered(now.astimezone(), line))
-
-
-def concerns(turn: str, wanted: str) -> bool:
-    """Whether `wanted` is the turn's id, a part of it (four characters or more), or an id made of it."""
-    return bool(turn) and (turn == wanted or (len(wanted) >= 4 and (wanted in turn or turn in wanted)))
-
-
-def recorded(time: float, subject: str, data: bytes) -> Recorded:
-    """A message for `--json`."""
-    try:
-        payload = bus_view.as_json(subject, data)
-        msgspec.json.decode(payload)
-    except msgspec.DecodeError:
-        return Recorded(time, subject, payload_b64=base64.b64encode(data).decode())
-    return Recorded(time, subject, payload=msgspec.Raw(payload))
 
 
 def rendered(time: datetime, line: Line) -> Text:

@@ -61,7 +61,7 @@ async function show() {
   let content;
   try {
     const data = await get(`/api/${kind}s/${encodeURIComponent(id)}`);
-    view.session = kind === "turn" ? data.row.session : data.id;
+    view.session = kind === "turn" ? data.session : data.id;
     content = kind === "turn" ? turnView(data, view.opened) : sessionView(data);
   } catch (error) {
     content = [h("p", { class: "problem" }, error.message)];

@@ -13,8 +13,6 @@ from services.runtime.config.loader import mask_passwords
 from services.runtime.observability.telemetry import open_log
 
 TICK_S = 1.0
-TURN_GOES_ON = ("superseded", "stop_string", "calls")
-"""Reasons of a `Cancel` after which the turn goes on, or has a `Finish`."""
 
 
 @asynccontextmanager

@@ -1,0 +1,190 @@
+"""Follows turns on the bus from the request to the last event, and leaves out what is repeated. Pure.
+
+A turn may take several attempts, and its tokens and events may be sent more than once.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from cachetools import LRUCache
+from msgspec import Struct, field
+
+from schemas.control import Cancel
+from schemas.conversation import Call, Conversation, Text
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    HostedResults,
+    Prepared,
+    TurnEvent,
+)
+from schemas.frames import (
+    EventEntry,
+    EventFrame,
+    GenerateRequest,
+    ParseContext,
+    TokenEntry,
+    TokenFinish,
+    TokenFrame,
+    TurnRequest,
+)
+from services.cli.replay.script import RecordedEvents, RecordedPrompt, RecordedTokens
+from services.runtime.streams.turn_log import Cursor, TurnLog, Verdict
+
+MAX_OPEN = 16_384
+"""Turns that are followed at once."""
+CONTINUED = ("superseded", "stop_string", "calls")
+"""Reasons of a `Cancel` after which the turn goes on, or has a `Finish`."""
+
+_decode_context = msgspec.json.Decoder(ParseContext).decode
+
+
+class FollowedTurn(Struct):
+    """One turn."""
+
+    id: str
+    time: float
+    """Unix time of the request."""
+    conversation: Conversation
+    attempt: int = 1
+    prompt: RecordedPrompt | None = None
+    """As the newest attempt's worker received it."""
+    context: ParseContext | None = None
+    """How the tokens are parsed."""
+    steps: list[RecordedTokens | RecordedEvents] = []
+    """Tokens of the attempt that ended the turn, and of those that it resumes; events of all attempts."""
+    tokens: int = 0
+    logprobs: dict[int, float] = {}
+    """By output index."""
+    stop: TokenFinish | None = None
+    """The end of the tokens, if the engine reported an end token."""
+    last: Finish | Failed | None = None
+    one_prompt: bool = True
+    """All tokens were decoded behind the same prompt."""
+    cursor: Cursor = field(default_factory=Cursor)
+    log: TurnLog = field(default_factory=TurnLog)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last event has come, and as many tokens as it counts."""
+        if not isinstance(self.last, Finish) or self.last.reason in (FinishReason.CANCELLED, FinishReason.ERROR):
+            return self.last is not None
+        return self.tokens + (self.stop is not None) >= self.last.usage.output
+
+    def written(self) -> Iterator[Text | Call]:
+        """The turn's text and calls, as the client received them."""
+        for block in range(self.log.blocks):
+            start, text = self.log.ends(block)[0], self.log.text(block)
+            if start.kind == "text":
+                yield Text(text)
+            elif start.kind == "tool_use":
+                yield Call(start.call_id or "", start.name or "", text)
+
+    def place(self, request: GenerateRequest, worker: str, now: float) -> None:
+        """Takes the request to a worker."""
+        if request.attempt < self.attempt:
+            return
+        if request.resume:
+            self.one_prompt &= self.prompt is None or self.prompt.ids == request.prompt
+        elif self.prompt is not None and request.attempt > self.prompt.attempt:
+            self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
+            self.tokens, self.logprobs, self.context = 0, {}, None
+        self.attempt, self.context = request.attempt, self.context or _decode_context(request.context)
+        self.prompt = RecordedPrompt(
+            self._at(now), request.prompt, worker, request.parser, request.attempt, request.reused, request.recall
+        )
+
+    def add_tokens(self, entry: TokenEntry, now: float) -> None:
+        """Adds the tokens that are new."""
+        if self.prompt is not None and entry.attempt < self.prompt.attempt:
+            return
+        new = entry.ids[max(0, self.tokens - entry.at) :]
+        if entry.at <= self.tokens and new:
+            self.tokens += len(new)
+            self.steps.append(RecordedTokens(new, self._at(now)))
+        for at, pairs in enumerate(entry.logprobs or (), entry.at):
+            if pairs:
+                self.logprobs[at] = pairs[0][1]
+        if entry.finish is not None and entry.finish.stop_id is not None:
+            self.stop = entry.finish
+
+    def add_events(self, entry: EventEntry, now: float) -> None:
+        """Adds the events that are new; a `Dispatch` follows from the others. As in the frontend, an attempt has no more
+        events once the next one was requested."""
+        new: list[TurnEvent] = []
+        for event in entry.events if entry.attempt >= self.attempt else ():
+            if isinstance(event, Prepared | HostedResults):
+                continue
+            accepted = self.cursor.accept(event)
+            if accepted is Verdict.GAP:
+                break
+            if isinstance(accepted, BlockStart | Delta | BlockStop | Finish | Failed):
+                new.append(accepted)
+                self.log.append(accepted)
+            if isinstance(accepted, Finish | Failed):
+                self.last = accepted
+        if new:
+            self.steps.append(RecordedEvents(new, self._at(now)))
+
+    def _at(self, now: float) -> float:
+        return round(max(0.0, now - self.time), 4)
+
+
+class TurnFollower:
+    """Takes the messages of a bus in the order in which they came."""
+
+    def __init__(self, *, whole: bool = False) -> None:
+        """`whole`: a turn ends when all its tokens have come, too. Another server of the bus may send them later."""
+        self._whole = whole
+        self._open: LRUCache[str, FollowedTurn] = LRUCache(MAX_OPEN)
+        self.cancelled = 0
+        """Turns that were cancelled."""
+
+    @property
+    def unfinished(self) -> int:
+        """Turns that have not ended."""
+        return len(self._open)
+
+    def take(self, message: Any, now: float, receiver: str = "") -> list[FollowedTurn]:
+        """Takes a message that came to `receiver` at this Unix time; returns the turns that it ends."""
+        match message:
+            case TurnRequest():
+                self._begin(message, now)
+            case GenerateRequest(turn=name) if message.parser and name in self._open:
+                self._open[name].place(message, receiver, now)
+            case TokenFrame() | EventFrame():
+                return [turn for entry in message.entries if (turn := self._add(entry, now)) is not None]
+            case Cancel(turn=name, reason=reason) if reason not in CONTINUED:
+                self.cancelled += self._open.pop(name, None) is not None
+        return []
+
+    def _begin(self, request: TurnRequest, now: float) -> None:
+        turn = self._open.get(request.turn)
+        if turn is not None:
+            turn.attempt = max(turn.attempt, request.attempt)
+        elif request.attempt == 1:  # the beginning of any other is missing
+            self._open[request.turn] = FollowedTurn(request.turn, now, request.conversation)
+
+    def _add(self, entry: TokenEntry | EventEntry, now: float) -> FollowedTurn | None:
+        """Adds an entry; returns its turn if that has ended."""
+        turn = self._open.get(entry.turn)
+        if turn is None:
+            return None
+        if isinstance(entry, TokenEntry):
+            turn.add_tokens(entry, now)
+        else:
+            turn.add_events(entry, now)
+        if turn.last is None or (self._whole and not turn.is_whole):
+            return None
+        del self._open[entry.turn]
+        return turn
+
+
+def concerns(turn: str, query: str) -> bool:
+    """Whether `query` is the turn's id, a part of it (four characters or more), or an id made of it."""
+    return bool(turn) and (turn == query or (len(query) >= 4 and (query in turn or turn in query)))
