@@ -28,7 +28,7 @@ async def test_it_reports_its_address_and_keeps_the_port(tmp_path: Path) -> None
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         assert (await reader.readline()).startswith(b"INFO ")
         writer.close()
-        assert f"port: {url.rpartition(':')[2]}" in (tmp_path / "nats.conf").read_text()
+        assert f'"port":{url.rpartition(":")[2]},' in (tmp_path / "nats.conf").read_text()
     finally:
         process.kill()
         await process.wait()

@@ -10,29 +10,10 @@ import msgspec
 from cachetools import LRUCache
 from msgspec import Struct, field
 
+from schemas import events, frames
 from schemas.control import Cancel
 from schemas.conversation import Call, Conversation, Text
-from schemas.events import (
-    BlockStart,
-    BlockStop,
-    Delta,
-    Failed,
-    Finish,
-    FinishReason,
-    HostedResults,
-    Prepared,
-    TurnEvent,
-)
-from schemas.frames import (
-    EventEntry,
-    EventFrame,
-    GenerateRequest,
-    ParseContext,
-    TokenEntry,
-    TokenFinish,
-    TokenFrame,
-    TurnRequest,
-)
+from schemas.events import Failed, Finish, FinishReason
 from services.cli.replay.script import RecordedEvents, RecordedPrompt, RecordedTokens
 from services.runtime.streams.turn_log import Cursor, TurnLog, Verdict
 
@@ -41,7 +22,7 @@ MAX_OPEN = 16_384
 CONTINUED = ("superseded", "stop_string", "calls")
 """Reasons of a `Cancel` after which the turn goes on, or has a `Finish`."""
 
-_decode_context = msgspec.json.Decoder(ParseContext).decode
+_decode_context = msgspec.json.Decoder(frames.ParseContext).decode
 
 
 class FollowedTurn(Struct):
@@ -54,14 +35,14 @@ class FollowedTurn(Struct):
     attempt: int = 1
     prompt: RecordedPrompt | None = None
     """As the newest attempt's worker received it."""
-    context: ParseContext | None = None
+    context: frames.ParseContext | None = None
     """How the tokens are parsed."""
     steps: list[RecordedTokens | RecordedEvents] = []
     """Tokens of the attempt that ended the turn, and of those that it resumes; events of all attempts."""
     tokens: int = 0
     logprobs: dict[int, float] = {}
     """By output index."""
-    stop: TokenFinish | None = None
+    stop: frames.TokenFinish | None = None
     """The end of the tokens, if the engine reported an end token."""
     last: Finish | Failed | None = None
     one_prompt: bool = True
@@ -85,7 +66,7 @@ class FollowedTurn(Struct):
             elif start.kind == "tool_use":
                 yield Call(start.call_id or "", start.name or "", text)
 
-    def place(self, request: GenerateRequest, worker: str, now: float) -> None:
+    def place(self, request: frames.GenerateRequest, worker: str, now: float) -> None:
         """Takes the request to a worker."""
         if request.attempt < self.attempt:
             return
@@ -99,7 +80,7 @@ class FollowedTurn(Struct):
             self._at(now), request.prompt, worker, request.parser, request.attempt, request.reused, request.recall
         )
 
-    def add_tokens(self, entry: TokenEntry, now: float) -> None:
+    def add_tokens(self, entry: frames.TokenEntry, now: float) -> None:
         """Adds the tokens that are new."""
         if self.prompt is not None and entry.attempt < self.prompt.attempt:
             return
@@ -113,17 +94,17 @@ class FollowedTurn(Struct):
         if entry.finish is not None and entry.finish.stop_id is not None:
             self.stop = entry.finish
 
-    def add_events(self, entry: EventEntry, now: float) -> None:
+    def add_events(self, entry: frames.EventEntry, now: float) -> None:
         """Adds the events that are new; a `Dispatch` follows from the others. As in the frontend, an attempt has no more
         events once the next one was requested."""
-        new: list[TurnEvent] = []
+        new: list[events.TurnEvent] = []
         for event in entry.events if entry.attempt >= self.attempt else ():
-            if isinstance(event, Prepared | HostedResults):
+            if isinstance(event, events.Prepared | events.HostedResults):
                 continue
             accepted = self.cursor.accept(event)
             if accepted is Verdict.GAP:
                 break
-            if isinstance(accepted, BlockStart | Delta | BlockStop | Finish | Failed):
+            if isinstance(accepted, events.BlockStart | events.Delta | events.BlockStop | Finish | Failed):
                 new.append(accepted)
                 self.log.append(accepted)
             if isinstance(accepted, Finish | Failed):
@@ -153,29 +134,29 @@ class TurnFollower:
     def take(self, message: Any, now: float, receiver: str = "") -> list[FollowedTurn]:
         """Takes a message that came to `receiver` at this Unix time; returns the turns that it ends."""
         match message:
-            case TurnRequest():
+            case frames.TurnRequest():
                 self._begin(message, now)
-            case GenerateRequest(turn=name) if message.parser and name in self._open:
+            case frames.GenerateRequest(turn=name) if message.parser and name in self._open:
                 self._open[name].place(message, receiver, now)
-            case TokenFrame() | EventFrame():
+            case frames.TokenFrame() | frames.EventFrame():
                 return [turn for entry in message.entries if (turn := self._add(entry, now)) is not None]
             case Cancel(turn=name, reason=reason) if reason not in CONTINUED:
                 self.cancelled += self._open.pop(name, None) is not None
         return []
 
-    def _begin(self, request: TurnRequest, now: float) -> None:
+    def _begin(self, request: frames.TurnRequest, now: float) -> None:
         turn = self._open.get(request.turn)
         if turn is not None:
             turn.attempt = max(turn.attempt, request.attempt)
         elif request.attempt == 1:  # the beginning of any other is missing
             self._open[request.turn] = FollowedTurn(request.turn, now, request.conversation)
 
-    def _add(self, entry: TokenEntry | EventEntry, now: float) -> FollowedTurn | None:
+    def _add(self, entry: frames.TokenEntry | frames.EventEntry, now: float) -> FollowedTurn | None:
         """Adds an entry; returns its turn if that has ended."""
         turn = self._open.get(entry.turn)
         if turn is None:
             return None
-        if isinstance(entry, TokenEntry):
+        if isinstance(entry, frames.TokenEntry):
             turn.add_tokens(entry, now)
         else:
             turn.add_events(entry, now)

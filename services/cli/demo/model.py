@@ -12,7 +12,6 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -26,6 +25,8 @@ _RECIPE = 1
 _VOCAB = 16_384
 _CORPUS_BYTES = 4_000_000
 _TEMPLATE = Path(__file__).parent / "chat_template.jinja"
+_CONFIG = Path(__file__).parent / "config.json"
+"""Qwen3's configuration with the smallest sizes that work."""
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -68,8 +69,8 @@ def is_built(path: Path) -> bool:
 
 
 def _fingerprint() -> str:
-    seed = repr((_RECIPE, _VOCAB, _CORPUS_BYTES, _WORDS, SPECIAL, MARKUP)).encode() + _TEMPLATE.read_bytes()
-    return hashlib.sha256(seed).hexdigest()
+    seed = repr((_RECIPE, _VOCAB, _CORPUS_BYTES, _WORDS, SPECIAL, MARKUP)).encode()
+    return hashlib.sha256(seed + _TEMPLATE.read_bytes() + _CONFIG.read_bytes()).hexdigest()
 
 
 def _write(build: Path) -> list[str]:
@@ -77,6 +78,7 @@ def _write(build: Path) -> list[str]:
     ids = tokenizer.get_vocab()
     tokenizer.save(str(build / "tokenizer.json"))
     shutil.copyfile(_TEMPLATE, build / "chat_template.jinja")
+    end = {"eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|endoftext|>"]}
     documents = {
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -85,11 +87,8 @@ def _write(build: Path) -> list[str]:
             "clean_up_tokenization_spaces": False,
             "model_max_length": 262_144,
         },
-        "config.json": _config(tokenizer.get_vocab_size(), ids),
-        "generation_config.json": {
-            "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
-            "pad_token_id": ids["<|endoftext|>"],
-        },
+        "config.json": json.loads(_CONFIG.read_bytes()) | {"vocab_size": tokenizer.get_vocab_size(), **end},
+        "generation_config.json": end | {"eos_token_id": list(end.values())},
     }
     for name, document in documents.items():
         (build / name).write_text(json.dumps(document, indent=2) + "\n")
@@ -126,29 +125,3 @@ def _corpus() -> Iterator[str]:
         left -= len(text)
         if not left:
             return
-
-
-def _config(vocab_size: int, ids: dict[str, int]) -> dict[str, Any]:
-    """Qwen3's configuration with the smallest sizes that work."""
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "vocab_size": vocab_size,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "hidden_act": "silu",
-        "max_position_embeddings": 262_144,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000.0,
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "use_cache": True,
-        "torch_dtype": "float32",
-        "bos_token_id": None,
-        "eos_token_id": ids["<|im_end|>"],
-        "pad_token_id": ids["<|endoftext|>"],
-    }

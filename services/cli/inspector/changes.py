@@ -1,13 +1,12 @@
 """Finds what a client changed between two requests of a session, in the order of a prompt. Pure."""
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 import msgspec
 
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
+from services.cli.bus.answers import answers_in, content_of
 from services.cli.inspector.turns import Change
-from services.ledger.keys import key_arguments, squeeze
 from services.preprocessor.drift.analysis import kind_of_change
 from services.preprocessor.prompt.preamble import strip_preamble
 from services.tokenization.segments import common_prefix
@@ -27,24 +26,6 @@ def changes_of(before: Conversation, answer: Sequence[Part], now: Conversation) 
     found = [*_tools(was.tools, is_now.tools), *_system(was, is_now), *_settings(was, is_now)]
     found += _history(was.turns, answer, is_now.turns)
     return found or _system(before, now)
-
-
-def written_parts(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """What survives of a turn of the model in whatever form its client sends it back: its text without white space, and
-    its calls by name and value."""
-    text = "".join(squeeze(part.text) for part in parts if isinstance(part, Text))
-    calls = (
-        (part.name, key_arguments(part.arguments, freeform=part.kind == "custom"))
-        for part in parts
-        if isinstance(part, Call)
-    )
-    return text, tuple(sorted(calls))
-
-
-def answers_in(turns: Sequence[Turn]) -> list[list[Part]]:
-    """The answers of the model in a history: the parts of each run of its turns."""
-    runs = groupby(turns, key=lambda turn: turn.role == "assistant")
-    return [[part for turn in run for part in turn.parts] for mine, run in runs if mine]
 
 
 def _tools(was: Sequence[ToolSpec], now: Sequence[ToolSpec]) -> list[Change]:
@@ -97,14 +78,14 @@ def _history(was: Sequence[Turn], answer: Sequence[Part], now: Sequence[Turn]) -
             if found and found[-1].kind != "reasoning":
                 return found  # what follows moves with it
     if len(now) > len(was) and answer:
-        run = next(iter(answers_in(now[len(was) :])), None) if now[len(was)].role == "assistant" else None
-        number = len(was) + 1
-        if run is None:
-            found.append(Change("answer", f"message {number} (assistant)", _parts(answer), "left out"))
-        elif written_parts(run) != written_parts(answer):
-            found.append(Change("answer", f"message {number} (assistant)", *_around(_parts(answer), _parts(run))))
-        elif _has_reasoning(answer) and not _has_reasoning(run):
-            found.append(Change("reasoning", f"message {number} (assistant)", _parts(answer)[:SHOWN], "no reasoning"))
+        where = f"message {len(was) + 1} (assistant)"
+        if now[len(was)].role != "assistant":
+            return [*found, Change("answer", where, _parts(answer), "left out")]
+        sent = answers_in(now[len(was) :])[0]
+        if content_of(sent) != content_of(answer):
+            found.append(Change("answer", where, *_around(_parts(answer), _parts(sent))))
+        elif _has_reasoning(answer) and not _has_reasoning(sent):
+            found.append(Change("reasoning", where, _parts(answer)[:SHOWN], "no reasoning"))
     return found
 
 
@@ -113,7 +94,7 @@ def _message(number: int, one: Turn, other: Turn) -> list[Change]:
     if one.role != other.role:
         return [Change("history", where, _parts(one.parts)[:SHOWN], f"{other.role}: {_parts(other.parts)}"[:SHOWN])]
     rest, other_rest = (_without_reasoning(turn.parts) for turn in (one, other))
-    if rest == other_rest or (one.role == "assistant" and written_parts(one.parts) == written_parts(other.parts)):
+    if rest == other_rest or (one.role == "assistant" and content_of(one.parts) == content_of(other.parts)):
         if _has_reasoning(one.parts) != _has_reasoning(other.parts):
             gone, come = (_parts(turn.parts)[:SHOWN] for turn in (one, other))
             return [Change("reasoning", where, gone, come)]

@@ -77,27 +77,6 @@ def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(
         return 1
 
 
-class Feed:
-    """Takes the bus's messages as they are, and folds them."""
-
-    def __init__(self, fold: Fold) -> None:
-        self._fold = fold
-        self._requests = RequestDecoder(64 * MIB)
-
-    def take(self, message: Message) -> None:
-        """One message. Those that cannot be read are left out."""
-        kind = messages.kind_of(message.subject)
-        if kind not in messages.TURN_KINDS:
-            return
-        decoded: Any
-        with suppress(msgspec.MsgspecError, ValueError):
-            if kind == "turn":
-                decoded = self._requests.decode(message.data, TurnRequest)
-            else:
-                decoded = messages.decode(message.subject, message.data)
-            self._fold.take(decoded, time.time(), messages.receiver_of(message.subject) if kind == "gen" else "")
-
-
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:
     config = sources.load(BusConfig, bus_defaults(sources.env)).config
     vocabulary = await asyncio.to_thread(_vocabulary, flags.model, sources.env)
@@ -116,16 +95,30 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
         site = web.TCPSite(runner, flags.host, flags.port)
         await site.start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
-        return await _until_stopped() if files else await _follow(config, Feed(fold))
+        return await _until_stopped() if files else await _follow(config, fold)
     finally:
         await runner.cleanup()
 
 
-async def _follow(config: BusConfig, feed: Feed) -> int:
+async def _follow(config: BusConfig, fold: Fold) -> int:
+    requests = RequestDecoder(64 * MIB)
+
+    def take(message: Message) -> None:
+        kind = messages.kind_of(message.subject)
+        if kind not in messages.TURN_KINDS:
+            return
+        decoded: Any
+        with suppress(msgspec.MsgspecError, ValueError):  # those that cannot be read are left out
+            if kind == "turn":
+                decoded = requests.decode(message.data, TurnRequest)
+            else:
+                decoded = messages.decode(message.subject, message.data)
+            fold.take(decoded, time.time(), messages.receiver_of(message.subject) if kind == "gen" else "")
+
     with suppress(OSError):
         os.nice(NICE)
     # One subscription, which keeps the order of all messages.
-    return await follow(config, "inspect", [subjects.ALL], feed.take)
+    return await follow(config, "inspect", [subjects.ALL], take)
 
 
 async def _until_stopped() -> int:

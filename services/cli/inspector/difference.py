@@ -1,6 +1,7 @@
 """Explains how a prompt departs from the session's previous one: where, why, and how many tokens that costs. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from schemas.conversation import Call, Part, Reasoning, Text
 from services.cli.inspector.changes import changes_of
@@ -47,33 +48,27 @@ def compare(
         reason = "the previous prompt is no longer known"
         return Difference(previous=previous.id, extends=False, cause="unknown", reason=reason)
     changes = changes_of(before.conversation, answer_parts(previous), now.conversation)
+    difference = partial(Difference, previous=previous.id, changes=changes)
     if not before.ids or not now.ids:
-        return _by_messages(previous, changes)
+        # Where the tokens are unknown, as in a redacted recording, the messages alone decide.
+        first = next((change for change in changes if change.kind != "reasoning"), None)
+        cause, reason = ("none", "the history is extended") if first is None else (first.kind, in_words(first))
+        return difference(extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)")
     sequence = before.ids + previous.ids
     at = len(common_prefix(sequence, now.ids))
-    again = len(sequence) - at
-    if not again:
+    if at == len(sequence):
         reason = "the prompt begins with all tokens of the previous prompt and its answer"
-        return Difference(previous=previous.id, extends=True, at=at, cause="none", reason=reason, changes=changes)
+        return difference(extends=True, at=at, cause="none", reason=reason)
     if at == len(now.ids):
         reason = "the same prompt again: another try, or another choice of one request"
-        return Difference(previous=previous.id, extends=False, at=at, cause="none", reason=reason, changes=changes)
+        return difference(extends=False, at=at, cause="none", reason=reason)
     cause, reason = _cause(turn, at, before, changes, ancestors)
     was = now_text = ""
     if decode is not None:
-        start = max(0, at - AHEAD)
-        was, now_text = decode(sequence[start : at + AROUND]), decode(now.ids[start : at + AROUND])
-    return Difference(
-        previous=previous.id,
-        extends=False,
-        at=at,
-        again=again,
-        cause=cause,
-        reason=reason,
-        changes=changes,
-        was=was,
-        now=now_text,
-    )
+        start, end = max(0, at - AHEAD), at + AROUND
+        was, now_text = decode(sequence[start:end]), decode(now.ids[start:end])
+    again = len(sequence) - at
+    return difference(extends=False, at=at, again=again, cause=cause, reason=reason, was=was, now=now_text)
 
 
 def answer_parts(turn: InspectedTurn) -> list[Part]:
@@ -120,15 +115,6 @@ def in_words(change: Change) -> str:
             return f"{change.where} was cut or rearranged: {change.was} before, {change.now} now"
         case "message":
             return f"{change.where} was edited"
-
-
-def _by_messages(previous: InspectedTurn, changes: Sequence[Change]) -> Difference:
-    """Where the tokens are unknown, as in a redacted recording, the messages alone decide."""
-    real = [change for change in changes if change.kind != "reasoning"]
-    cause, reason = ("none", "the history is extended") if not real else (real[0].kind, in_words(real[0]))
-    return Difference(
-        previous=previous.id, extends=not real, cause=cause, reason=f"{reason} (tokens unknown)", changes=list(changes)
-    )
 
 
 def _cause(

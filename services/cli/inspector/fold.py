@@ -13,21 +13,12 @@ from typing import Any
 import msgspec
 from cachetools import LRUCache
 
+from schemas import events, frames
 from schemas.control import Cancel, Replay
-from schemas.conversation import Conversation, Text, Turn
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, HostedResults, Interrupted, Prepared
-from schemas.frames import (
-    EventEntry,
-    EventFrame,
-    GenerateRequest,
-    ParseContext,
-    TokenEntry,
-    TokenFrame,
-    TurnRequest,
-    unpack_array,
-)
+from schemas.conversation import Conversation, Part, Text, Turn
+from schemas.events import Failed, Finish
+from services.cli.bus.answers import answers_in, content_of
 from services.cli.bus.turns import CONTINUED
-from services.cli.inspector.changes import answers_in, written_parts
 from services.cli.inspector.difference import Decode, answer_parts, compare, computed_again
 from services.cli.inspector.prefill import PrefillRate
 from services.cli.inspector.turns import MAX_TEXT, Block, InspectedTurn, KnownPrompt
@@ -38,7 +29,7 @@ MAX_ALIKE = 16
 MAX_ANCESTORS = 2000
 MIB = 1024 * 1024
 
-_decode_context = msgspec.json.Decoder(ParseContext).decode
+_decode_context = msgspec.json.Decoder(frames.ParseContext).decode
 
 
 class Fold:
@@ -70,17 +61,17 @@ class Fold:
     def take(self, message: Any, now: float, receiver: str = "") -> None:
         """Takes a message that came at this Unix time. `receiver`: the last part of its subject."""
         match message:
-            case EventFrame():
+            case frames.EventFrame():
                 for entry in message.entries:
                     if (turn := self.turns.get(entry.turn)) is not None:
                         self._events(turn, entry, now)
-            case TokenFrame():
+            case frames.TokenFrame():
                 for token_entry in message.entries:
                     if (turn := self.turns.get(token_entry.turn)) is not None:
                         self._tokens(turn, token_entry, now)
-            case TurnRequest():
+            case frames.TurnRequest():
                 self._request(message, now)
-            case GenerateRequest(turn=name) if message.parser and name in self.turns:
+            case frames.GenerateRequest(turn=name) if message.parser and name in self.turns:
                 self._generate(self.turns[name], message, now, receiver)
             case Cancel(turn=name) if name in self.turns:
                 self._cancel(self.turns[name], message, now)
@@ -110,7 +101,7 @@ class Fold:
             yield previous
             turn = previous
 
-    def context(self, turn: InspectedTurn) -> ParseContext | None:
+    def context(self, turn: InspectedTurn) -> frames.ParseContext | None:
         """How the turn's output is parsed, where that is still known."""
         known = self._prompts.get(turn.id)
         return None if known is None or not known.context else _decode_context(known.context)
@@ -122,7 +113,7 @@ class Fold:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def _request(self, request: TurnRequest, now: float) -> None:
+    def _request(self, request: frames.TurnRequest, now: float) -> None:
         turn, conversation = self.turns.get(request.turn), request.conversation
         if turn is not None:
             if request.attempt > turn.attempt:
@@ -141,7 +132,7 @@ class Fold:
         self._place_in_session(turn, conversation)
         self.turns[turn.id] = turn
         self._changed(turn)
-        self._prompts[turn.id] = KnownPrompt(conversation, unpack_array(b""))
+        self._prompts[turn.id] = KnownPrompt(conversation, frames.unpack_array(b""))
         while len(self.turns) > 1 and (len(self.turns) > self._max_turns or self._characters > self._max_bytes):
             self._forget()
 
@@ -187,7 +178,7 @@ class Fold:
     def _answer(self, turn: Turn) -> int:
         known = self._answers.get(id(turn))
         if known is None or known[0] is not turn:
-            known = self._answers[id(turn)] = turn, hash(written_parts(turn.parts))
+            known = self._answers[id(turn)] = turn, _hash(turn.parts)
         return known[1]
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
@@ -199,7 +190,7 @@ class Fold:
         alike = self._histories.get(key, [])
         self._histories[key] = [*alike[1 - MAX_ALIKE :], name]
 
-    def _generate(self, turn: InspectedTurn, request: GenerateRequest, now: float, worker: str) -> None:
+    def _generate(self, turn: InspectedTurn, request: frames.GenerateRequest, now: float, worker: str) -> None:
         again = request.attempt == turn.placed_attempt and turn.worker != worker
         turn.placed_attempt = request.attempt
         turn.attempt, turn.worker, turn.parser = request.attempt, worker, request.parser
@@ -208,7 +199,7 @@ class Fold:
             turn.placed_ms = turn.ms_at(now)
         if turn.state == "received":
             turn.state = "placed"
-        ids = unpack_array(request.prompt)
+        ids = frames.unpack_array(request.prompt)
         turn.prompt = len(ids) or turn.prompt
         refused = ", after a refusal" if again else ""
         turn.mark(now, "placed", f"{turn.prompt} tokens, on {worker}{refused}", trouble=again)
@@ -238,7 +229,7 @@ class Fold:
 
     # -- tokens and events ------------------------------------------------------------------------------------------
 
-    def _tokens(self, turn: InspectedTurn, entry: TokenEntry, now: float) -> None:
+    def _tokens(self, turn: InspectedTurn, entry: frames.TokenEntry, now: float) -> None:
         if entry.attempt < turn.attempt:
             return
         have = len(turn.ids)
@@ -260,13 +251,13 @@ class Fold:
             if not turn.has_ended:
                 turn.state = "writing"
 
-    def _events(self, turn: InspectedTurn, entry: EventEntry, now: float) -> None:
+    def _events(self, turn: InspectedTurn, entry: frames.EventEntry, now: float) -> None:
         if turn.state == "finished":
             return
         for event in entry.events:
-            if isinstance(event, Prepared):
+            if isinstance(event, events.Prepared):
                 self._opened(turn, event, entry.attempt, now)
-            elif not isinstance(event, HostedResults):
+            elif not isinstance(event, events.HostedResults):
                 accepted = turn.cursor.accept(event)
                 if not isinstance(accepted, Verdict):
                     self._event(turn, accepted, now)
@@ -277,32 +268,32 @@ class Fold:
 
     def _event(self, turn: InspectedTurn, event: LoggedEvent, now: float) -> None:
         match event:
-            case BlockStart():
+            case events.BlockStart():
                 self._first(turn, now)
                 turn.blocks.append(Block(event.kind, turn.ms_at(now), event.name or "", event.call_id or ""))
                 turn.calls += event.kind == "tool_use"
-            case Delta():
+            case events.Delta():
                 self._first(turn, now)
                 block = turn.blocks[-1]
                 if block.length < MAX_TEXT:
                     block.text += event.text
                     self._characters += len(event.text)
                 block.length += len(event.text)
-            case Dispatch():
+            case events.Dispatch():
                 turn.blocks[-1].dispatch_ms = turn.ms_at(now)
                 turn.mark(now, "dispatch", f"{event.name} {event.call_id}")
-            case BlockStop():
+            case events.BlockStop():
                 block = turn.blocks[-1]
                 block.end_ms, block.complete = turn.ms_at(now), event.complete
                 cut = "" if event.complete else ", cut off"
                 turn.mark(now, "block", f"{block.name or block.kind}, {block.length} characters{cut}")
-            case Interrupted():
+            case events.Interrupted():
                 text = f"{event.worker} after {len(event.token_ids) // 4} tokens: {event.error.message}"
                 turn.mark(now, "interrupted", text, trouble=True)
             case Finish() | Failed():
                 self._ended(turn, event, now)
 
-    def _opened(self, turn: InspectedTurn, event: Prepared, attempt: int, now: float) -> None:
+    def _opened(self, turn: InspectedTurn, event: events.Prepared, attempt: int, now: float) -> None:
         """A parser has the stream. It sends this again with a replay."""
         if attempt < turn.attempt or turn.opened_by == (attempt, event.parser):
             return
@@ -331,7 +322,7 @@ class Fold:
         known = self._prompts.get(turn.id)
         if known is not None:
             # The next request of the session has this answer behind this history.
-            answer = hash(written_parts(answer_parts(turn)))
+            answer = _hash(answer_parts(turn))
             self._remember(self._keys(known.conversation, answer)[-1], turn.id)
 
     # -- memory -----------------------------------------------------------------------------------------------------
@@ -347,6 +338,11 @@ class Fold:
         names.remove(name)
         if not names:
             del self.sessions[turn.session]
+
+
+def _hash(answer: Sequence[Part]) -> int:
+    text, calls = content_of(answer)
+    return hash((text, tuple(calls)))
 
 
 def _runs(turns: Sequence[Turn]) -> Iterator[Turn]:

@@ -7,16 +7,15 @@ So each decoded token is in one loss mask, once. Pure.
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Part, Text
+from services.cli.bus.answers import answers_in, content_of
 from services.cli.trajectories.blocks import Block
 from services.cli.trajectories.turns import DecodedTurn
-from services.ledger.keys import key_arguments, squeeze
 from services.tokenization.segments import common_prefix
 
 _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
@@ -199,18 +198,6 @@ def _head(turn: DecodedTurn) -> int:
     return len(turn.prompt) - (0 if ledger is None else len(_MARKS.findall(ledger.opening)))
 
 
-def _returned(parts: Iterable[Part], conversation: Conversation) -> bool:
+def _returned(parts: Sequence[Part], conversation: Conversation) -> bool:
     """Whether a history has a turn with the same text and calls, in whatever form its client sends them back."""
-    written = _content(parts)
-    runs = groupby(conversation.turns, key=lambda one: one.role == "assistant")
-    return any(_content(part for one in run for part in one.parts) == written for mine, run in runs if mine)
-
-
-def _content(parts: Iterable[Part]) -> tuple[str, list[str]]:
-    texts, calls = [], []
-    for part in parts:
-        if isinstance(part, Text):
-            texts.append(squeeze(part.text))
-        elif isinstance(part, Call):
-            calls.append(key_arguments(part.arguments, freeform=part.kind == "custom"))
-    return "".join(texts), sorted(calls)
+    return content_of(parts) in map(content_of, answers_in(conversation.turns))

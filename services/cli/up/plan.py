@@ -17,9 +17,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.commands.health import reachable
 from services.cli.demo.model import is_built
 from services.cli.files import create_file
+from services.cli.local_http import reachable
 from services.cli.running import default_state_dir
 from services.cli.up.supervisor import Spec, quiet
 from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
