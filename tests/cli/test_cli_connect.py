@@ -249,13 +249,13 @@ def test_an_api_that_a_client_does_not_use(client: Client, api: Any) -> None:
 
 def test_every_client_is_found_by_name() -> None:
     assert {name: load_client(name).title for name in client_names()} == {
-        "ai-sdk": "the AI SDK",
+        "ai-sdk": "ai-sdk",
         "aider": "aider",
         "claude": "Claude Code",
         "cline": "Cline",
         "codex": "Codex",
-        "langchain": "LangChain",
-        "litellm": "LiteLLM",
+        "langchain": "langchain",
+        "litellm": "litellm",
         "openclaw": "OpenClaw",
         "opencode": "opencode",
         "pi": "pi",

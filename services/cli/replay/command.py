@@ -5,6 +5,7 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,8 +19,8 @@ from schemas.errors import TurnwireError
 from services.cli.connect.served import ServerError, read_models
 from services.cli.replay import script
 from services.cli.replay.answer import Answer
-from services.cli.replay.gateway import MODEL, ReplayGateway, serving
-from services.cli.replay.player import OnEvent, Session
+from services.cli.replay.gateway import ReplayGateway, serving
+from services.cli.replay.player import OnEvent, Session, UserText
 from services.cli.replay.script import Api, BadReplay, Fail, Gate, Output, Pause, Replay, Turn
 from services.parser.service import load_backend
 from services.tokenization.detokenizer import Vocabulary
@@ -96,7 +97,7 @@ async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:
                     console.print(Text(title, style="bold"))
                 for turn in replay.turns:
                     played = await session.turn(turn)
-                    failed = failed or bool(played.problems)
+                    failed |= bool(played.problems)
                     if not flags.quiet:
                         _show(played.answer, console)
                     for problem in played.problems:
@@ -120,39 +121,22 @@ def _show(answer: Answer, console: Console) -> None:
 
 @contextlib.asynccontextmanager
 async def _session(replay: Replay, api: Api, flags: Flags, on_event: OnEvent) -> AsyncIterator[Session]:
-    stream = not flags.document
     async with aiohttp.ClientSession() as http:
+        open_session = partial(
+            Session, replay, api, http, stream=not flags.document, on_event=on_event, count=flags.count
+        )
         if flags.url:
             served = await asyncio.to_thread(read_models, flags.url, flags.key)
-            yield Session(
-                replay,
-                api,
-                http,
-                served.url,
-                model=served.choose(flags.model).id,
-                stream=stream,
-                ask=lambda turn, text: text + directives(replay, turn),
-                headers={"authorization": f"Bearer {flags.key}"} if flags.key else None,
-                on_event=on_event,
-                count=flags.count,
-            )
+            headers = {"authorization": f"Bearer {flags.key}"} if flags.key else {}
+            ask: UserText = lambda turn, text: text + directives(replay, turn)  # noqa: E731
+            yield open_session(served.url, model=served.choose(flags.model).id, ask=ask, headers=headers)
             return
         vocabulary = None
         if flags.model_dir:
             vocabulary = Vocabulary(await asyncio.to_thread(load_backend, flags.model_dir, trust_remote_code=False))
         gateway = ReplayGateway(replay, vocabulary=vocabulary, speed=flags.speed)
         async with serving(gateway) as url:
-            yield Session(
-                replay,
-                api,
-                http,
-                url,
-                model=MODEL,
-                gateway=gateway,
-                stream=stream,
-                on_event=on_event,
-                count=flags.count,
-            )
+            yield open_session(url, gateway=gateway)
 
 
 def directives(replay: Replay, turn: Turn) -> str:
