@@ -15,7 +15,7 @@ from schemas.control import Cancel
 from schemas.conversation import Call, Conversation, Text
 from schemas.events import Failed, Finish, FinishReason
 from services.cli.replay.script import RecordedEvents, RecordedPrompt, RecordedTokens
-from services.runtime.streams.turn_log import Cursor, TurnLog, Verdict
+from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog, Verdict
 
 MAX_OPEN = 16_384
 """Turns that are followed at once."""
@@ -95,9 +95,11 @@ class FollowedTurn(Struct):
             self.stop = entry.finish
 
     def add_events(self, entry: frames.EventEntry, now: float) -> None:
-        """Adds the events that are new; a `Dispatch` follows from the others. As in the frontend, an attempt has no more
-        events once the next one was requested."""
-        new: list[events.TurnEvent] = []
+        """Adds the events that are new; a `Dispatch` follows from the others.
+
+        As in the frontend, an attempt has no more events once the next one was requested.
+        """
+        new: list[LoggedEvent] = []
         for event in entry.events if entry.attempt >= self.attempt else ():
             if isinstance(event, events.Prepared | events.HostedResults):
                 continue
@@ -107,10 +109,9 @@ class FollowedTurn(Struct):
             if isinstance(accepted, events.BlockStart | events.Delta | events.BlockStop | Finish | Failed):
                 new.append(accepted)
                 self.log.append(accepted)
-            if isinstance(accepted, Finish | Failed):
-                self.last = accepted
         if new:
             self.steps.append(RecordedEvents(new, self._at(now)))
+            self.last = new[-1] if isinstance(new[-1], Finish | Failed) else None
 
     def _at(self, now: float) -> float:
         return round(max(0.0, now - self.time), 4)

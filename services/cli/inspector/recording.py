@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from schemas.conversation import Conversation, Sampling
-from schemas.events import Prepared
+from schemas.events import Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame, GenerateRequest, TokenEntry, TokenFrame, TurnRequest
 from services.cli.bus import messages
 from services.cli.replay import script
@@ -58,5 +58,5 @@ def _turn(turn: script.Turn, name: str, conversation: Conversation) -> Iterator[
             yield step.at, "", TokenFrame("", 0, [TokenEntry(name, attempt, tokens, step.tokens)])
             tokens += len(step.tokens)
         elif isinstance(step, script.RecordedEvents):
-            events = with_dispatches(step.events, log)  # type: ignore[arg-type]  # a recorder writes no others
-            yield step.at, "", EventFrame("", 0, [EventEntry(name, attempt, list(events))])
+            events: list[TurnEvent] = list(with_dispatches(step.events, log))
+            yield step.at, "", EventFrame("", 0, [EventEntry(name, attempt, events)])

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
-from schemas.events import Failed, Finish, FinishReason, HostedResults, Prepared, TurnEvent
+from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.cli.replay.answer import Answer
 from services.cli.replay.script import Fail, Gate, Output, Pause, RecordedEvents, RecordedTokens, Replay, Step, Turn
@@ -153,8 +153,7 @@ class ReplayGateway:
             case Fail(message):
                 return [Failed(EngineFailed(message).info)]
             case RecordedEvents(events) if parse is None:
-                logged = [event for event in events if not isinstance(event, Prepared | HostedResults)]
-                return list(with_dispatches(logged, log))
+                return list(with_dispatches(events, log))
             case RecordedEvents([*_, last]) if parse is not None:
                 return _recorded_end(parse, last)
             case Output(pieces) if parse is not None:

@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
-from schemas.events import FinishReason, TurnEvent, Usage
+from schemas.events import FinishReason, Usage
 from schemas.frames import ParseContext
+from services.runtime.streams.turn_log import LoggedEvent
 
 VERSION = 1
 Api: TypeAlias = Literal["messages", "responses", "chat"]
@@ -35,7 +36,7 @@ class Output(Struct, frozen=True):
 class RecordedEvents(Struct, frozen=True, forbid_unknown_fields=True):
     """Recorded events that arrived together, `at` seconds after the request."""
 
-    events: list[TurnEvent]
+    events: list[LoggedEvent]
     at: float = 0.0
 
 

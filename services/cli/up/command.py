@@ -17,14 +17,7 @@ from services.cli.files import replace_file
 from services.cli.running import CONNECT_S, Instance, announced, program
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
-from services.cli.up.plan import (
-    Plan,
-    make_plan,
-    prepare_state,
-    require_hub_model,
-    reserve_ports,
-    specs,
-)
+from services.cli.up.plan import Plan, make_plan, prepare_state, require_hub_model, reserve_ports, specs
 from services.cli.up.readiness import context_window, not_ready
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
