@@ -34,11 +34,10 @@ async def _server(config: BusConfig, bus: Bus) -> Finding:
     await bus.flush()
     ms = (time.perf_counter() - started) * 1e3
     text = f"{mask_passwords(config.nats_url)}, {bus.max_payload:,} bytes a message, {ms:.1f} ms"
-    if bus.max_payload < NEEDED_PAYLOAD:
-        return Finding(
-            "warn", "bus", f"{text}: long prompts do not fit; set max_payload: 8MB in the server's configuration"
-        )
-    return Finding("ok", "bus", text)
+    if bus.max_payload >= NEEDED_PAYLOAD:
+        return Finding("ok", "bus", text)
+    remedy = "long prompts do not fit; set max_payload: 8MB in the server's configuration"
+    return Finding("warn", "bus", f"{text}: {remedy}")
 
 
 async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
@@ -64,8 +63,7 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
 
 def described(beat: Heartbeat) -> str:
     """Describes a process in a few words."""
-    models = "".join(
-        f" {card.name}" + (f" ({card.max_model_len})" if card.max_model_len else "") for card in beat.models
-    )
+    lengths = ((card.name, f" ({card.max_model_len})" if card.max_model_len else "") for card in beat.models)
+    models = "".join(f" {name}{length}" for name, length in lengths)
     load = f"{beat.load.running} running" + (f" of {beat.load.slots}" if beat.load.slots else "")
     return f"{beat.id}{models}, {load}{', draining' if beat.draining else ''}"

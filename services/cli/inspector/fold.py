@@ -114,17 +114,10 @@ class Fold:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def _request(self, request: frames.TurnRequest, now: float) -> None:
-        turn, conversation = self.turns.get(request.turn), request.conversation
-        if turn is not None:
-            if request.attempt > turn.attempt:
-                turn.attempt = request.attempt
-                if turn.has_ended:
-                    turn.state, turn.ms, turn.cursor.ended = "received", None, False
-                resume = f", continues behind {len(request.resume) // 4} tokens" if request.resume else ""
-                avoid = f", avoids {', '.join(request.avoid)}" if request.avoid else ""
-                turn.mark(now, "attempt", f"attempt {request.attempt}{resume}{avoid}", trouble=True)
-                self._changed(turn)
+        if (turn := self.turns.get(request.turn)) is not None:
+            self._attempt(turn, request, now)
             return
+        conversation = request.conversation
         client = (conversation.client.user_agent or "").partition(" ")[0]
         turn = InspectedTurn(id=request.turn, time=now, model=conversation.model, client=client, session=request.turn)
         text = f"{len(conversation.turns)} messages, {len(conversation.tools)} tools, by {request.frontend}"
@@ -136,23 +129,32 @@ class Fold:
         while len(self.turns) > 1 and (len(self.turns) > self._max_turns or self._characters > self._max_bytes):
             self._forget()
 
+    def _attempt(self, turn: InspectedTurn, request: frames.TurnRequest, now: float) -> None:
+        if request.attempt <= turn.attempt:
+            return
+        turn.attempt = request.attempt
+        if turn.has_ended:
+            turn.state, turn.ms, turn.cursor.ended = "received", None, False
+        resume = f", continues behind {len(request.resume) // 4} tokens" if request.resume else ""
+        avoid = f", avoids {', '.join(request.avoid)}" if request.avoid else ""
+        turn.mark(now, "attempt", f"attempt {request.attempt}{resume}{avoid}", trouble=True)
+        self._changed(turn)
+
     def _place_in_session(self, turn: InspectedTurn, conversation: Conversation) -> None:
         """Finds the turn that this one follows, by its history."""
-        keys = self._keys(conversation)
-        for at in range(len(keys) - 1, -1, -1):
-            previous = self._best(self._histories.get(keys[at], ()))
-            if previous is None or not (at or conversation.client.session):
-                continue
-            turn.session = previous.session
-            if at < len(keys) - 1:
-                # An answer that was never seen, or that the client changed: the newest turn is the one before.
-                previous = self._best(self.sessions[previous.session]) or previous
-            turn.previous = previous.id
-            break
-        else:
-            latest = self.turns.get(self._latest.get(keys[0], ""))
-            if latest is not None and len(keys) > 1 and conversation.client.session:
-                turn.previous, turn.session = latest.id, latest.session  # its whole history changed
+        keys, has_id = self._keys(conversation), bool(conversation.client.session)
+        previous, known = None, 0
+        for known in range(len(keys), 0 if has_id else 1, -1):
+            previous = self._best(self._histories.get(keys[known - 1], ()))
+            if previous is not None:
+                break
+        if previous is not None and known < len(keys):
+            # An answer that was never seen, or that the client changed: the newest turn is the one before.
+            previous = self._best(self.sessions[previous.session]) or previous
+        elif previous is None and has_id and len(keys) > 1:  # its whole history changed
+            previous = self.turns.get(self._latest.get(keys[0], ""))
+        if previous is not None:
+            turn.previous, turn.session = previous.id, previous.session
         names = self.sessions.setdefault(turn.session, [])
         turn.number = self.turns[names[-1]].number + 1 if names else 1
         names.append(turn.id)

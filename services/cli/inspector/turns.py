@@ -32,6 +32,7 @@ opened: a parser has the worker's stream.  takeover: another parser has it.  fir
 block: a block is complete.  dispatch: a call is complete and was sent to the client.
 replay: a receiver requested frames again.  interrupted: the worker died.  cancel: the turn was cancelled.
 """
+ChangeKind: TypeAlias = Literal["tools", "system", "settings", "message", "reasoning", "answer", "history"]
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 MAX_MARKS = 400
 MAX_TEXT = 256 * 1024
@@ -66,7 +67,7 @@ class Block(Struct):
 class Change(Struct, frozen=True, omit_defaults=True):
     """One change of a conversation, as compared with the one before it."""
 
-    kind: Literal["tools", "system", "settings", "message", "reasoning", "answer", "history"]
+    kind: ChangeKind
     where: str
     """What changed: `the tool Bash`, `system text 2`, `message 3 (user)`."""
     was: str = ""

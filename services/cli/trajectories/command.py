@@ -83,8 +83,7 @@ class Writer:
                 self._dropped += 1
                 continue
             self._samples.add(turn, self._blocks(turn), now)
-        if now - self._flushed >= FLUSH_S:
-            self.flush(now)
+        self.flush(now)
 
     def _blocks(self, turn: DecodedTurn) -> list[Block] | None:
         if self._vocabulary is None or turn.context is None:
@@ -93,9 +92,10 @@ class Writer:
         return blocks_of(turn.turn, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary)
 
     def flush(self, now: float) -> None:
-        """Writes the sessions that have been quiet."""
-        self._flushed = now
-        self._write(now - self._idle_s)
+        """Writes the sessions that have been quiet, once a second."""
+        if now - self._flushed >= FLUSH_S:
+            self._flushed = now
+            self._write(now - self._idle_s)
 
     def end(self) -> None:
         """Writes all sessions."""
@@ -113,14 +113,17 @@ class Writer:
 
 async def _follow(config: BusConfig, writer: Writer) -> int:
     def take(message: Message) -> None:
+        now = time.time()
+        if messages.kind_of(message.subject) not in messages.TURN_KINDS:
+            writer.flush(now)  # there is a heartbeat every second
+            return
         try:
-            if messages.kind_of(message.subject) in messages.TURN_KINDS:
-                writer.take(messages.decode(message.subject, message.data), time.time())
+            writer.take(messages.decode(message.subject, message.data), now)
         except (msgspec.MsgspecError, ValueError) as error:
             print(f"turnwire trajectories: {message.subject} cannot be read: {error}", file=sys.stderr)
 
     try:
         # One subscription, which keeps the order of all messages.
-        return await follow(config, "trajectories", [subjects.ALL], take, lambda: writer.flush(time.time()))
+        return await follow(config, "trajectories", [subjects.ALL], take)
     finally:
         writer.end()

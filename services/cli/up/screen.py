@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 from rich.console import Console
@@ -60,26 +60,20 @@ class Screen:
     def progress(self, what: str) -> Iterator[Callable[[str], None]]:
         """Shows that something takes time. Call the yielded function with the reason of the wait."""
         started, shown, next_reminder = time.monotonic(), what, 0.0
-
-        def text() -> str:
-            return f"{shown} ({time.monotonic() - started:.0f} s)"
-
-        status = self._console.status(text()) if self._console.is_terminal else None
+        status = self._console.status(what) if self._console.is_terminal else None
 
         def update(reason: str) -> None:
             nonlocal shown, next_reminder
             changed, shown = f"{what}: {reason}" != shown, f"{what}: {reason}"
+            text = f"{shown} ({time.monotonic() - started:.0f} s)"
             if status is not None:
-                status.update(text())
+                status.update(text)
             elif changed or time.monotonic() > next_reminder:
                 next_reminder = time.monotonic() + REMIND_S
-                self.report(text())
+                self.report(text)
 
-        if status is None:
+        with status or nullcontext():
             yield update
-        else:
-            with status:
-                yield update
 
 
 def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str) -> str:

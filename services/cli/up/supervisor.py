@@ -140,22 +140,19 @@ class Supervisor:
                 return
 
     async def _read(self, name: str, child: asyncio.subprocess.Process) -> None:
+        """Relays the output line by line; a line of more than `LINE_BYTES` in pieces."""
         assert child.stdout is not None
-        while True:
+        line = b"\n"
+        while line:
             try:
                 line = await child.stdout.readuntil(b"\n")
             except asyncio.IncompleteReadError as end:
-                if end.partial:
-                    self._take(name, end.partial)
-                return
+                line = end.partial
             except asyncio.LimitOverrunError as over:
                 line = await child.stdout.readexactly(over.consumed)
-            self._take(name, line)
-
-    def _take(self, name: str, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip("\r\n")
-        self._last[name] = text
-        self._relay(name, text)
+            if line:
+                self._last[name] = line.decode(errors="replace").rstrip("\r\n")
+                self._relay(name, self._last[name])
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason
