@@ -101,14 +101,13 @@ def with_profiles(
     entries: Sequence[dict[str, Any]], profiles: dict[str, Profile], flags: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The entries with Codex' own profiles. Raises LookupError for a name or profile that does not exist."""
-    wishes = {name or "*": slug for name, _, slug in (one.rpartition("=") for one in flags)}
     names = [entry["slug"] for entry in entries]
-    if unknown := wishes.keys() - {*names, "*"}:
+    chosen = {"*": DEFAULT_PROFILE} if DEFAULT_PROFILE in profiles else {}
+    chosen |= {name or "*": slug for name, _, slug in (flag.rpartition("=") for flag in flags)}
+    if unknown := chosen.keys() - {*names, "*"}:
         raise LookupError(f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}")
-    if "*" not in wishes and DEFAULT_PROFILE in profiles:
-        wishes["*"] = DEFAULT_PROFILE
     try:
-        own = assigned(profiles, wishes, names)
+        own = assigned(profiles, chosen, names)
     except ValueError as error:
         raise LookupError(str(error)) from None
     return [reprofiled(entry, own.get(entry["slug"])) for entry in entries]
@@ -132,12 +131,11 @@ def bundled(source: str) -> dict[str, Profile]:
     path = Path(source).expanduser()
     if path.is_file() and not os.access(path, os.X_OK):
         data = path.read_bytes()
-    else:
-        program = shutil.which(str(path))
-        if program is None:
-            raise FileNotFoundError(f"no file and no program is named {source}")
+    elif (program := shutil.which(str(path))) is not None:
         command = [program, "debug", "models", "--bundled"]
         data = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CODEX_TIMEOUT_S).stdout
+    else:
+        raise FileNotFoundError(f"no file and no program is named {source}")
     try:
         return profiles_of(msgspec.json.decode(data))
     except ValueError as error:

@@ -154,8 +154,11 @@ class ReplayGateway:
                 return [Failed(EngineFailed(message).info)]
             case RecordedEvents(events) if parse is None:
                 return list(with_dispatches(events, log))
-            case RecordedEvents([*_, last]) if parse is not None:
-                return _recorded_end(parse, last)
+            case RecordedEvents([*_, Failed() as failed]):
+                return [failed]
+            case RecordedEvents([*_, Finish(reason=reason)]) if parse is not None and reason != "stop_string":
+                # The tokens are parsed again; the reason of their end is in the events.
+                return _finished(parse, FinishReason.LENGTH if reason is FinishReason.CONTEXT else reason)
             case Output(pieces) if parse is not None:
                 return _fed(parse, [self._ids[piece] for piece in pieces if piece])
             case RecordedTokens(ids) if parse is not None and self._model_vocabulary is not None:
@@ -216,15 +219,6 @@ def _fed(parse: TurnParse, ids: Sequence[int]) -> list[TurnEvent]:
 def _finished(parse: TurnParse, reason: FinishReason) -> list[TurnEvent]:
     parse.finish(TokenFinish(reason, stop_id=0 if reason is FinishReason.STOP else None))
     return list(parse.read(sys.maxsize)[0])
-
-
-def _recorded_end(parse: TurnParse, last: TurnEvent) -> list[TurnEvent]:
-    """The end of a turn whose tokens are parsed again: its reason is in the recorded events, not in the tokens."""
-    if isinstance(last, Failed):
-        return [last]
-    if not isinstance(last, Finish) or last.reason is FinishReason.STOP_STRING:
-        return []
-    return _finished(parse, FinishReason.LENGTH if last.reason is FinishReason.CONTEXT else last.reason)
 
 
 def parse_context(replay: Replay, conversation: Conversation, prepared: Prepared) -> ParseContext:

@@ -78,8 +78,8 @@ class Sample(Struct, frozen=True):
     """Null: the beginning of a conversation."""
 
 
-class _Known(Struct, frozen=True):
-    """What comparing needs of a turn that is in a sample."""
+class _KnownTurn(Struct, frozen=True):
+    """What comparing requires of a turn that is in a sample."""
 
     span: TurnSpan
     head: int
@@ -87,7 +87,7 @@ class _Known(Struct, frozen=True):
     written: list[Text | Call]
 
 
-class _Open:
+class _OpenSample:
     """A sample that may go on."""
 
     def __init__(self, turn: DecodedTurn, departs: Break | None) -> None:
@@ -97,7 +97,7 @@ class _Open:
         self.departs = departs
         self.ids = array("I")
         self.logprobs: dict[int, float] = {}
-        self.turns: list[_Known] = []
+        self.turns: list[_KnownTurn] = []
         self.last = 0.0
         """When its last turn ended."""
 
@@ -108,7 +108,7 @@ class _Open:
         self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
         placed = None if blocks is None else [block.moved(start) for block in blocks]
         span = TurnSpan(turn.turn, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
-        self.turns.append(_Known(span, _head(turn), turn.written))
+        self.turns.append(_KnownTurn(span, _head(turn), turn.written))
 
     def is_of(self, conversation: Conversation) -> bool:
         """Whether a request may be of this session: no two session ids contradict it."""
@@ -137,46 +137,46 @@ class Sampler:
     """Follows all sessions of a deployment."""
 
     def __init__(self) -> None:
-        self._open: list[_Open] = []
+        self._open: list[_OpenSample] = []
 
     def add(self, turn: DecodedTurn, blocks: Sequence[Block] | None, now: float) -> None:
         """Takes a turn that has ended at this Unix time. `blocks`: those of its output."""
-        longest = max((one for one in self._open if one.continues(turn)), key=lambda one: len(one.ids), default=None)
+        continued = (sample for sample in self._open if sample.continues(turn))
+        longest = max(continued, key=lambda sample: len(sample.ids), default=None)
         if longest is None:
-            longest = _Open(turn, self._break(turn))
+            longest = _OpenSample(turn, self._break(turn))
             self._open.append(longest)
         longest.add(turn, blocks, now)
 
     def close(self, before: float = float("inf")) -> list[Sample]:
         """The samples whose last turn ended before a Unix time. A session that goes on later begins another one."""
-        closed = [one for one in self._open if one.last < before]
-        self._open = [one for one in self._open if one.last >= before]
-        return [one.sample() for one in closed]
+        closed = [sample for sample in self._open if sample.last < before]
+        self._open = [sample for sample in self._open if sample.last >= before]
+        return [sample.sample() for sample in closed]
 
     def _break(self, turn: DecodedTurn) -> Break | None:
         """Why this turn continues no sample."""
         conversation, prompt = turn.conversation, turn.prompt
-        begun = any(one.role == "assistant" for one in conversation.turns)
-        near = [
-            (one.is_of(conversation), len(common_prefix(one.ids, prompt)), one)
-            for one in self._open
-            if one.has_owner(conversation)
-        ]
-        # Sessions with other ids may begin alike. Only one that has the whole first turn was made of this one.
-        near = [(own, at, one) for own, at, one in near if at >= (one.turns[0].head if own else one.turns[0].span.end)]
-        if near and begun:
-            _, at, other = max(near, key=lambda found: found[:2])
-            return _departure(other, turn, at)
-        if not begun:
-            retried = (one for own, at, one in near if own and at == len(prompt))
-            return next((_departure(one, turn, len(prompt)) for one in retried), None)
-        for other in reversed(self._open):
-            if other.is_of(conversation) and _returned(other.turns[-1].written, conversation):
-                return Break("head", other.id, len(common_prefix(other.ids, prompt)))
+        near: list[tuple[bool, int, _OpenSample]] = []
+        for sample in self._open:
+            at, same_session = len(common_prefix(sample.ids, prompt)), sample.is_of(conversation)
+            # Sessions with other ids may begin alike. Only one that has the whole first turn was made of this one.
+            first = sample.turns[0]
+            if sample.has_owner(conversation) and at >= (first.head if same_session else first.span.end):
+                near.append((same_session, at, sample))
+        if not any(message.role == "assistant" for message in conversation.turns):
+            retried = (sample for same_session, at, sample in near if same_session and at == len(prompt))
+            return next((_departure(sample, turn, len(prompt)) for sample in retried), None)
+        if near:
+            _, at, sample = max(near, key=lambda entry: entry[:2])
+            return _departure(sample, turn, at)
+        for sample in reversed(self._open):
+            if sample.is_of(conversation) and _returned(sample.turns[-1].written, conversation):
+                return Break("head", sample.id, len(common_prefix(sample.ids, prompt)))
         return Break("unseen")
 
 
-def _departure(other: _Open, turn: DecodedTurn, at: int) -> Break:
+def _departure(other: _OpenSample, turn: DecodedTurn, at: int) -> Break:
     """The break of a prompt that has the first `at` ids of another sample, its first prompt among them."""
     last = other.turns[0].span.turn
     for known in other.turns:
