@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
+from services.cli.errors import UsageError
 from services.cli.tap import bus_view
 from services.families import open_parser
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
@@ -41,8 +42,7 @@ def parse(
         tool_specs = read_tools(tools.read_bytes()) if tools else []
         machine = open_parser(family, tools=tool_specs, in_reasoning=in_reasoning)
     except (OSError, ValueError) as error:
-        print(f"turnwire parse: {error}", file=sys.stderr)
-        return 2
+        raise UsageError(error) from None
     text = sys.stdin.read()
     step = chunk or max(len(text), 1)
     log = TurnLog()

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from services.cli.connect.served import ServedModel
+from services.cli.errors import UsageError
 
 PROVIDER = "turnwire"
 """Turnwire's name in clients that have several providers."""
@@ -93,7 +94,7 @@ class Plan(Struct, frozen=True):
     """For a library, in place of settings: a program that uses the server."""
 
 
-class BadRequest(Exception):
+class BadRequest(UsageError):
     """An option that the client does not support."""
 
 

@@ -9,10 +9,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from services.cli.errors import CommandError
+
 TIMEOUT_S = 10.0
 
 
-class ServerError(Exception):
+class ServerError(CommandError):
     """The server does not answer, or serves no such model. The text has a remedy."""
 
 

@@ -13,10 +13,11 @@ from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
 
 from services.cli.connect.client import Settings
+from services.cli.errors import CommandError
 from services.cli.files import create_file, replace_file
 
 
-class Unreadable(Exception):
+class Unreadable(CommandError):
     """The file cannot be parsed; it is unchanged."""
 
 

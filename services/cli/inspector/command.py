@@ -70,11 +70,7 @@ def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(
     Args:
         file: Recordings of `turnwire tap`, made with `--record` or `--json`.
     """
-    try:
-        return asyncio.run(_serve(sources, file, flags))
-    except (TurnwireError, OSError, ValueError) as error:
-        print(f"turnwire inspect: {mask_passwords(error)}", file=sys.stderr)
-        return 1
+    return asyncio.run(_serve(sources, file, flags))
 
 
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +14,8 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from schemas.errors import TurnwireError
-from services.cli.connect.served import ServerError, read_models
+from services.cli.connect.served import read_models
+from services.cli.errors import CommandError, UsageError
 from services.cli.replay import script
 from services.cli.replay.answer import Answer
 from services.cli.replay.gateway import ReplayGateway, serving
@@ -68,13 +67,11 @@ def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*
     try:
         replays = [script.read(str(path), path.read_text(encoding="utf-8")) for path in (file, *more)]
     except (BadReplay, OSError, UnicodeDecodeError) as error:
-        print(f"turnwire replay: {error}", file=sys.stderr)
-        return 2
+        raise UsageError(error) from None
     try:
         return asyncio.run(_play_all(replays, flags))
-    except (ServerError, TurnwireError, aiohttp.ClientError, OSError, TimeoutError) as error:
-        print(f"turnwire replay: {error}", file=sys.stderr)
-        return 1
+    except aiohttp.ClientError as error:
+        raise CommandError(error) from error
 
 
 async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:

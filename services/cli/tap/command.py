@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.text import Text
 
 from schemas import subjects
-from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
 from services.cli.bus import messages
 from services.cli.bus.observer import follow
@@ -26,7 +25,7 @@ from services.cli.tap import bus_view
 from services.cli.tap.bus_view import Line
 from services.runtime.bus import Message
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.config.loader import Sources
 
 COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "cancel": "red", "replay": "red"}
 
@@ -54,13 +53,9 @@ def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(na
         subject: Subjects to show, with wildcards; default: all of Turnwire's.
     """
     config = sources.load(BusConfig, bus_defaults(sources.env)).config
-    try:
-        with _open_record(flags.record) as record:
-            viewer = Tap(flags, flags.all or bool(subject), record)
-            status = asyncio.run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
-    except (TurnwireError, OSError) as error:
-        print(f"turnwire tap: {mask_passwords(error)}", file=sys.stderr)
-        return 1
+    with _open_record(flags.record) as record:
+        viewer = Tap(flags, flags.all or bool(subject), record)
+        status = asyncio.run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
     if record is not None and viewer.recorder.unfinished:
         print(f"{viewer.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
     return status

@@ -11,7 +11,6 @@ import msgspec
 from cyclopts import Parameter
 
 from schemas import subjects
-from schemas.errors import TurnwireError
 from schemas.frames import TokenFinish
 from services.cli.bus import messages
 from services.cli.bus.observer import follow
@@ -23,7 +22,7 @@ from services.cli.trajectories.turns import DecodedTurn, decoded_turn
 from services.parser.service import load_backend
 from services.runtime.bus import Message
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.config.loader import Sources
 from services.tokenization.detokenizer import Vocabulary
 
 FLUSH_S = 1.0
@@ -48,19 +47,15 @@ def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Param
     Args:
         file: Messages that `turnwire tap --json` wrote; several files are read as one.
     """
-    try:
-        vocabulary = None if flags.model is None else Vocabulary(load_backend(flags.model, trust_remote_code=False))
-        writer = Writer(vocabulary, flags.idle_s)
-        if not file:
-            return asyncio.run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
-        for path in file:
-            with path.open("rb") as lines:
-                for now, _, message in messages.read_lines(str(path), lines, messages.TURN_KINDS):
-                    writer.take(message, now)
-        writer.end()
-    except (TurnwireError, OSError, ValueError) as error:
-        print(f"turnwire trajectories: {mask_passwords(error)}", file=sys.stderr)
-        return 1
+    vocabulary = None if flags.model is None else Vocabulary(load_backend(flags.model, trust_remote_code=False))
+    writer = Writer(vocabulary, flags.idle_s)
+    if not file:
+        return asyncio.run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
+    for path in file:
+        with path.open("rb") as lines:
+            for now, _, message in messages.read_lines(str(path), lines, messages.TURN_KINDS):
+                writer.take(message, now)
+    writer.end()
     return 0
 
 

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -39,9 +38,6 @@ def up(sources: Sources, /) -> int:
     try:
         remove_ready_file(plan)
         return asyncio.run(_Up(plan).run())
-    except OSError as error:
-        print(f"turnwire up: {error}", file=sys.stderr)
-        return 1
     finally:
         remove_ready_file(plan)
 
