@@ -24,9 +24,8 @@ _STAMP = ".recipe"
 _RECIPE = 1
 _VOCAB = 16_384
 _CORPUS_BYTES = 4_000_000
-_TEMPLATE = Path(__file__).parent / "chat_template.jinja"
-_CONFIG = Path(__file__).parent / "config.json"
-"""Qwen3's configuration with the smallest sizes that work."""
+_FILES = sorted((Path(__file__).parent / "files").iterdir())
+"""Copied as they are; config.json, Qwen3's with the smallest sizes that work, gets the vocabulary's ids."""
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -55,10 +54,11 @@ def build_demo_model(path: Path) -> Path:
         return path
     path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path, prefix=".build-") as build:
-        files = _write(Path(build))
+        _write(Path(build))
+        for file in Path(build).iterdir():
+            os.replace(file, path / file.name)
         (Path(build) / _STAMP).write_text(_fingerprint())
-        for name in (*files, _STAMP):
-            os.replace(Path(build) / name, path / name)
+        os.replace(Path(build) / _STAMP, path / _STAMP)
     return path
 
 
@@ -70,29 +70,20 @@ def is_built(path: Path) -> bool:
 
 def _fingerprint() -> str:
     seed = repr((_RECIPE, _VOCAB, _CORPUS_BYTES, _WORDS, SPECIAL, MARKUP)).encode()
-    return hashlib.sha256(seed + _TEMPLATE.read_bytes() + _CONFIG.read_bytes()).hexdigest()
+    return hashlib.sha256(seed + b"".join(file.read_bytes() for file in _FILES)).hexdigest()
 
 
-def _write(build: Path) -> list[str]:
+def _write(build: Path) -> None:
     tokenizer = _train()
-    ids = tokenizer.get_vocab()
     tokenizer.save(str(build / "tokenizer.json"))
-    shutil.copyfile(_TEMPLATE, build / "chat_template.jinja")
-    end = {"eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|endoftext|>"]}
-    documents = {
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|endoftext|>",
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": 262_144,
-        },
-        "config.json": json.loads(_CONFIG.read_bytes()) | {"vocab_size": tokenizer.get_vocab_size(), **end},
-        "generation_config.json": end | {"eos_token_id": list(end.values())},
-    }
-    for name, document in documents.items():
+    for file in _FILES:
+        shutil.copy(file, build)
+    end, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    config = json.loads((build / "config.json").read_bytes())
+    config |= {"vocab_size": tokenizer.get_vocab_size(), "eos_token_id": end, "pad_token_id": pad}
+    generation = {"eos_token_id": [end, pad], "pad_token_id": pad}
+    for name, document in (("config.json", config), ("generation_config.json", generation)):
         (build / name).write_text(json.dumps(document, indent=2) + "\n")
-    return ["tokenizer.json", "chat_template.jinja", *documents]
 
 
 def _train() -> Tokenizer:
