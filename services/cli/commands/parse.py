@@ -56,17 +56,17 @@ def read_tools(data: bytes) -> list[ToolSpec]:
     """Tools in the form of the Messages, Responses or Chat API, or of `ToolSpec`. Raises ValueError."""
     try:
         listed = msgspec.json.decode(data, type=list[dict[str, Any]])
-        return [_tool(one) for one in listed]
+        return [_tool(tool) for tool in listed]
     except (msgspec.DecodeError, KeyError) as error:
         raise ValueError(f"no list of tools: {error}") from error
 
 
 def _tool(given: dict[str, Any]) -> ToolSpec:
-    one = given.get("function", given)
-    schema = one.get("input_schema") or one.get("parameters") or one.get("schema") or {}
-    return ToolSpec(one["name"], one.get("description", ""), schema)
+    tool = given.get("function", given)
+    schema = tool.get("input_schema") or tool.get("parameters") or tool.get("schema") or {}
+    return ToolSpec(tool["name"], tool.get("description", ""), schema)
 
 
 def _print(events: Iterable[LoggedEvent], as_json: bool) -> None:
     for event in events:
-        print(msgspec.json.encode(event).decode() if as_json else bus_view.event(event))
+        print(msgspec.json.encode(event).decode() if as_json else bus_view.describe(event))

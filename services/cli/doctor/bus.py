@@ -51,14 +51,14 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
     await asyncio.sleep(listen_s)
     if not beats:
         return [Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
-    found = []
+    findings = []
     for stage in STAGES:
-        there = [described(beat) for beat in beats.values() if beat.stage == stage and not beat.leaving]
-        found.append(Finding("ok" if there else "warn", stage, "; ".join(there) or "none"))
+        processes = [described(beat) for beat in beats.values() if beat.stage == stage and not beat.leaving]
+        findings.append(Finding("ok" if processes else "warn", stage, "; ".join(processes) or "none"))
     versions = {beat.version for beat in beats.values()}
     if len(versions) > 1:
-        found.append(Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}"))
-    return found
+        findings.append(Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}"))
+    return findings
 
 
 def described(beat: Heartbeat) -> str:

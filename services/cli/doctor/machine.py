@@ -35,9 +35,9 @@ def check() -> Iterable[Finding]:
 
 def check_packages() -> Finding:
     """The versions of packages."""
-    found = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
-    missing = [name for name in REQUIRED if found[name] is None]
-    text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    versions = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
+    missing = [name for name in REQUIRED if versions[name] is None]
+    text = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
     if missing:
         return Finding("fail", "packages", f"{text}; missing: {', '.join(missing)}")
     return Finding("ok", "packages", text)

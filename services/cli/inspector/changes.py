@@ -33,7 +33,7 @@ def changes_of(before: Conversation, answer: Sequence[Part], now: Conversation) 
 def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     """The texts that differ, by their names."""
     pairs = ((name, was.get(name, ""), now.get(name, "")) for name in {**was, **now})
-    return [Change(kind, name, *_around(one, other)) for name, one, other in pairs if one != other]
+    return [Change(kind, name, *_around(before, after)) for name, before, after in pairs if before != after]
 
 
 def _tools(was: Sequence[ToolSpec], now: Sequence[ToolSpec]) -> list[Change]:
@@ -51,11 +51,14 @@ def _list(names: Sequence[str], every: Sequence[str]) -> str:
 
 
 def _system(was: Conversation, now: Conversation) -> list[Change]:
-    old, new = ({f"system text {at}": part.text for at, part in enumerate(one.system, 1)} for one in (was, now))
+    old, new = (
+        {f"system text {number}": part.text for number, part in enumerate(conversation.system, 1)}
+        for conversation in (was, now)
+    )
     changes = []
     for change in _differing("system", old, new):
-        one, other = old.get(change.where, ""), new.get(change.where, "")
-        varies = kind_of_change(one, other, len(common_prefix(one, other))) if one and other else ""
+        before, after = old.get(change.where, ""), new.get(change.where, "")
+        varies = kind_of_change(before, after, len(common_prefix(before, after))) if before and after else ""
         changes.append(replace(change, varies=varies))
     return changes
 
@@ -69,8 +72,8 @@ def _history(was: Sequence[Turn], answer: Sequence[Part], now: Sequence[Turn]) -
     if len(now) < len(was):
         # A client that edits a message sends the rest again; one that summarizes its history sends fewer.
         changes.append(Change("history", "the history", f"{len(was)} messages", f"{len(now)} messages"))
-    for number, (one, other) in enumerate(zip(was, now, strict=False), 1):
-        change = None if one is other else _message(number, one, other)
+    for number, (before, after) in enumerate(zip(was, now, strict=False), 1):
+        change = None if before is after else _message(number, before, after)
         if change is not None:
             changes.append(change)
             if change.kind != "reasoning":
@@ -87,16 +90,17 @@ def _history(was: Sequence[Turn], answer: Sequence[Part], now: Sequence[Turn]) -
     return changes
 
 
-def _message(number: int, one: Turn, other: Turn) -> Change | None:
-    where = f"message {number} ({one.role})"
-    if one.role != other.role:
-        return Change("history", where, _parts(one.parts)[:SHOWN], f"{other.role}: {_parts(other.parts)}"[:SHOWN])
-    rest, other_rest = (_without_reasoning(turn.parts) for turn in (one, other))
-    if rest == other_rest or (one.role == "assistant" and content_of(one.parts) == content_of(other.parts)):
-        if _has_reasoning(one.parts) == _has_reasoning(other.parts):
+def _message(number: int, before: Turn, after: Turn) -> Change | None:
+    where = f"message {number} ({before.role})"
+    if before.role != after.role:
+        return Change("history", where, _parts(before.parts)[:SHOWN], f"{after.role}: {_parts(after.parts)}"[:SHOWN])
+    rest_before, rest_after = (_without_reasoning(turn.parts) for turn in (before, after))
+    is_answer = before.role == "assistant"
+    if rest_before == rest_after or (is_answer and content_of(before.parts) == content_of(after.parts)):
+        if _has_reasoning(before.parts) == _has_reasoning(after.parts):
             return None
-        return Change("reasoning", where, _parts(one.parts)[:SHOWN], _parts(other.parts)[:SHOWN])
-    return Change("message", where, *_around(_parts(rest), _parts(other_rest)))
+        return Change("reasoning", where, _parts(before.parts)[:SHOWN], _parts(after.parts)[:SHOWN])
+    return Change("message", where, *_around(_parts(rest_before), _parts(rest_after)))
 
 
 def _has_reasoning(parts: Sequence[Part]) -> bool:
@@ -120,7 +124,8 @@ def _part(part: Part) -> str:
         case Call():
             return f"[call {part.name}] {part.arguments}"
         case Result():
-            return "[result] " + "\n".join(one.text if isinstance(one, Text) else _text(one) for one in part.parts)
+            texts = (inner.text if isinstance(inner, Text) else _text(inner) for inner in part.parts)
+            return "[result] " + "\n".join(texts)
         case Media():
             return f"[{part.kind} {part.media_type}]"
 
@@ -129,9 +134,8 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _around(one: str, other: str) -> tuple[str, str]:
+def _around(before: str, after: str) -> tuple[str, str]:
     """Both texts around their first difference."""
-    at = len(common_prefix(one, other))
-    start = max(0, at - BEFORE)
+    start = max(0, len(common_prefix(before, after)) - BEFORE)
     cut: Callable[[str], str] = lambda text: ("…" if start else "") + text[start : start + SHOWN]  # noqa: E731
-    return cut(one), cut(other)
+    return cut(before), cut(after)

@@ -127,8 +127,8 @@ async def _until_stopped() -> int:
 
 def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
     """The served model's. Without a named one, a tokenizer that cannot be read is left out. Raises TurnwireError."""
-    found = newest(env)
-    name = model or (found.model_dir if found is not None else "") or env.get("TURNWIRE_MODEL")
+    instance = newest(env)
+    name = model or (instance.model_dir if instance is not None else "") or env.get("TURNWIRE_MODEL")
     if not name:
         return None
     try:

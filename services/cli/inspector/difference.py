@@ -132,21 +132,21 @@ def _cause(
     possible = answered if behind_prompt else others
     if possible and possible[0].kind != "reasoning":
         return possible[0].kind, in_words(possible[0])
-    for one in ancestors:
-        start = one.prompt
-        if start - OPENING_TOKENS <= at < start + len(one.ids) + 1:
-            return _in_answer(turn, one, at, possible or changes)
+    for earlier in ancestors:
+        start = earlier.prompt
+        if start - OPENING_TOKENS <= at < start + len(earlier.ids) + 1:
+            return _in_answer(turn, earlier, at, possible or changes)
     if changes:
         return changes[0].kind, in_words(changes[0])
     return "unknown", "the conversation is the same, and its tokens are others: the template wrote something else"
 
 
-def _in_answer(turn: InspectedTurn, one: InspectedTurn, at: int, changes: Sequence[Change]) -> tuple[str, str]:
+def _in_answer(turn: InspectedTurn, earlier: InspectedTurn, at: int, changes: Sequence[Change]) -> tuple[str, str]:
     """The cause of a departure in the answer of an earlier turn."""
-    which = f"the answer of turn {one.number}"
-    reasoning = any(block.kind == "reasoning" for block in one.blocks)
+    which = f"the answer of turn {earlier.number}"
+    reasoning = any(block.kind == "reasoning" for block in earlier.blocks)
     dropped = next((change for change in changes if change.kind == "reasoning"), None)
-    if reasoning and at <= one.prompt + OPENING_TOKENS:
+    if reasoning and at <= earlier.prompt + OPENING_TOKENS:
         by = "the client did not send it back, and " if dropped is not None else ""
         because = RECALL.get(turn.recall)
         return "reasoning", f"the reasoning in {which} is left out: " + by + (because or "the template drops it")

@@ -185,8 +185,8 @@ class Fold:
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """Of several turns the newest that has an answer, else the newest."""
-        found = [self.turns[name] for name in names if name in self.turns]
-        return max(found, key=lambda turn: (turn.state == "finished", turn.time), default=None)
+        kept = [self.turns[name] for name in names if name in self.turns]
+        return max(kept, key=lambda turn: (turn.state == "finished", turn.time), default=None)
 
     def _remember(self, key: int, name: str) -> None:
         alike = self._histories.get(key, [])
@@ -349,7 +349,7 @@ def _hash(answer: Sequence[Part]) -> int:
 
 def _runs(turns: Sequence[Turn]) -> Iterator[Turn]:
     """The answers of a history; several turns in a row are one."""
-    if all(one.role != "assistant" or other.role != "assistant" for one, other in pairwise(turns)):
+    if all(turn.role != "assistant" or turn.role != following.role for turn, following in pairwise(turns)):
         yield from (turn for turn in turns if turn.role == "assistant")
         return
     for parts in answers_in(turns):

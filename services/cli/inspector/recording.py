@@ -19,13 +19,13 @@ Timed: TypeAlias = tuple[float, str, Any]
 def read(name: str, text: str) -> list[Timed]:
     """The messages in a file, by time. Raises ValueError, which names the line, for one that is no recording."""
     first = next((line for line in text.split("\n") if line.strip()), "")
-    found: Iterable[Timed]
+    timed: Iterable[Timed]
     if '"subject"' in first:
         lines = messages.read_lines(name, text.encode().split(b"\n"), messages.TURN_KINDS)
-        found = ((time, messages.receiver_of(subject), message) for time, subject, message in lines)
+        timed = ((time, messages.receiver_of(subject), message) for time, subject, message in lines)
     else:
-        found = _turns(script.read(name, text))
-    return sorted(found, key=lambda message: message[0])
+        timed = _turns(script.read(name, text))
+    return sorted(timed, key=lambda message: message[0])
 
 
 def _turns(replay: script.Replay) -> Iterator[Timed]:

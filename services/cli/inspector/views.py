@@ -92,8 +92,8 @@ def session_view(fold: Fold, name: str) -> SessionView | None:
     names = fold.sessions.get(session)
     if names is None:
         return None
-    differences = ((one, fold.turns[one].difference) for one in names)
-    reasons = {one: found.reason for one, found in differences if found is not None and found.cause != "none"}
+    differences = {name: fold.turns[name].difference for name in names}
+    reasons = {name: diff.reason for name, diff in differences.items() if diff is not None and diff.cause != "none"}
     return SessionView(session, rows_of(fold, names), reasons)
 
 
@@ -107,7 +107,7 @@ def search(fold: Fold, query: str, limit: int = 50) -> list[Row]:
 def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[Segment]:
     """The prompt in stretches of one kind, from its start to its end."""
     total, cached, reused = turn.prompt, turn.cached, turn.reused
-    answers = [one for one in _answers_kept(turn, ancestors) if one[1] <= total][:MAX_SEGMENTS]
+    answers = [answer for answer in _answers_kept(turn, ancestors) if answer[1] <= total][:MAX_SEGMENTS]
     bounds = {0, total, *(at for start, end, _ in answers for at in (start, end))}
     bounds |= {at for at in (cached, reused) if at is not None and at < total}
     by_start = {start: (end, number) for start, end, number in answers}
@@ -130,15 +130,15 @@ def _view(kind: type[_View], turn: InspectedTurn, **more: Any) -> _View:
 def _answers_kept(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[tuple[int, int, int]]:
     """Start, end and number of the earlier answers whose own tokens the prompt has."""
     answers, shared, later = [], turn.prompt, turn
-    for one in ancestors:
+    for earlier in ancestors:
         difference = later.difference
         if difference is None or difference.at is None:
             break
         shared = min(shared, difference.at)
-        end = one.prompt + len(one.ids)
-        if one.ids and end <= shared:
-            answers.append((one.prompt, end, one.number))
-        later = one
+        end = earlier.prompt + len(earlier.ids)
+        if earlier.ids and end <= shared:
+            answers.append((earlier.prompt, end, earlier.number))
+        later = earlier
     return answers
 
 

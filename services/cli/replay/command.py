@@ -141,10 +141,10 @@ def directives(replay: Replay, turn: Turn) -> str:
     message: the n-th answer after the message is the n-th `[[say]]`."""
     first = replay.turns.index(turn)
     texts = []
-    for number, one in enumerate(replay.turns[first:]):
-        if number and one.results is None:
+    for number, played in enumerate(replay.turns[first:]):
+        if number and played.results is None:
             break
-        texts.append("\n[[say]]" + "".join(map(_directive, one.steps)) + "[[/say]]")
+        texts.append("\n[[say]]" + "".join(map(_directive, played.steps)) + "[[/say]]")
     return "".join(texts)
 
 

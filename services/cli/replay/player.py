@@ -144,10 +144,10 @@ class Session:
     def _results(self, results: list[str | ToolResult]) -> list[Part]:
         """The results for the calls of the previous turn, in their order."""
         calls = [part for part in self.conversation.turns[-1].parts if isinstance(part, Call)]
-        found = [ToolResult(result) if isinstance(result, str) else result for result in results]
+        given = [ToolResult(result) if isinstance(result, str) else result for result in results]
         return [
             Result(call.call_id, [Text(result.text)], result.is_error, call.name)
-            for call, result in zip(calls, found, strict=False)
+            for call, result in zip(calls, given, strict=False)
         ]
 
     def _append(self, message: Message) -> None:

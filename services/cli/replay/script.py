@@ -147,7 +147,7 @@ class TurnStart(TurnProperties, omit_defaults=True, forbid_unknown_fields=True, 
     recorded: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if sum(one is not None for one in (self.user, self.results, self.conversation, self.request)) != 1:
+        if sum(request is not None for request in (self.user, self.results, self.conversation, self.request)) != 1:
             raise ValueError("a turn has one of user, results, conversation and request")
         if (self.request is None) != (self.api is None):
             raise ValueError("request and api go together")

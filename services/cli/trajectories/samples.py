@@ -1,7 +1,7 @@
-"""Puts turns together to samples: one for each stretch of a session in which every prompt extends the tokens before.
+"""Joins turns to samples: one for each stretch of a session in which every prompt extends the tokens before.
 
 A turn continues a sample if its prompt begins with all of the sample's ids. Otherwise it begins a sample of its own,
-and `Break` names the one that it departs from, the place and the cause.
+and `Break` names the sample from which it departs, the place and the cause.
 So each decoded token is in one loss mask, once. Pure.
 """
 

