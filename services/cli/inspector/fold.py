@@ -349,7 +349,7 @@ def _hash(answer: Sequence[Part]) -> int:
 
 def _runs(turns: Sequence[Turn]) -> Iterator[Turn]:
     """The answers of a history; several turns in a row are one."""
-    if all(turn.role != "assistant" or turn.role != following.role for turn, following in pairwise(turns)):
+    if not any(turn.role == following.role == "assistant" for turn, following in pairwise(turns)):
         yield from (turn for turn in turns if turn.role == "assistant")
         return
     for parts in answers_in(turns):

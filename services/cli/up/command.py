@@ -24,7 +24,7 @@ from services.runtime.config.loader import Sources, mask_passwords
 
 POLL_S = 0.05
 NATS_START_S = 15.0
-STOP_ORDER = ("frontend", "preprocessor", "worker", "parser")
+STOP_ORDER = ("frontend", "preprocessor", "worker", "parser", NATS)
 """Upstream first, so that turns in progress find the later stages running."""
 
 
@@ -161,9 +161,8 @@ class _Up:
 
     async def _drain(self) -> None:
         names = self._supervisor.names
-        for stage in STOP_ORDER:
-            await self._supervisor.stop([name for name in names if name.partition("-")[0] == stage])
-        await self._supervisor.stop([name for name in names if name == NATS])
+        for kind in STOP_ORDER:
+            await self._supervisor.stop([name for name in names if name.partition("-")[0] == kind])
 
 
 def remove_ready_file(plan: Plan) -> None:
