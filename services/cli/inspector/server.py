@@ -24,8 +24,6 @@ from services.tokenization.detokenizer import Vocabulary
 
 TICK_S = 0.5
 ROWS_PER_TICK = 500
-IDLE_TICKS = 20
-"""After so many without a row, a comment shows that the connection lives."""
 PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {
@@ -127,22 +125,18 @@ class InspectorServer:
         return _json(session)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """All turns, and then those that change."""
+        """All turns, and then those that change; an event each tick shows that the connection lives."""
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
-        fold, idle = self._fold, 0
+        fold = self._fold
         with fold.watching() as waiting, suppress(ConnectionResetError):
             while True:
                 names = list(islice(waiting, ROWS_PER_TICK))
                 for name in names:
                     del waiting[name]
-                idle = 0 if names else idle + 1
-                if names or idle == 1:
-                    head = {"source": self._source, "turns": len(fold.turns), "sessions": len(fold.sessions)}
-                    event = b"event: head\ndata: %b\n\nevent: rows\ndata: %b\n\n"
-                    await response.write(event % (_encode(head), _encode(rows_of(fold, names))))
-                elif idle % IDLE_TICKS == 0:
-                    await response.write(b":\n\n")
+                head = {"source": self._source, "turns": len(fold.turns), "sessions": len(fold.sessions)}
+                event = b"event: head\ndata: %b\n\nevent: rows\ndata: %b\n\n"
+                await response.write(event % (_encode(head), _encode(rows_of(fold, names))))
                 await asyncio.sleep(TICK_S if len(names) < ROWS_PER_TICK else TICK_S / 5)
         return response
 

@@ -87,7 +87,10 @@ class _Up:
                 await asyncio.to_thread(require_hub_model, plan.worker.model)
         nats_url = None
         if plan.embedded_nats:
-            nats_url = await self._start_nats(directory)
+            (nats_port,) = reserve_ports("127.0.0.1", 0, 1)
+            self._nats = EmbeddedNats(directory, plan.state_dir, nats_port)
+            nats_url = self._nats.url
+            await self._supervisor.start(self._nats.spec)
         else:
             await self._require_bus()
         for spec in specs(plan, nats_url, ports, os.environ):
@@ -106,17 +109,6 @@ class _Up:
         with announced(instance, os.environ):
             print(instructions(plan, urls, window, time.monotonic() - started, program()), flush=True)
             await asyncio.Event().wait()
-
-    async def _start_nats(self, directory: Path) -> str:
-        server = self._nats = EmbeddedNats(directory, self._plan.state_dir)
-        await self._supervisor.start(server.spec)
-        pid = self._supervisor.pid(server.spec.name)
-        try:
-            async with asyncio.timeout(NATS_START_S):
-                url = await server.url(pid or 0)
-        except TimeoutError:
-            raise ChildFailed(f"nats-server has not started within {NATS_START_S:g} s") from None
-        return url
 
     async def _make_buckets(self, nats_url: str) -> None:
         from services.cli.commands.make_buckets import make_buckets  # 0.1 s, in which the stages start

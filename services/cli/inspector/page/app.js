@@ -22,6 +22,7 @@ function connect() {
   });
   stream.addEventListener("rows", (event) => {
     const rows = JSON.parse(event.data);
+    if (!rows.length) return;
     list.add(rows);
     document.body.dataset.rows = list.known.size;
     const concerns = (row) => (view.kind === "turn" ? row.id === view.id : row.session === view.session);
