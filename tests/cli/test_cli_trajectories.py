@@ -11,7 +11,7 @@ from msgspec import json as codec
 from schemas.control import Cancel
 from schemas.conversation import Call, Client, Conversation, Part, Result, Sampling, Text, Turn
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TurnEvent, Usage
+from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import (
     EventEntry,
     EventFrame,
@@ -244,6 +244,16 @@ def test_a_resumed_turn_and_one_that_starts_again() -> None:
         request(), generate(), tokens(0, 7), request(2), generate(2), tokens(0, 8, attempt=1), again, finish(4, 2)
     )
     assert list(turn.output) == [3, 4, 5, 9]
+
+
+def test_every_call_is_written() -> None:
+    parts: list[TurnEvent] = []
+    for block, name in enumerate(("ls", "pwd")):
+        parts += [BlockStart(block, "tool_use", name, f"c{block}"), Delta(block, 0, "{}")]
+        parts += [Dispatch(block, f"c{block}", name, "{}"), BlockStop(block, True, 2)]
+    events = [*parts, Finish(FinishReason.STOP, 2, Usage(output=1))]
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), EventFrame("p", 1, [EventEntry("t", 1, events)]))
+    assert turn.written == [Call("c0", "ls", "{}"), Call("c1", "pwd", "{}")]
 
 
 def test_what_is_not_one_sequence_is_left_out() -> None:

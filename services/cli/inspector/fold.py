@@ -7,7 +7,7 @@ may come twice or not at all: replays and repeats are dropped, and gaps are mark
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from schemas import events, frames
 from schemas.control import Cancel, Replay
-from schemas.conversation import Conversation, Part, Text, Turn
+from schemas.conversation import Conversation, Part, Text
 from schemas.events import Failed, Finish
 from services.cli.bus.answers import answers_in, content_of
 from services.cli.bus.turns import CONTINUED
@@ -54,8 +54,8 @@ class Fold:
         """Turns by the history that the next request of their session has."""
         self._latest: LRUCache[int, str] = LRUCache(max_turns)
         """The newest turn by the key of a session's beginning."""
-        self._answers: LRUCache[int, tuple[Turn, int]] = LRUCache(16_384)
-        """Hashes of answers, by the identity of their message: decoders return the same objects again."""
+        self._answers: LRUCache[tuple[int, ...], tuple[Sequence[Part], int]] = LRUCache(16_384)
+        """Hashes of answers, by the identity of their parts: decoders return the same objects again."""
         self._decode = decode
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
@@ -173,15 +173,15 @@ class Fold:
         first = "".join(part.text for part in question.parts if isinstance(part, Text)) if question is not None else ""
         start = hash((conversation.model, client.tenant, client.session or first))
         tools = tuple(tool.name for tool in conversation.tools)
-        hashes = [*(self._answer(turn) for turn in _runs(turns)), *more]
+        hashes = [*map(self._answer, answers_in(turns)), *more]
         keys = list(accumulate(hashes, lambda state, answer: hash((state, answer)), initial=start))
         return [hash((start, first, tools)), *keys[1:]]
 
-    def _answer(self, turn: Turn) -> int:
-        known = self._answers.get(id(turn))
-        if known is None or known[0] is not turn:
-            known = self._answers[id(turn)] = turn, _hash(turn.parts)
-        return known[1]
+    def _answer(self, parts: Sequence[Part]) -> int:
+        key = tuple(map(id, parts))
+        if key not in self._answers:
+            self._answers[key] = parts, _hash(parts)
+        return self._answers[key][1]
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """Of several turns the newest that has an answer, else the newest."""
@@ -343,14 +343,6 @@ class Fold:
 
 
 def _hash(answer: Sequence[Part]) -> int:
+    """Is the same in whatever form a client sends the answer back."""
     text, calls = content_of(answer)
     return hash((text, tuple(calls)))
-
-
-def _runs(turns: Sequence[Turn]) -> Iterator[Turn]:
-    """The answers of a history; several turns in a row are one."""
-    if not any(turn.role == following.role == "assistant" for turn, following in pairwise(turns)):
-        yield from (turn for turn in turns if turn.role == "assistant")
-        return
-    for parts in answers_in(turns):
-        yield Turn("assistant", parts)

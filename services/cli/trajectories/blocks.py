@@ -25,11 +25,7 @@ class Block(Struct, omit_defaults=True):
     name: str | None = None
     """Of a tool call, as the model wrote it."""
     call_id: str | None = None
-    """As the client got it."""
-
-    def moved(self, by: int) -> "Block":
-        """The block in ids that begin earlier."""
-        return replace(self, start=self.start + by, end=self.end + by)
+    """As the client received it."""
 
 
 def blocks_of(

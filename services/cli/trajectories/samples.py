@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Part, Text
 from services.cli.bus.answers import answers_in, content_of
@@ -101,12 +102,12 @@ class _OpenSample:
         self.last = 0.0
         """When its last turn ended."""
 
-    def add(self, turn: DecodedTurn, blocks: Sequence[Block] | None, now: float) -> None:
+    def add(self, turn: DecodedTurn, blocks: list[Block] | None, now: float) -> None:
         """Appends a turn whose prompt begins with all ids so far."""
         start, self.last = len(turn.prompt), now
         self.ids = turn.prompt + turn.output
         self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
-        placed = None if blocks is None else [block.moved(start) for block in blocks]
+        placed = blocks and [replace(block, start=block.start + start, end=block.end + start) for block in blocks]
         span = TurnSpan(turn.turn, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
         self.turns.append(_KnownTurn(span, _head(turn), turn.written))
 
@@ -139,7 +140,7 @@ class Sampler:
     def __init__(self) -> None:
         self._open: list[_OpenSample] = []
 
-    def add(self, turn: DecodedTurn, blocks: Sequence[Block] | None, now: float) -> None:
+    def add(self, turn: DecodedTurn, blocks: list[Block] | None, now: float) -> None:
         """Takes a turn that has ended at this Unix time. `blocks`: those of its output."""
         continued = (sample for sample in self._open if sample.continues(turn))
         longest = max(continued, key=lambda sample: len(sample.ids), default=None)

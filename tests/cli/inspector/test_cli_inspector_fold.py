@@ -8,6 +8,7 @@ from schemas.errors import EngineFailed, Overloaded
 from schemas.events import BlockStart, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
 from services.cli.inspector.fold import Fold
+from services.cli.inspector.views import turn_view
 from tests.cli.inspector.by_hand import Bus, answer, asked, block_events, result, user
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
@@ -148,6 +149,10 @@ def test_what_is_kept_is_bounded() -> None:
     assert found.previous == turns[3].id
     assert found.difference is not None
     assert found.difference.cause == "unknown"  # its prompt is no longer there
+    for number in range(3):
+        bus.turn(asked(user(f"other {number}"), session=None), range(500), [1], Text("x"))
+    view = turn_view(fold, found)
+    assert (view.previous, view.cost is not None) == (None, True)
 
 
 def test_messages_of_unknown_turns_are_left_out(fold: Fold) -> None:
