@@ -1,7 +1,7 @@
 """Samples of turns whose ids are made up, and turns of messages that are lost, repeated and in pieces."""
 
 import json
-from array import array
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,30 @@ from schemas.frames import (
     pack_ids,
 )
 from schemas.ledger import LedgerContext
-from services.cli.bus.turns import TurnFollower
+from services.cli.bus.turns import FollowedTurn, TurnFollower
 from services.cli.main import main
+from services.cli.replay.script import RecordedPrompt
 from services.cli.trajectories.samples import Sample, Sampler
-from services.cli.trajectories.turns import DecodedTurn, decoded_turn
 
 CONTEXT = codec.encode(ParseContext("m", "qwen3_coder", "f", 3))
+
+
+def followed(
+    name: str, conversation: Conversation, prompt: list[int], output: list[int], written: Sequence[Text | Call]
+) -> FollowedTurn:
+    """A turn that has ended."""
+    turn = FollowedTurn(name, 0.0, conversation, placed=RecordedPrompt(0.0, pack_ids(prompt)))
+    turn.add_tokens(TokenEntry(name, 1, 0, output), 0.0)
+    events: list[TurnEvent] = []
+    for block, part in enumerate(written):
+        text = part.text if isinstance(part, Text) else part.arguments
+        call = (part.name, part.call_id) if isinstance(part, Call) else (None, None)
+        events += [BlockStart(block, "tool_use" if isinstance(part, Call) else "text", *call), Delta(block, 0, text)]
+        events += [Dispatch(block, part.call_id, part.name, text)] if isinstance(part, Call) else []
+        events.append(BlockStop(block, True, len(text)))
+    events.append(Finish(FinishReason.STOP, len(written), Usage(output=len(output))))
+    turn.add_events(EventEntry(name, 1, events), 0.0)
+    return turn
 
 
 class Rollout:
@@ -54,11 +72,11 @@ class Rollout:
         self.count += 1
         turns = [Turn("assistant" if n % 2 else "user", [Text(text)]) for n, text in enumerate(history or ("Q",))]
         conversation = Conversation("m", turns, client=Client(session))
-        context = ParseContext("m", "qwen3_coder", "f", 3, ledger=LedgerContext(b"", 0, b"", opening))
-        turn = DecodedTurn(f"t{self.count}", 0.0, conversation, array("I", prompt), context, array("I", output))
-        turn.written = [Text(f"text {self.count}"), *calls]
+        name = f"t{self.count}"
+        turn = followed(name, conversation, prompt, output, [Text(f"text {self.count}"), *calls])
+        turn.context = ParseContext("m", "qwen3_coder", "f", 3, ledger=LedgerContext(b"", 0, b"", opening))
         self.sampler.add(turn, None, now)
-        return turn.turn
+        return name
 
     def samples(self) -> list[Sample]:
         return self.sampler.close()
@@ -148,8 +166,7 @@ def test_calls_count_by_their_values() -> None:
     rollout.turn([1, 2], [3], calls=(Call("c", "ls", '{"a": 1.0, "b": 2}'),))
     parts: list[Part] = [Text("text 1"), Call("c", "ls", '{"b":2,"a":1}')]
     turns = [Turn("user", [Text("Q")]), Turn("assistant", parts), Turn("tool", [Result("c")])]
-    turn = DecodedTurn("t2", 0.0, Conversation("m", turns), array("I", [1, 2, 9]), None, array("I", [4]))
-    rollout.sampler.add(turn, None, 0.0)
+    rollout.sampler.add(followed("t2", Conversation("m", turns), [1, 2, 9], [4], []), None, 0.0)
     assert rollout.causes() == [None, ("template", "t1")]
 
 
@@ -202,11 +219,12 @@ def finish(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STO
     return EventFrame("p", 1, [EventEntry("t", attempt, [*blocks, Finish(reason, 1, Usage(output=count))])])
 
 
-def follow(*messages: object) -> tuple[list[DecodedTurn], int, int]:
+def follow(*messages: object) -> tuple[list[FollowedTurn], int, int]:
     """The turns, and how many were dropped and have not ended."""
     follower = TurnFollower(whole=True)
-    turns = [decoded_turn(turn) for message in messages for turn in follower.take(message, 5.0)]
-    return [turn for turn in turns if turn is not None], turns.count(None) + follower.cancelled, follower.unfinished
+    ended = [turn for message in messages for turn in follower.take(message, 5.0)]
+    turns = [turn for turn in ended if turn.is_sequence]
+    return turns, len(ended) - len(turns) + follower.cancelled, follower.unfinished
 
 
 def test_a_turn_with_repeats_and_an_end_token() -> None:

@@ -3,7 +3,9 @@
 A turn may take several attempts, and its tokens and events may be sent more than once.
 """
 
-from collections.abc import Iterator
+from array import array
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -25,22 +27,22 @@ CONTINUED = ("superseded", "stop_string", "calls")
 _decode_context = msgspec.json.Decoder(frames.ParseContext).decode
 
 
-class FollowedTurn(Struct):
-    """One turn."""
+class FollowedTurn(Struct, dict=True):
+    """One turn. `prompt` and `output` may be read once it has ended."""
 
     id: str
     time: float
     """Unix time of the request."""
     conversation: Conversation
     attempt: int = 1
-    prompt: RecordedPrompt | None = None
-    """As the newest attempt's worker received it."""
+    placed: RecordedPrompt | None = None
+    """The prompt of the newest attempt, as its worker received it."""
     context: frames.ParseContext | None = None
     """How the tokens are parsed."""
     steps: list[RecordedTokens | RecordedEvents] = []
     """Tokens of the attempt that ended the turn, and of those that it resumes; events of all attempts."""
     tokens: int = 0
-    logprobs: dict[int, float] = {}
+    logprob_at: dict[int, float] = {}
     """By output index."""
     stop: frames.TokenFinish | None = None
     """The end of the tokens, if the engine reported an end token."""
@@ -51,38 +53,79 @@ class FollowedTurn(Struct):
     log: TurnLog = field(default_factory=TurnLog)
 
     @property
+    def reason(self) -> FinishReason | None:
+        """Why decoding ended; None: the turn failed, was cancelled, or has not ended."""
+        if isinstance(self.last, Finish) and self.last.reason not in (FinishReason.CANCELLED, FinishReason.ERROR):
+            return self.last.reason
+        return None
+
+    @property
+    def count(self) -> int:
+        """How many tokens the last event counts."""
+        return self.last.usage.output if isinstance(self.last, Finish) else 0
+
+    @property
     def is_whole(self) -> bool:
         """Whether the last event has come, and as many tokens as it counts."""
-        if not isinstance(self.last, Finish) or self.last.reason in (FinishReason.CANCELLED, FinishReason.ERROR):
-            return self.last is not None
-        return self.tokens + (self.stop is not None) >= self.last.usage.output
+        return self.last is not None and (self.reason is None or self.tokens + (self.stop is not None) >= self.count)
 
-    def written(self) -> Iterator[Text | Call]:
-        """The turn's text and calls, as the client received them."""
-        for block in range(self.log.blocks):
-            start, text = self.log.ends(block)[0], self.log.text(block)
-            if start.kind == "text":
-                yield Text(text)
-            elif start.kind == "tool_use":
-                yield Call(start.call_id or "", start.name or "", text)
+    @property
+    def is_sequence(self) -> bool:
+        """Whether there are tokens, all decoded behind the same prompt, and their end."""
+        return self.reason is not None and self.count > 0 and len(self.prompt) > 0 and self.one_prompt
+
+    @cached_property
+    def prompt(self) -> "array[int]":
+        """The ids of the prompt."""
+        return frames.unpack_array(b"" if self.placed is None else self.placed.ids)
+
+    @cached_property
+    def output(self) -> "array[int]":
+        """What the last event counts: with the end token, if the engine reports one, and without tokens behind a cut."""
+        steps = (step.tokens for step in self.steps if isinstance(step, RecordedTokens))
+        ids = array("I", chain.from_iterable(steps))
+        return ids[: self.count] if self.stop_id is None else ids + array("I", [self.stop_id])
+
+    @property
+    def stop_id(self) -> int | None:
+        """The end token, which is then the last of `output`."""
+        return self.stop.stop_id if self.stop is not None and self.tokens == self.count - 1 else None
+
+    @property
+    def logprobs(self) -> list[float | None]:
+        """One for each output token; empty where the client did not ask for them."""
+        known = self.logprob_at
+        if self.stop is not None and self.stop_id is not None and self.stop.logprobs:
+            known = known | {self.count - 1: self.stop.logprobs[0][1]}
+        return [known.get(at) for at in range(self.count)] if known else []
+
+    @property
+    def written(self) -> list[Text | Call]:
+        """The text and calls, as the client received them."""
+        blocks = ((self.log.ends(block)[0], self.log.text(block)) for block in range(self.log.blocks))
+        return [
+            Text(text) if start.kind == "text" else Call(start.call_id or "", start.name or "", text)
+            for start, text in blocks
+            if start.kind != "reasoning"
+        ]
 
     def place(self, request: frames.GenerateRequest, worker: str, now: float) -> None:
         """Takes the request to a worker."""
         if request.attempt < self.attempt:
             return
         if request.resume:
-            self.one_prompt &= self.prompt is None or self.prompt.ids == request.prompt
-        elif self.prompt is not None and request.attempt > self.prompt.attempt:
+            self.one_prompt &= self.placed is None or self.placed.ids == request.prompt
+        elif self.placed is not None and request.attempt > self.placed.attempt:
             self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
-            self.tokens, self.logprobs, self.context = 0, {}, None
+            self.tokens, self.logprob_at, self.context = 0, {}, None
         self.attempt, self.context = request.attempt, self.context or _decode_context(request.context)
-        self.prompt = RecordedPrompt(
+        self.placed = RecordedPrompt(
             self._at(now), request.prompt, worker, request.parser, request.attempt, request.reused, request.recall
         )
 
     def add_tokens(self, entry: frames.TokenEntry, now: float) -> None:
         """Adds the tokens that are new."""
-        if self.prompt is not None and entry.attempt < self.prompt.attempt:
+        if self.placed is not None and entry.attempt < self.placed.attempt:
             return
         new = entry.ids[max(0, self.tokens - entry.at) :]
         if entry.at <= self.tokens and new:
@@ -90,7 +133,7 @@ class FollowedTurn(Struct):
             self.steps.append(RecordedTokens(new, self._at(now)))
         for at, pairs in enumerate(entry.logprobs or (), entry.at):
             if pairs:
-                self.logprobs[at] = pairs[0][1]
+                self.logprob_at[at] = pairs[0][1]
         if entry.finish is not None and entry.finish.stop_id is not None:
             self.stop = entry.finish
 

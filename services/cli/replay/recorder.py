@@ -52,8 +52,8 @@ def _lines(turn: FollowedTurn) -> Iterator[script.TurnStart | script.Step | scri
     if turn.context is not None:
         context = replace(turn.context, frontend="", ledger=None, tenant=None, prompt_ids=b"")
         yield script.TurnProperties(context=context)
-    if turn.prompt is not None:
-        yield script.TurnProperties(prompt=turn.prompt)
+    if turn.placed is not None:
+        yield script.TurnProperties(prompt=turn.placed)
     usage = turn.last.usage if isinstance(turn.last, Finish) else Usage()
     yield script.TurnProperties(usage=Usage(usage.prompt, usage.cached))
     yield from turn.steps

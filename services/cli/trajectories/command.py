@@ -14,11 +14,10 @@ from schemas import subjects
 from schemas.frames import TokenFinish
 from services.cli.bus import messages
 from services.cli.bus.observer import follow
-from services.cli.bus.turns import TurnFollower
+from services.cli.bus.turns import FollowedTurn, TurnFollower
 from services.cli.running import bus_defaults
 from services.cli.trajectories.blocks import Block, blocks_of
 from services.cli.trajectories.samples import Sampler
-from services.cli.trajectories.turns import DecodedTurn, decoded_turn
 from services.parser.service import load_backend
 from services.runtime.bus import Message
 from services.runtime.config import BusConfig
@@ -72,19 +71,18 @@ class Writer:
 
     def take(self, message: Any, now: float) -> None:
         """Takes a message that came at this Unix time."""
-        for followed in self._turns.take(message, now):
-            turn = decoded_turn(followed)
-            if turn is None:
+        for turn in self._turns.take(message, now):
+            if turn.is_sequence:
+                self._samples.add(turn, self._blocks(turn), now)
+            else:
                 self._dropped += 1
-                continue
-            self._samples.add(turn, self._blocks(turn), now)
         self.flush(now)
 
-    def _blocks(self, turn: DecodedTurn) -> list[Block] | None:
-        if self._vocabulary is None or turn.context is None:
+    def _blocks(self, turn: FollowedTurn) -> list[Block] | None:
+        if self._vocabulary is None or turn.context is None or turn.reason is None:
             return None
         ids = turn.output if turn.stop_id is None else turn.output[:-1]
-        return blocks_of(turn.turn, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary)
+        return blocks_of(turn.id, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary)
 
     def flush(self, now: float) -> None:
         """Writes the sessions that have been quiet, once a second."""

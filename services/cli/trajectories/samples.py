@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Part, Text
 from services.cli.bus.answers import answers_in, content_of
+from services.cli.bus.turns import FollowedTurn
 from services.cli.trajectories.blocks import Block
-from services.cli.trajectories.turns import DecodedTurn
 from services.tokenization.segments import common_prefix
 
 _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
@@ -91,8 +91,8 @@ class _KnownTurn(Struct, frozen=True):
 class _OpenSample:
     """A sample that may go on."""
 
-    def __init__(self, turn: DecodedTurn, departs: Break | None) -> None:
-        self.id = turn.turn
+    def __init__(self, turn: FollowedTurn, departs: Break | None) -> None:
+        self.id = turn.id
         self.model = turn.conversation.model
         self.client = turn.conversation.client
         self.departs = departs
@@ -102,13 +102,13 @@ class _OpenSample:
         self.last = 0.0
         """When its last turn ended."""
 
-    def add(self, turn: DecodedTurn, blocks: list[Block] | None, now: float) -> None:
+    def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
         """Appends a turn whose prompt begins with all ids so far."""
         start, self.last = len(turn.prompt), now
         self.ids = turn.prompt + turn.output
         self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
         placed = blocks and [replace(block, start=block.start + start, end=block.end + start) for block in blocks]
-        span = TurnSpan(turn.turn, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
+        span = TurnSpan(turn.id, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
         self.turns.append(_KnownTurn(span, _head(turn), turn.written))
 
     def is_of(self, conversation: Conversation) -> bool:
@@ -120,7 +120,7 @@ class _OpenSample:
         """Whether a request is for the same model and tenant."""
         return (self.model, self.client.tenant) == (conversation.model, conversation.client.tenant)
 
-    def continues(self, turn: DecodedTurn) -> bool:
+    def continues(self, turn: FollowedTurn) -> bool:
         """Whether the prompt begins with all ids, and is of the same session as far as that is known."""
         return self.is_of(turn.conversation) and turn.prompt[: len(self.ids)] == self.ids
 
@@ -140,7 +140,7 @@ class Sampler:
     def __init__(self) -> None:
         self._open: list[_OpenSample] = []
 
-    def add(self, turn: DecodedTurn, blocks: list[Block] | None, now: float) -> None:
+    def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
         """Takes a turn that has ended at this Unix time. `blocks`: those of its output."""
         continued = (sample for sample in self._open if sample.continues(turn))
         longest = max(continued, key=lambda sample: len(sample.ids), default=None)
@@ -155,7 +155,7 @@ class Sampler:
         self._open = [sample for sample in self._open if sample.last >= before]
         return [sample.sample() for sample in closed]
 
-    def _break(self, turn: DecodedTurn) -> Break | None:
+    def _break(self, turn: FollowedTurn) -> Break | None:
         """Why this turn continues no sample."""
         conversation, prompt = turn.conversation, turn.prompt
         near: list[tuple[bool, int, _OpenSample]] = []
@@ -177,7 +177,7 @@ class Sampler:
         return Break("unseen")
 
 
-def _departure(other: _OpenSample, turn: DecodedTurn, at: int) -> Break:
+def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
     """The break of a prompt that has the first `at` ids of another sample, its first prompt among them."""
     last = other.turns[0].span.turn
     for known in other.turns:
@@ -192,7 +192,7 @@ def _departure(other: _OpenSample, turn: DecodedTurn, at: int) -> Break:
     return Break("fork", other.id, at, last)
 
 
-def _head(turn: DecodedTurn) -> int:
+def _head(turn: FollowedTurn) -> int:
     """About how many ids of a turn's prompt come before its opening, the marks of its reasoning, which the template may
     write differently once the turn is history. Each mark, and the white space behind it, is taken for one token."""
     ledger = None if turn.context is None else turn.context.ledger
