@@ -81,7 +81,7 @@ class FollowedTurn(Struct, dict=True):
 
     @cached_property
     def output(self) -> "array[int]":
-        """What the last event counts: with the end token, if the engine reports one, and without tokens behind a cut."""
+        """As many ids as the last event counts: with the end token, if the engine reports one, up to a cut."""
         steps = (step.tokens for step in self.steps if isinstance(step, RecordedTokens))
         ids = array("I", chain.from_iterable(steps))
         return ids[: self.count] if self.stop_id is None else ids + array("I", [self.stop_id])
