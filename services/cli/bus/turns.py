@@ -117,7 +117,7 @@ class FollowedTurn(Struct, dict=True):
             self.one_prompt &= self.placed is None or self.placed.ids == request.prompt
         elif self.placed is not None and request.attempt > self.placed.attempt:
             self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
-            self.tokens, self.logprob_at, self.context = 0, {}, None
+            self.tokens, self.logprob_at, self.stop, self.context = 0, {}, None, None
         self.attempt, self.context = request.attempt, self.context or _decode_context(request.context)
         self.placed = RecordedPrompt(
             self._at(now), request.prompt, worker, request.parser, request.attempt, request.reused, request.recall

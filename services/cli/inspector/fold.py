@@ -115,7 +115,7 @@ class Fold:
 
     def _request(self, request: frames.TurnRequest, now: float) -> None:
         if (turn := self.turns.get(request.turn)) is not None:
-            self._attempt(turn, request, now)
+            self._next_attempt(turn, request, now)
             return
         conversation = request.conversation
         client = (conversation.client.user_agent or "").partition(" ")[0]
@@ -129,7 +129,7 @@ class Fold:
         while len(self.turns) > 1 and (len(self.turns) > self._max_turns or self._characters > self._max_bytes):
             self._forget()
 
-    def _attempt(self, turn: InspectedTurn, request: frames.TurnRequest, now: float) -> None:
+    def _next_attempt(self, turn: InspectedTurn, request: frames.TurnRequest, now: float) -> None:
         if request.attempt <= turn.attempt:
             return
         turn.attempt = request.attempt
@@ -143,12 +143,11 @@ class Fold:
     def _place_in_session(self, turn: InspectedTurn, conversation: Conversation) -> None:
         """Finds the turn that this one follows, by its history."""
         keys, has_id = self._keys(conversation), bool(conversation.client.session)
-        previous, known = None, 0
-        for known in range(len(keys), 0 if has_id else 1, -1):
-            previous = self._best(self._histories.get(keys[known - 1], ()))
-            if previous is not None:
-                break
-        if previous is not None and known < len(keys):
+        # Without a session id, a history without an answer may be that of any session.
+        histories = reversed(keys if has_id else keys[1:])
+        candidates = ((key, self._best(self._histories.get(key, ()))) for key in histories)
+        key, previous = next((found for found in candidates if found[1] is not None), (0, None))
+        if previous is not None and key != keys[-1]:
             # An answer that was never seen, or that the client changed: the newest turn is the one before.
             previous = self._best(self.sessions[previous.session]) or previous
         elif previous is None and has_id and len(keys) > 1:  # its whole history changed
