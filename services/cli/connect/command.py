@@ -59,11 +59,7 @@ def connect(
     if plan.code:
         raise BadRequest(f"{chosen.title} is a library: its code is printed without --write")
     for settings in plan.files:
-        written = write(settings)
-        copy = f"; the copy of the old file is {written.backup}" if written.backup else ""
-        print(f"{written.path}: {'unchanged' if written.untouched else f'written{copy}'}")
-        for change in written.changed:
-            print(f"  {change}")
+        print(*write(settings), sep="\n")
     for note in plan.notes:
         print(note)
     print(f"Start {chosen.title} with:  {plan.start}")

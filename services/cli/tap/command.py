@@ -1,12 +1,11 @@
 """`turnwire tap`: shows the messages on the bus: all, some subjects, or one turn from its request to its last event."""
 
 import asyncio
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Annotated, Any
 
 import msgspec
@@ -19,6 +18,7 @@ from schemas.frames import TurnRequest
 from services.cli.bus import messages
 from services.cli.bus.observer import follow
 from services.cli.bus.turns import concerns
+from services.cli.files import append_to_file
 from services.cli.replay.recorder import Recorder
 from services.cli.running import bus_defaults
 from services.cli.tap import bus_view
@@ -53,24 +53,15 @@ def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(na
         subject: Subjects to show, with wildcards; default: all of Turnwire's.
     """
     config = sources.load(BusConfig, bus_defaults(sources.env)).config
-    with _open_record(flags.record) as record:
+    # Only its owner can read a recording, since it contains users' texts.
+    with nullcontext() if flags.record is None else append_to_file(Path(flags.record)) as record:
+        if record is not None and record.tell() == 0:
+            record.write(Recorder.head())
         viewer = Tap(flags, flags.all or bool(subject), record)
         status = asyncio.run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
     if record is not None and viewer.recorder.unfinished:
         print(f"{viewer.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
     return status
-
-
-@contextmanager
-def _open_record(path: str | None) -> Iterator[IO[bytes] | None]:
-    """Opens the file to record into. Only its owner can read it, since it contains users' texts. Raises OSError."""
-    if path is None:
-        yield None
-        return
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-        if file.tell() == 0:
-            file.write(Recorder.head())
-        yield file
 
 
 class Tap:
