@@ -62,14 +62,9 @@ class SessionView(Struct, frozen=True):
     """By turn: why its prompt does not extend the previous one."""
 
 
-def row_of(turn: InspectedTurn) -> Row:
-    """A turn's row."""
-    return _view(Row, turn)
-
-
 def rows_of(fold: Fold, names: Iterable[str]) -> list[Row]:
     """The rows of the turns that are kept."""
-    return [row_of(fold.turns[name]) for name in names if name in fold.turns]
+    return [_view(Row, fold.turns[name]) for name in names if name in fold.turns]
 
 
 def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
@@ -79,7 +74,7 @@ def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
         TurnView,
         turn,
         segments=segments_of(turn, fold.ancestors(turn)),
-        previous=None if previous is None else row_of(previous),
+        previous=None if previous is None else _view(Row, previous),
         cost=_cost(fold, turn, previous),
         tokens=bool(turn.ids),
     )
@@ -101,7 +96,7 @@ def search(fold: Fold, query: str, limit: int = 50) -> list[Row]:
     """The newest turns that a query concerns; it may begin as an API's ids do (`req_`, `msg_`)."""
     query = query.strip().rpartition("_")[2]
     matching = (turn for turn in reversed(fold.turns.values()) if concerns(turn.id, query))
-    return [row_of(turn) for turn in islice(matching, limit)]
+    return [_view(Row, turn) for turn in islice(matching, limit)]
 
 
 def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[Segment]:

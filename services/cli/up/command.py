@@ -126,7 +126,7 @@ class _Up:
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
         try:
-            async with observing(bus, "up", on_fatal=lambda _reason: None, user="frontend"):
+            async with observing(bus, "up", user="frontend"):
                 pass
         except (TurnwireError, ValueError) as error:
             raise ChildFailed(mask_passwords(error)) from error
