@@ -1,7 +1,7 @@
 """The program `turnwire`: finds the command and runs it.
 
 Each command is a function whose parameters are its flags. It is imported when it is called, so that `turnwire health`
-starts quickly. Status: 0 success, 1 failure, 2 wrong usage or configuration.
+starts quickly, and raises the errors that end it. Status: 0 success, 1 failure, 2 wrong usage or configuration.
 """
 
 import importlib
@@ -9,11 +9,13 @@ import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 
+from schemas.errors import TurnwireError
 from services import __version__
+from services.cli.errors import CommandError
 from services.runtime import config
 from services.runtime.config import STAGES
 from services.runtime.config.command_line import run_command
-from services.runtime.config.loader import nearest
+from services.runtime.config.loader import mask_passwords, nearest
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "up": ("services.cli.up.command:up", "start everything on this machine and print how to use it"),
@@ -65,9 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"turnwire: no command {name}{nearest(name, COMMANDS)}\n\n{usage()}", file=sys.stderr)
         return 2
+    if name == "serve":
+        return serve(arguments)
     try:
-        if name == "serve":
-            return serve(arguments)
         function = pkgutil.resolve_name(COMMANDS[name][0])
         without = NOT_FOR_UP if name == "up" else ()
         return run_command(function, f"turnwire {name}", arguments, *SETTINGS.get(name, ()), without=without)
@@ -76,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `turnwire tap | head`
         sys.stderr.close()
         return 0
+    except (CommandError, TurnwireError, OSError, ValueError) as error:
+        print(f"turnwire {name}: {mask_passwords(error)}", file=sys.stderr)
+        return error.status if isinstance(error, CommandError) else 1
 
 
 def serve(argv: Sequence[str]) -> int:

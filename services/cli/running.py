@@ -1,6 +1,6 @@
 """The instances of `turnwire up` on this machine: other commands find the newest one without an address.
 
-Each has a file in the user's state directory, which it keeps locked: a file without a lock is what a killed one left.
+Each has a file in the user's state directory, which it keeps locked: one without a lock was left by a killed instance.
 """
 
 import fcntl
@@ -59,14 +59,14 @@ def newest(env: Mapping[str, str]) -> Instance | None:
 
 def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:
     """Defaults of `BusConfig` for a command at which someone waits: the newest instance's bus, and a shorter limit."""
-    found = newest(env)
-    return {"connect_timeout_s": CONNECT_S} | ({"nats_url": found.nats_url} if found is not None else {})
+    instance = newest(env)
+    return {"connect_timeout_s": CONNECT_S} | ({"nats_url": instance.nats_url} if instance is not None else {})
 
 
 def server_url(given: str | None, env: Mapping[str, str]) -> str:
     """The address of the server that a command uses: the given one, else that of the newest instance."""
-    found = None if given else newest(env)
-    return given or (found.url if found is not None else DEFAULT_URL)
+    instance = None if given else newest(env)
+    return given or (instance.url if instance is not None else DEFAULT_URL)
 
 
 def program() -> str:

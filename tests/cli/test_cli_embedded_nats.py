@@ -6,29 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.up.embedded_nats import GO, EmbeddedNats
+from services.cli.bus.observer import observing
+from services.cli.up.embedded_nats import GO, MAX_PAYLOAD, EmbeddedNats
+from services.cli.up.plan import reserve_ports
+from services.runtime.config import BusConfig
 
 
 def test_settings_of_go_in_the_environment_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in GO:
         monkeypatch.delenv(name, raising=False)
-    server = EmbeddedNats(tmp_path, tmp_path)
-    assert server.spec.env == GO
+    assert EmbeddedNats(tmp_path, tmp_path, 4222).spec.env == GO
     monkeypatch.setenv("GOMAXPROCS", "3")
+    server = EmbeddedNats(tmp_path, tmp_path, 4222)
     assert server.spec.env == {name: value for name, value in GO.items() if name != "GOMAXPROCS"}
 
 
-async def test_it_reports_its_address_and_keeps_the_port(tmp_path: Path) -> None:
-    server = EmbeddedNats(tmp_path, tmp_path)
+async def test_it_listens_at_its_address(tmp_path: Path) -> None:
+    (port,) = reserve_ports("127.0.0.1", 0, 1)
+    server = EmbeddedNats(tmp_path, tmp_path, port)
     process = await asyncio.create_subprocess_exec(
         *server.spec.command, env={**os.environ, **server.spec.env}, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        url = await asyncio.wait_for(server.url(process.pid), 60)
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-        assert (await reader.readline()).startswith(b"INFO ")
-        writer.close()
-        assert f"port: {url.rpartition(':')[2]}" in (tmp_path / "nats.conf").read_text()
+        async with observing(BusConfig(nats_url=server.url, connect_timeout_s=60), "test") as bus:
+            assert bus.max_payload == MAX_PAYLOAD
     finally:
         process.kill()
         await process.wait()

@@ -16,8 +16,9 @@ from schemas.control import Cancel, Heartbeat
 from schemas.conversation import Conversation, Text, Turn
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import EventEntry, EventFrame, TurnRequest
+from services.cli.bus.messages import MessageLine, line_of
+from services.cli.bus.turns import concerns
 from services.cli.replay.script import read
-from services.cli.tap.command import Recorded, concerns, recorded
 from tests.conftest import MakeProcess, NatsServer
 
 
@@ -92,7 +93,7 @@ async def test_one_turn(nats: NatsServer, publish: Callable[..., bool]) -> None:
 async def test_whole_messages_as_json(nats: NatsServer, publish: Callable[..., bool]) -> None:
     async with tap(nats.url, "--json") as process:
         publish(subjects.events("f"), EVENTS)
-        shown = msgspec.json.decode(await line(process), type=Recorded)
+        shown = msgspec.json.decode(await line(process), type=MessageLine)
     assert shown.subject == subjects.events("f")
     assert isinstance(shown.payload, msgspec.Raw)
     assert msgspec.json.decode(shown.payload, type=EventFrame) == EVENTS
@@ -158,4 +159,4 @@ def test_which_turn_is_meant(turn: str, wanted: str, expected: bool) -> None:
 
 
 def test_bytes_that_are_not_json_become_base64() -> None:
-    assert recorded(1.0, "s", b"\xff\x00") == Recorded(1.0, "s", payload_b64="/wA=")
+    assert line_of(1.0, "s", b"\xff\x00") == MessageLine(1.0, "s", payload_b64="/wA=")

@@ -36,6 +36,7 @@ from schemas.frames import (
 )
 from schemas.kv import KvUpdate
 from schemas.ledger import LedgerContext, LedgerEntry
+from services.cli.bus import messages
 from services.cli.tap import bus_view
 from services.cli.tap.bus_view import Line
 
@@ -44,7 +45,7 @@ PROMPT = list(range(1000, 1040))
 
 
 def lines_of(subject: str, message: Struct) -> list[Line]:
-    return bus_view.lines(subject, bus_view.decode(subject, msgspec.json.encode(message)))
+    return bus_view.lines(subject, messages.decode(subject, msgspec.json.encode(message)))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_subjects_without_a_type_show_their_json() -> None:
     assert lines_of(subjects.kv_snapshot("m", "w1"), Credit("x", 1, 2)) == [
         Line("kvall", "m w1", "", '{"receiver":"x","seq":1,"window":2}')
     ]
-    assert bus_view.kind_of("elsewhere.tw.v1") == ""
+    assert messages.kind_of("elsewhere.tw.v1") == ""
 
 
 def test_blocks_and_the_ledger() -> None:
@@ -184,14 +185,14 @@ def test_blocks_and_the_ledger() -> None:
 @pytest.mark.parametrize("data", [b"\x00", b"{}", b'{"turn": 3}'])
 def test_bytes_that_do_not_fit_are_refused(data: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        bus_view.decode(subjects.turn("m", "pre"), data)
+        messages.decode(subjects.turn("m", "pre"), data)
 
 
 def test_every_subject_word_is_known() -> None:
     words = {
-        bus_view.kind_of(line.split()[0]) for line in (subjects.__doc__ or "").splitlines() if line.startswith("tw.")
+        messages.kind_of(line.split()[0]) for line in (subjects.__doc__ or "").splitlines() if line.startswith("tw.")
     }
-    assert words - set(bus_view.TYPES) == {"kvall", "resp"}, "those two are shown as they are"
+    assert words - set(messages.TYPES) == {"kvall", "resp"}, "those two are shown as they are"
 
 
 def test_the_number_of_a_frame_is_that_of_its_link() -> None:

@@ -1,7 +1,7 @@
 """Samples of turns whose ids are made up, and turns of messages that are lost, repeated and in pieces."""
 
 import json
-from array import array
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from msgspec import json as codec
 from schemas.control import Cancel
 from schemas.conversation import Call, Client, Conversation, Part, Result, Sampling, Text, Turn
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, TurnEvent, Usage
+from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import (
     EventEntry,
     EventFrame,
@@ -24,11 +24,30 @@ from schemas.frames import (
     pack_ids,
 )
 from schemas.ledger import LedgerContext
+from services.cli.bus.turns import FollowedTurn, TurnFollower
 from services.cli.main import main
+from services.cli.replay.script import RecordedPrompt
 from services.cli.trajectories.samples import Sample, Sampler
-from services.cli.trajectories.turns import DecodedTurn, TurnFollower
 
 CONTEXT = codec.encode(ParseContext("m", "qwen3_coder", "f", 3))
+
+
+def followed(
+    name: str, conversation: Conversation, prompt: list[int], output: list[int], written: Sequence[Text | Call]
+) -> FollowedTurn:
+    """A turn that has ended."""
+    turn = FollowedTurn(name, 0.0, conversation, placed=RecordedPrompt(0.0, pack_ids(prompt)))
+    turn.add_tokens(TokenEntry(name, 1, 0, output), 0.0)
+    events: list[TurnEvent] = []
+    for block, part in enumerate(written):
+        text = part.text if isinstance(part, Text) else part.arguments
+        call = (part.name, part.call_id) if isinstance(part, Call) else (None, None)
+        events += [BlockStart(block, "tool_use" if isinstance(part, Call) else "text", *call), Delta(block, 0, text)]
+        events += [Dispatch(block, part.call_id, part.name, text)] if isinstance(part, Call) else []
+        events.append(BlockStop(block, True, len(text)))
+    events.append(Finish(FinishReason.STOP, len(written), Usage(output=len(output))))
+    turn.add_events(EventEntry(name, 1, events), 0.0)
+    return turn
 
 
 class Rollout:
@@ -53,11 +72,11 @@ class Rollout:
         self.count += 1
         turns = [Turn("assistant" if n % 2 else "user", [Text(text)]) for n, text in enumerate(history or ("Q",))]
         conversation = Conversation("m", turns, client=Client(session))
-        context = ParseContext("m", "qwen3_coder", "f", 3, ledger=LedgerContext(b"", 0, b"", opening))
-        turn = DecodedTurn(f"t{self.count}", 0.0, conversation, array("I", prompt), context, array("I", output))
-        turn.written = [Text(f"text {self.count}"), *calls]
+        name = f"t{self.count}"
+        turn = followed(name, conversation, prompt, output, [Text(f"text {self.count}"), *calls])
+        turn.context = ParseContext("m", "qwen3_coder", "f", 3, ledger=LedgerContext(b"", 0, b"", opening))
         self.sampler.add(turn, None, now)
-        return turn.turn
+        return name
 
     def samples(self) -> list[Sample]:
         return self.sampler.close()
@@ -147,8 +166,7 @@ def test_calls_count_by_their_values() -> None:
     rollout.turn([1, 2], [3], calls=(Call("c", "ls", '{"a": 1.0, "b": 2}'),))
     parts: list[Part] = [Text("text 1"), Call("c", "ls", '{"b":2,"a":1}')]
     turns = [Turn("user", [Text("Q")]), Turn("assistant", parts), Turn("tool", [Result("c")])]
-    turn = DecodedTurn("t2", 0.0, Conversation("m", turns), array("I", [1, 2, 9]), None, array("I", [4]))
-    rollout.sampler.add(turn, None, 0.0)
+    rollout.sampler.add(followed("t2", Conversation("m", turns), [1, 2, 9], [4], []), None, 0.0)
     assert rollout.causes() == [None, ("template", "t1")]
 
 
@@ -201,13 +219,16 @@ def finish(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STO
     return EventFrame("p", 1, [EventEntry("t", attempt, [*blocks, Finish(reason, 1, Usage(output=count))])])
 
 
-def follow(*messages: object) -> tuple[list[DecodedTurn], TurnFollower]:
-    follower = TurnFollower()
-    return [turn for message in messages for turn in follower.take(message, 5.0)], follower
+def follow(*messages: object) -> tuple[list[FollowedTurn], int, int]:
+    """The turns, and how many were dropped and have not ended."""
+    follower = TurnFollower(whole=True)
+    ended = [turn for message in messages for turn in follower.take(message, 5.0)]
+    turns = [turn for turn in ended if turn.is_sequence]
+    return turns, len(ended) - len(turns) + follower.cancelled, follower.unfinished
 
 
 def test_a_turn_with_repeats_and_an_end_token() -> None:
-    (turn,), _ = follow(
+    (turn,), _, _ = follow(
         request(), generate(), tokens(0, 3, 4), tokens(1, 4, 5), tokens(0, 3), tokens(3, stop=9), finish(4)
     )
     assert (list(turn.prompt), list(turn.output), turn.stop_id, turn.logprobs) == ([1, 2], [3, 4, 5, 9], 9, [])
@@ -215,30 +236,42 @@ def test_a_turn_with_repeats_and_an_end_token() -> None:
 
 
 def test_tokens_behind_a_cut_are_left_out() -> None:
-    (turn,), _ = follow(request(), generate(), tokens(0, 3, 4, 5, stop=9), finish(2, reason=FinishReason.STOP_STRING))
+    (turn,), _, _ = follow(
+        request(), generate(), tokens(0, 3, 4, 5, stop=9), finish(2, reason=FinishReason.STOP_STRING)
+    )
     assert (list(turn.output), turn.stop_id) == ([3, 4], None)
 
 
 def test_tokens_that_come_after_the_end_are_waited_for() -> None:
-    (turn,), _ = follow(request(), generate(), tokens(0, 3), finish(3), tokens(1, 4), tokens(2, stop=9))
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), finish(3), tokens(1, 4), tokens(2, stop=9))
     assert list(turn.output) == [3, 4, 9]
 
 
 def test_log_probabilities() -> None:
-    (turn,), _ = follow(request(), generate(), tokens(0, 3), tokens(1, 4, logprob=-0.5, stop=9), finish(3))
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), tokens(1, 4, logprob=-0.5, stop=9), finish(3))
     assert turn.logprobs == [None, -0.5, -9.0]
 
 
 def test_a_resumed_turn_and_one_that_starts_again() -> None:
     again = tokens(0, 3, 4, 5, attempt=2, stop=9)
-    (turn,), _ = follow(
+    (turn,), _, _ = follow(
         request(), generate(), tokens(0, 3, 4), request(2), generate(2, resume=(3, 4)), again, finish(4, 2)
     )
     assert list(turn.output) == [3, 4, 5, 9]
-    (turn,), _ = follow(
+    (turn,), _, _ = follow(
         request(), generate(), tokens(0, 7), request(2), generate(2), tokens(0, 8, attempt=1), again, finish(4, 2)
     )
     assert list(turn.output) == [3, 4, 5, 9]
+
+
+def test_every_call_is_written() -> None:
+    parts: list[TurnEvent] = []
+    for block, name in enumerate(("ls", "pwd")):
+        parts += [BlockStart(block, "tool_use", name, f"c{block}"), Delta(block, 0, "{}")]
+        parts += [Dispatch(block, f"c{block}", name, "{}"), BlockStop(block, True, 2)]
+    events = [*parts, Finish(FinishReason.STOP, 2, Usage(output=1))]
+    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), EventFrame("p", 1, [EventEntry("t", 1, events)]))
+    assert turn.written == [Call("c0", "ls", "{}"), Call("c1", "pwd", "{}")]
 
 
 def test_what_is_not_one_sequence_is_left_out() -> None:
@@ -249,10 +282,8 @@ def test_what_is_not_one_sequence_is_left_out() -> None:
         (request(), generate(), finish(0)),
         (request(), generate(), tokens(0, 3), generate(2, (1, 5), (3,)), tokens(0, 3, 4, attempt=2), finish(2, 2)),
     ):
-        turns, follower = follow(*messages)
-        assert (turns, follower.dropped, follower.unfinished) == ([], 1, 0)
-    turns, follower = follow(request(), generate(), tokens(1, 4), finish(2))
-    assert (turns, follower.unfinished) == ([], 1)
+        assert follow(*messages) == ([], 1, 0)
+    assert follow(request(), generate(), tokens(1, 4), finish(2)) == ([], 0, 1)
 
 
 def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

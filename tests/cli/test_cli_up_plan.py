@@ -193,7 +193,7 @@ def test_tracing_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError) as caught:
         plan("--tracing")
     (problem,) = caught.value.problems
-    assert problem.startswith("tracing needs OpenTelemetry; ")
+    assert problem.startswith("tracing needs opentelemetry.exporter.otlp.proto.http, which is not installed; ")
     assert problem.endswith(" -m pip install -e '.[otel]'")
 
 

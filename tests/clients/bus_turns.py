@@ -8,7 +8,7 @@ import nats
 
 from schemas import subjects
 from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
-from services.cli.tap import bus_view
+from services.cli.bus import messages
 
 
 @dataclass
@@ -58,7 +58,7 @@ class BusTurns:
         return self.turns[turn]
 
     async def _take(self, message: Any) -> None:
-        payload = bus_view.decode(message.subject, message.data)
+        payload = messages.decode(message.subject, message.data)
         if isinstance(payload, GenerateRequest):
             decoded = self.turns.setdefault(payload.turn, DecodedTurn(payload.turn))
             decoded.prompt = unpack_ids(payload.prompt)

@@ -20,7 +20,7 @@ from services.cli.demo import model as demo_model
 from services.preprocessor.model import ModelSetup
 from tests.conftest import examples
 
-DEMO = Path(demo_model.__file__).parent / "chat_template.jinja"
+DEMO = Path(demo_model.__file__).parent / "files" / "chat_template.jinja"
 OWN = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
 """Forms that the published ones lack."""
 NOT_WALKED = {

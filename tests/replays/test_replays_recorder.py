@@ -134,6 +134,17 @@ def test_what_an_attempt_repeats_is_left_out() -> None:
     assert [event for step in steps if isinstance(step, RecordedEvents) for event in step.events] == KEPT
 
 
+def test_tokens_are_those_of_the_attempt_that_ends_the_turn() -> None:
+    context = Raw(json.encode(ParseContext("m", "hermes", "f", 50)))
+    requests = [GenerateRequest("t1", attempt, "m", b"", "p", "f", Sampling(), [], context) for attempt in (1, 2)]
+    again = TokenFrame("w", 1, [TokenEntry("t1", 2, 0, [3, 4])])
+    [text] = recorded(
+        asked(), requests[0], tokens(0, 1, 2), asked(attempt=2), requests[1], again, frame(*EVENTS, attempt=2)
+    )
+    steps = replay([text]).turns[0].steps
+    assert [step.tokens for step in steps if isinstance(step, RecordedTokens)] == [[3, 4]]
+
+
 def test_failures_and_turns_without_an_end() -> None:
     failed = Failed(EngineFailed("no memory").info)
     [text] = recorded(asked("t0"), asked(), frame(*EVENTS[:2], failed), asked("t2"), frame(EVENTS[0], turn="t3"))

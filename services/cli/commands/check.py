@@ -1,11 +1,10 @@
 """`turnwire check`: checks the settings and the model before any process starts."""
 
-import sys
-
 from schemas.errors import TurnwireError
+from services.cli.errors import CommandError
 from services.cli.up.plan import model_problem, require_hub_model
 from services.runtime.config import STAGES, PreprocessorConfig
-from services.runtime.config.command_line import CLEAN, FAILURE
+from services.runtime.config.command_line import CLEAN
 from services.runtime.config.loader import Sources
 
 
@@ -25,7 +24,6 @@ def check(sources: Sources, /) -> int:
 
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:
-        print(f"turnwire check: model: {' '.join(str(error).split())}", file=sys.stderr)
-        return FAILURE
+        raise CommandError(f"model: {' '.join(str(error).split())}") from error
     print(f"{setup.card.name}: {setup.family.name}, {setup.max_model_len:,} tokens")
     return CLEAN

@@ -3,16 +3,12 @@
 It imports the standard library and the configuration only, since it runs every few seconds in every container.
 """
 
-import ssl
 import sys
-import urllib.error
-import urllib.request
 
 from schemas.control import Stage
+from services.cli.local_http import get, reachable
 from services.runtime.config import STAGES, FrontendConfig, StageConfig
 from services.runtime.config.loader import Sources
-
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 
 
 def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False, timeout_s: float = 3.0) -> int:
@@ -36,18 +32,10 @@ def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False
         host, port = config.metrics_host, config.metrics_port
     url = f"{scheme}://{reachable(host)}:{port}/{'ready' if ready else 'live'}"
     try:
-        # The process is on this machine; its certificate need not contain this address.
-        context = ssl._create_unverified_context() if scheme == "https" else None
-        with urllib.request.urlopen(url, timeout=timeout_s, context=context):
-            return 0
-    except urllib.error.HTTPError as error:
-        print(f"{url}: {error.code} {error.read(500).decode(errors='replace')}", file=sys.stderr)
+        status, body = get(url, timeout_s)
     except OSError as error:
         print(f"{url}: {error}", file=sys.stderr)
-    return 1
-
-
-def reachable(host: str) -> str:
-    """The host for URLs of a listener on `host`, for clients on this machine."""
-    host = _EVERYWHERE.get(host, host)
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+        return 1
+    if status != 200:
+        print(f"{url}: {status} {body[:500].decode(errors='replace')}", file=sys.stderr)
+    return int(status != 200)

@@ -1,14 +1,13 @@
 """`turnwire buckets`: creates the buckets that services share. No service has the right to."""
 
 import asyncio
-import sys
 
-from schemas.errors import TimedOut, TurnwireError, Unavailable
-from services.cli.observer import observing
+from schemas.errors import TimedOut, Unavailable
+from services.cli.bus.observer import observing
 from services.frontend.apis.responses.store.shared import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig
-from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.config.loader import Sources
 from services.runtime.storage.kv import BucketConfig, create_bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
 
@@ -22,12 +21,7 @@ def make(sources: Sources, /) -> int:
     `connect_timeout_s` for the server.
     """
     config = sources.load(BucketsConfig).config
-    try:
-        for line in asyncio.run(make_buckets(config)):
-            print(line)
-    except (TurnwireError, OSError) as error:
-        print(f"turnwire buckets: {mask_passwords(error)}", file=sys.stderr)
-        return 1
+    print(*asyncio.run(make_buckets(config)), sep="\n")
     return 0
 
 

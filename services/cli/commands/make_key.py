@@ -6,6 +6,7 @@ import secrets
 import sys
 from pathlib import Path
 
+from services.cli.errors import UsageError
 from services.frontend.http.keys import Limits, parse_keys
 
 PREFIX = "tw-"
@@ -27,17 +28,13 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
     """
     key = PREFIX + secrets.token_urlsafe(32)
     line = " ".join([f"{name}:{hashlib.sha256(key.encode()).hexdigest()}", *option])
+    before = file.read_text(encoding="utf-8") + "\n" if file and file.exists() else ""
     try:
-        before = file.read_text(encoding="utf-8") + "\n" if file and file.exists() else ""
         parse_keys(before + line, "the key", Limits())
-        if file:
-            _append(file, line)
     except ValueError as error:
-        print(f"turnwire key: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"turnwire key: {error}", file=sys.stderr)
-        return 1
+        raise UsageError(error) from None
+    if file:
+        _append(file, line)
     print(f"its hash was appended to {file}" if file else f"for the key file:  {line}", file=sys.stderr)
     print("the key, which is stored nowhere:", file=sys.stderr)
     print(key)

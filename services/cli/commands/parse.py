@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
+from services.cli.errors import UsageError
 from services.cli.tap import bus_view
 from services.families import open_parser
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
@@ -41,8 +42,7 @@ def parse(
         tool_specs = read_tools(tools.read_bytes()) if tools else []
         machine = open_parser(family, tools=tool_specs, in_reasoning=in_reasoning)
     except (OSError, ValueError) as error:
-        print(f"turnwire parse: {error}", file=sys.stderr)
-        return 2
+        raise UsageError(error) from None
     text = sys.stdin.read()
     step = chunk or max(len(text), 1)
     log = TurnLog()
@@ -56,17 +56,17 @@ def read_tools(data: bytes) -> list[ToolSpec]:
     """Tools in the form of the Messages, Responses or Chat API, or of `ToolSpec`. Raises ValueError."""
     try:
         listed = msgspec.json.decode(data, type=list[dict[str, Any]])
-        return [_tool(one) for one in listed]
+        return [_tool(tool) for tool in listed]
     except (msgspec.DecodeError, KeyError) as error:
         raise ValueError(f"no list of tools: {error}") from error
 
 
 def _tool(given: dict[str, Any]) -> ToolSpec:
-    one = given.get("function", given)
-    schema = one.get("input_schema") or one.get("parameters") or one.get("schema") or {}
-    return ToolSpec(one["name"], one.get("description", ""), schema)
+    tool = given.get("function", given)
+    schema = tool.get("input_schema") or tool.get("parameters") or tool.get("schema") or {}
+    return ToolSpec(tool["name"], tool.get("description", ""), schema)
 
 
 def _print(events: Iterable[LoggedEvent], as_json: bool) -> None:
     for event in events:
-        print(msgspec.json.encode(event).decode() if as_json else bus_view.event(event))
+        print(msgspec.json.encode(event).decode() if as_json else bus_view.describe(event))

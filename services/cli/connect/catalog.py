@@ -18,6 +18,7 @@ from cyclopts import Parameter
 
 from schemas.control import ModelCard
 from services.cli.connect.served import ServerError, read_models
+from services.cli.errors import CommandError, UsageError
 from services.cli.running import server_url
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
 from services.runtime.config import PreprocessorConfig
@@ -55,14 +56,7 @@ def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(na
     Args:
         client: The client to write for.
     """
-    try:
-        document = make(flags)
-    except LookupError as error:
-        print(f"turnwire catalog: {error.args[0]}", file=sys.stderr)
-        return 2
-    except (ServerError, OSError, ValueError, subprocess.SubprocessError) as error:
-        print(f"turnwire catalog: {error}", file=sys.stderr)
-        return 1
+    document = make(flags)
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
     if flags.output is None:
         sys.stdout.write(text)
@@ -77,8 +71,8 @@ def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(na
 def make(flags: Flags) -> dict[str, Any]:
     """The catalogue for these flags.
 
-    Raises LookupError for a name or profile that does not exist; ServerError, OSError, ValueError or SubprocessError
-    where the server, a file or Codex cannot be read.
+    Raises UsageError for a name or profile that does not exist; CommandError, OSError or ValueError where the server, a
+    file or Codex cannot be read.
     """
     if flags.model_dir is not None:
         entries = from_files(flags.model_dir, flags.model or [], flags.max_model_len)
@@ -91,7 +85,7 @@ def make(flags: Flags) -> dict[str, Any]:
             raise ServerError(f"{served.url} serves no model")
     if flags.bundled is None:
         if flags.profile:
-            raise LookupError("--profile requires --from: the profiles are Codex' own")
+            raise UsageError("--profile requires --from: the profiles are Codex' own")
         return {"models": entries}
     profiles = bundled(flags.bundled)
     return {"models": with_profiles(entries, profiles, flags.profile or [])}
@@ -100,17 +94,16 @@ def make(flags: Flags) -> dict[str, Any]:
 def with_profiles(
     entries: Sequence[dict[str, Any]], profiles: dict[str, Profile], flags: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The entries with Codex' own profiles. Raises LookupError for a name or profile that does not exist."""
-    wishes = {name or "*": slug for name, _, slug in (one.rpartition("=") for one in flags)}
+    """The entries with Codex' own profiles. Raises UsageError for a name or profile that does not exist."""
     names = [entry["slug"] for entry in entries]
-    if unknown := wishes.keys() - {*names, "*"}:
-        raise LookupError(f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}")
-    if "*" not in wishes and DEFAULT_PROFILE in profiles:
-        wishes["*"] = DEFAULT_PROFILE
+    chosen = {"*": DEFAULT_PROFILE} if DEFAULT_PROFILE in profiles else {}
+    chosen |= {name or "*": slug for name, _, slug in (flag.rpartition("=") for flag in flags)}
+    if unknown := chosen.keys() - {*names, "*"}:
+        raise UsageError(f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}")
     try:
-        own = assigned(profiles, wishes, names)
+        own = assigned(profiles, chosen, names)
     except ValueError as error:
-        raise LookupError(str(error)) from None
+        raise UsageError(error) from None
     return [reprofiled(entry, own.get(entry["slug"])) for entry in entries]
 
 
@@ -127,17 +120,19 @@ def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> l
 def bundled(source: str) -> dict[str, Profile]:
     """The profiles of a Codex program, by path or name, or of a file with its output.
 
-    Raises OSError, ValueError or SubprocessError.
+    Raises CommandError, OSError or ValueError.
     """
     path = Path(source).expanduser()
     if path.is_file() and not os.access(path, os.X_OK):
         data = path.read_bytes()
-    else:
-        program = shutil.which(str(path))
-        if program is None:
-            raise FileNotFoundError(f"no file and no program is named {source}")
+    elif (program := shutil.which(str(path))) is not None:
         command = [program, "debug", "models", "--bundled"]
-        data = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CODEX_TIMEOUT_S).stdout
+        try:
+            data = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CODEX_TIMEOUT_S).stdout
+        except subprocess.SubprocessError as error:
+            raise CommandError(error) from error
+    else:
+        raise FileNotFoundError(f"no file and no program is named {source}")
     try:
         return profiles_of(msgspec.json.decode(data))
     except ValueError as error:

@@ -4,6 +4,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from string import Template
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from services.cli.connect.served import ServedModel
+from services.cli.errors import UsageError
 
 PROVIDER = "turnwire"
 """Turnwire's name in clients that have several providers."""
@@ -89,10 +91,10 @@ class Plan(Struct, frozen=True):
     notes: list[str] = []
     """Printed for the user."""
     code: str = ""
-    """For libraries, in place of settings: a program that uses the server."""
+    """For a library, in place of settings: a program that uses the server."""
 
 
-class BadRequest(Exception):
+class BadRequest(UsageError):
     """An option that the client does not support."""
 
 
@@ -110,38 +112,39 @@ class Client(Struct, frozen=True):
         return self.make_settings(target)
 
 
-def code_for(template: str, target: Target) -> str:
-    """A program with the server's values, quoted, in place of `$base`, `$key`, `$model` and `$litellm_model`."""
-    values = {
-        "base": f"{target.url}/v1",
-        "key": target.token,
-        "model": target.model.id,
-        "litellm_model": f"openai/{target.model.id}",
-    }
-    return Template(template).substitute({name: msgspec.json.encode(value).decode() for name, value in values.items()})
-
-
-def library(title: str, template: str, *, start: str) -> Client:
-    """A library that uses Chat Completions: its settings are a program (`code_for`), for a file of the user's."""
-    return Client(title, lambda target: Plan(files=[], start=start, code=code_for(template, target)), apis=("chat",))
-
-
 def client_names() -> list[str]:
-    """The names of all clients: one for each module in `clients/` and each entry point. Imports none of them."""
-    return sorted({*_modules(), *entry_points(group=ENTRY_POINTS).names})
+    """The names of all clients: one for each module in `clients/`, each file in `programs/` and each entry point.
+
+    Imports none of them.
+    """
+    return sorted({*_modules(), *_programs(), *entry_points(group=ENTRY_POINTS).names})
 
 
 def load_client(name: str) -> Client:
-    """The `CLIENT` of the module of that name in `clients/`, or the object that an entry point names."""
+    """The `CLIENT` of the module of that name in `clients/`, the program, or the object that an entry point names."""
+    loaded: Client
     if name in _modules():
-        module = import_module(f"services.cli.connect.clients.{name.replace('-', '_')}")
-        client: Client = module.CLIENT
-        return client
-    (entry, *_) = entry_points(group=ENTRY_POINTS, name=name)
-    loaded: Client = entry.load()
+        loaded = import_module(f"services.cli.connect.clients.{name.replace('-', '_')}").CLIENT
+    elif (program := _programs().get(name)) is not None:
+        loaded = Client(name, lambda target: Plan([], "", code=program_for(program, target)), apis=("chat",))
+    else:
+        (entry, *_) = entry_points(group=ENTRY_POINTS, name=name)
+        loaded = entry.load()
     return loaded
+
+
+def program_for(file: Path, target: Target) -> str:
+    """A library's program with the server's values, quoted, for `$base`, `$key`, `$model` and `$litellm_model`."""
+    model = target.model.id
+    values = {"base": f"{target.url}/v1", "key": target.token, "model": model, "litellm_model": f"openai/{model}"}
+    quoted = {name: msgspec.json.encode(value).decode() for name, value in values.items()}
+    return Template(file.read_text("utf-8")).substitute(quoted)
 
 
 def _modules() -> list[str]:
     modules = pkgutil.iter_modules(import_module("services.cli.connect.clients").__path__)
     return [module.name.replace("_", "-") for module in modules]
+
+
+def _programs() -> dict[str, Path]:
+    return {path.name.partition(".")[0]: path for path in (Path(__file__).parent / "programs").glob("*.txt")}

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,8 +9,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from services.cli.connect.client import Api, BadRequest, Plan, Target, client_names, load_client
-from services.cli.connect.served import ServerError, read_models
-from services.cli.connect.settings_file import Unreadable, text_of, write
+from services.cli.connect.served import read_models
+from services.cli.connect.settings_file import text_of, write
 from services.cli.running import server_url
 
 
@@ -53,25 +52,14 @@ def connect(
         client: The client to set up.
     """
     chosen = load_client(client)
-    try:
-        plan = chosen.plan(target(flags, os.environ))
-        if not flags.write:
-            print(shown(plan))
-            return 0
-        if plan.code:
-            raise BadRequest(f"{chosen.title} is a library: its code is printed without --write")
-        for settings in plan.files:
-            written = write(settings)
-            copy = f"; the copy of the old file is {written.backup}" if written.backup else ""
-            print(f"{written.path}: {'unchanged' if written.untouched else f'written{copy}'}")
-            for change in written.changed:
-                print(f"  {change}")
-    except BadRequest as error:
-        print(f"turnwire connect: {error}", file=sys.stderr)
-        return 2
-    except (ServerError, Unreadable, OSError) as error:
-        print(f"turnwire connect: {error}", file=sys.stderr)
-        return 1
+    plan = chosen.plan(target(flags, os.environ))
+    if not flags.write:
+        print(shown(plan))
+        return 0
+    if plan.code:
+        raise BadRequest(f"{chosen.title} is a library: its code is printed without --write")
+    for settings in plan.files:
+        print(*write(settings), sep="\n")
     for note in plan.notes:
         print(note)
     print(f"Start {chosen.title} with:  {plan.start}")

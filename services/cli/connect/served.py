@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
+
+from services.cli.errors import CommandError
 
 TIMEOUT_S = 10.0
 
 
-class ServerError(Exception):
+class ServerError(CommandError):
     """The server does not answer, or serves no such model. The text has a remedy."""
 
 
@@ -41,14 +44,14 @@ class ServedModel(Struct, frozen=True):
         return isinstance(entry, dict) and entry.get("supported") is True
 
 
-class Served(Struct, frozen=True):
-    """A server and its models."""
+class Served(Struct, frozen=True, rename={"models": "data", "catalogue": "models"}):
+    """A server and its models, as its `/v1/models` lists them."""
 
-    url: str
-    """Without a trailing slash or `/v1`."""
     models: list[ServedModel]
-    catalogue: list[dict[str, Any]]
+    catalogue: list[dict[str, Any]] = []
     """The entries of Codex' catalogue for the same models."""
+    url: str = ""
+    """Without a trailing slash or `/v1`."""
 
     def choose(self, name: str | None) -> ServedModel:
         """The model of that name, or the first one. Raises ServerError."""
@@ -59,11 +62,6 @@ class Served(Struct, frozen=True):
         raise ServerError(
             f"{self.url} serves no {name}; it serves: {known}" if known else f"{self.url} serves no model"
         )
-
-
-class _Document(Struct):
-    data: list[ServedModel]
-    models: list[dict[str, Any]] = []
 
 
 def base_url(given: str) -> str:
@@ -84,7 +82,7 @@ def read_models(address: str, key: str | None) -> Served:
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
     try:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
-            document = msgspec.json.decode(answer.read(), type=_Document)
+            return replace(msgspec.json.decode(answer.read(), type=Served), url=url)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             raise ServerError(f"{url} requires a key: pass one with --key") from None
@@ -94,4 +92,3 @@ def read_models(address: str, key: str | None) -> Served:
         raise ServerError(
             f"no Turnwire server answers at {url} ({why}); start one with `turnwire up`, or pass --url"
         ) from None
-    return Served(url, document.data, document.models)

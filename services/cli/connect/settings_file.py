@@ -9,27 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
 
 from services.cli.connect.client import Settings
+from services.cli.errors import CommandError
 from services.cli.files import create_file, replace_file
 
 
-class Unreadable(Exception):
+class Unreadable(CommandError):
     """The file cannot be parsed; it is unchanged."""
-
-
-class Written(Struct, frozen=True):
-    """The result of a write."""
-
-    path: Path
-    changed: list[str]
-    """`key: was X` for each value that was replaced."""
-    backup: Path | None
-    """The copy of the old file; None: there was no file, or it is unchanged."""
-    untouched: bool = False
-    """The file had all values already."""
 
 
 def text_of(settings: Settings) -> str:
@@ -37,8 +25,8 @@ def text_of(settings: Settings) -> str:
     return _render(settings, _parse(settings, "", Path()))
 
 
-def write(settings: Settings) -> Written:
-    """Merges settings into their file. Raises OSError or Unreadable."""
+def write(settings: Settings) -> list[str]:
+    """Merges settings into their file; returns lines that describe what was done. Raises OSError or Unreadable."""
     path = Path(settings.path).expanduser()
     if path.is_symlink():  # perhaps into a repository of dotfiles: keep the link
         path = path.resolve()
@@ -47,13 +35,13 @@ def write(settings: Settings) -> Written:
     changed = sorted(_changes(document, settings.values))
     after = _render(settings, document)
     if after == before:
-        return Written(path, [], None, untouched=True)
+        return [f"{path}: unchanged"]
     path.parent.mkdir(parents=True, exist_ok=True)
     # A new file may contain a key, so that only its owner can read it.
     mode = 0o600 if before is None else path.stat().st_mode & 0o777
-    backup = None if before is None else _back_up(path, mode)
+    backup = "" if before is None else f"; the copy of the old file is {_back_up(path, mode)}"
     replace_file(path, after.encode(), mode)
-    return Written(path, changed, backup)
+    return [f"{path}: written{backup}", *(f"  {change}" for change in changed)]
 
 
 def _parse(settings: Settings, text: str, path: Path) -> Any:

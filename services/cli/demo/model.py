@@ -12,7 +12,6 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -25,7 +24,8 @@ _STAMP = ".recipe"
 _RECIPE = 1
 _VOCAB = 16_384
 _CORPUS_BYTES = 4_000_000
-_TEMPLATE = Path(__file__).parent / "chat_template.jinja"
+_FILES = sorted((Path(__file__).parent / "files").iterdir())
+"""Copied as they are; config.json, Qwen3's with the smallest sizes that work, gets the vocabulary's ids."""
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -54,10 +54,11 @@ def build_demo_model(path: Path) -> Path:
         return path
     path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path, prefix=".build-") as build:
-        files = _write(Path(build))
+        _write(Path(build))
+        for file in Path(build).iterdir():
+            os.replace(file, path / file.name)
         (Path(build) / _STAMP).write_text(_fingerprint())
-        for name in (*files, _STAMP):
-            os.replace(Path(build) / name, path / name)
+        os.replace(Path(build) / _STAMP, path / _STAMP)
     return path
 
 
@@ -68,32 +69,21 @@ def is_built(path: Path) -> bool:
 
 
 def _fingerprint() -> str:
-    seed = repr((_RECIPE, _VOCAB, _CORPUS_BYTES, _WORDS, SPECIAL, MARKUP)).encode() + _TEMPLATE.read_bytes()
-    return hashlib.sha256(seed).hexdigest()
+    seed = repr((_RECIPE, _VOCAB, _CORPUS_BYTES, _WORDS, SPECIAL, MARKUP)).encode()
+    return hashlib.sha256(seed + b"".join(file.read_bytes() for file in _FILES)).hexdigest()
 
 
-def _write(build: Path) -> list[str]:
+def _write(build: Path) -> None:
     tokenizer = _train()
-    ids = tokenizer.get_vocab()
     tokenizer.save(str(build / "tokenizer.json"))
-    shutil.copyfile(_TEMPLATE, build / "chat_template.jinja")
-    documents = {
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|endoftext|>",
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": 262_144,
-        },
-        "config.json": _config(tokenizer.get_vocab_size(), ids),
-        "generation_config.json": {
-            "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
-            "pad_token_id": ids["<|endoftext|>"],
-        },
-    }
-    for name, document in documents.items():
+    for file in _FILES:
+        shutil.copy(file, build)
+    end, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    config = json.loads((build / "config.json").read_bytes())
+    config |= {"vocab_size": tokenizer.get_vocab_size(), "eos_token_id": end, "pad_token_id": pad}
+    generation = {"eos_token_id": [end, pad], "pad_token_id": pad}
+    for name, document in (("config.json", config), ("generation_config.json", generation)):
         (build / name).write_text(json.dumps(document, indent=2) + "\n")
-    return ["tokenizer.json", "chat_template.jinja", *documents]
 
 
 def _train() -> Tokenizer:
@@ -126,29 +116,3 @@ def _corpus() -> Iterator[str]:
         left -= len(text)
         if not left:
             return
-
-
-def _config(vocab_size: int, ids: dict[str, int]) -> dict[str, Any]:
-    """Qwen3's configuration with the smallest sizes that work."""
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "vocab_size": vocab_size,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "hidden_act": "silu",
-        "max_position_embeddings": 262_144,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000.0,
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "use_cache": True,
-        "torch_dtype": "float32",
-        "bos_token_id": None,
-        "eos_token_id": ids["<|im_end|>"],
-        "pad_token_id": ids["<|endoftext|>"],
-    }

@@ -8,8 +8,8 @@ import msgspec
 from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
+from services.cli.bus.observer import observing
 from services.cli.doctor.finding import Finding
-from services.cli.observer import observing
 from services.runtime.bus import Bus, Message
 from services.runtime.config import STAGES, BusConfig
 from services.runtime.config.loader import mask_passwords
@@ -34,11 +34,10 @@ async def _server(config: BusConfig, bus: Bus) -> Finding:
     await bus.flush()
     ms = (time.perf_counter() - started) * 1e3
     text = f"{mask_passwords(config.nats_url)}, {bus.max_payload:,} bytes a message, {ms:.1f} ms"
-    if bus.max_payload < NEEDED_PAYLOAD:
-        return Finding(
-            "warn", "bus", f"{text}: long prompts do not fit; set max_payload: 8MB in the server's configuration"
-        )
-    return Finding("ok", "bus", text)
+    if bus.max_payload >= NEEDED_PAYLOAD:
+        return Finding("ok", "bus", text)
+    remedy = "long prompts do not fit; set max_payload: 8MB in the server's configuration"
+    return Finding("warn", "bus", f"{text}: {remedy}")
 
 
 async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
@@ -52,20 +51,19 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
     await asyncio.sleep(listen_s)
     if not beats:
         return [Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
-    found = []
+    findings = []
     for stage in STAGES:
-        there = [described(beat) for beat in beats.values() if beat.stage == stage and not beat.leaving]
-        found.append(Finding("ok" if there else "warn", stage, "; ".join(there) or "none"))
+        processes = [described(beat) for beat in beats.values() if beat.stage == stage and not beat.leaving]
+        findings.append(Finding("ok" if processes else "warn", stage, "; ".join(processes) or "none"))
     versions = {beat.version for beat in beats.values()}
     if len(versions) > 1:
-        found.append(Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}"))
-    return found
+        findings.append(Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}"))
+    return findings
 
 
 def described(beat: Heartbeat) -> str:
     """Describes a process in a few words."""
-    models = "".join(
-        f" {card.name}" + (f" ({card.max_model_len})" if card.max_model_len else "") for card in beat.models
-    )
+    lengths = ((card.name, f" ({card.max_model_len})" if card.max_model_len else "") for card in beat.models)
+    models = "".join(f" {name}{length}" for name, length in lengths)
     load = f"{beat.load.running} running" + (f" of {beat.load.slots}" if beat.load.slots else "")
     return f"{beat.id}{models}, {load}{', draining' if beat.draining else ''}"

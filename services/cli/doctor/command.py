@@ -45,7 +45,7 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
     except ConfigError as error:
         yield from (Finding("fail", "settings", problem) for problem in error.problems)
         return
-    rows = [row for one in loaded.values() for row in one.rows()]
+    rows = [row for settings in loaded.values() for row in settings.rows()]
     changed = dict.fromkeys(
         f"{name} = {as_text(value)} ({origin})" for name, value, origin in rows if origin != "default"
     )

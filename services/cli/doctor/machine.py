@@ -22,26 +22,25 @@ FEW_FILES = 4096
 
 def check() -> Iterable[Finding]:
     """All checks without configuration."""
-    yield Finding(
-        "ok", "python", f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
-    )
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    yield Finding("ok", "python", f"{python} on {platform.platform()}")
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     yield Finding("ok", "cpus", f"{usable} usable")
-    yield from check_packages()
+    yield check_packages()
     yield check_files()
     yield check_nats_server()
     yield check_gpu()
     yield Finding("note", "media", "PDFs become text; no engine gets images: a line in the prompt names each")
 
 
-def check_packages() -> Iterable[Finding]:
+def check_packages() -> Finding:
     """The versions of packages."""
-    found = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
-    missing = [name for name in REQUIRED if found[name] is None]
-    there = ", ".join(f"{name} {number}" for name, number in found.items() if number)
-    yield Finding(
-        "fail" if missing else "ok", "packages", there + (f"; missing: {', '.join(missing)}" if missing else "")
-    )
+    versions = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
+    missing = [name for name in REQUIRED if versions[name] is None]
+    text = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
+    if missing:
+        return Finding("fail", "packages", f"{text}; missing: {', '.join(missing)}")
+    return Finding("ok", "packages", text)
 
 
 def check_files() -> Finding:

@@ -2,22 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from schemas.errors import TurnwireError
 from services.cli.doctor.finding import Finding, Status, first_line
 from services.preprocessor.ledger.probe import keeps_turns
-from services.preprocessor.model import ModelSetup, choose_family
-from services.preprocessor.prompt.locality import open_history
+from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 from services.templates.chat_template import ChatTemplate
-from services.templates.probe import probe
 from services.templates.traits import TemplateTraits
 from services.tokenization.model_files import read_facts
-from services.tokenization.prompt_tokenizer import PromptTokenizer
 
 _ERRORS = (TurnwireError, ValueError, OSError)
-Result: TypeAlias = tuple[Status, str]
 _TOOL = {
     "type": "function",
     "function": {
@@ -43,20 +39,22 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
         "ok", "tokenizer", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens, ends with {tokenizer.eos_token}"
     )
     yield _checked("template", check_template, tokenizer, preprocessor)
-    yield _checked("parser", check_family, tokenizer, preprocessor)
-    yield _checked("encoding", check_encoder, tokenizer, preprocessor)
-    yield _checked("rendering", check_rendering, tokenizer, preprocessor)
     try:
         setup = ModelSetup.load(preprocessor)
     except _ERRORS as error:
-        yield Finding("fail", "history", first_line(error))
+        yield Finding("fail", "setup", first_line(error))
     else:
-        yield _checked("history", check_history, setup.traits)
+        yield Finding("ok", "parser", f"{setup.family.name}: {'; '.join(setup.evidence)}")
+        encoder = setup.encoder
+        parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
+        yield Finding("ok", "encoding", f"{encoder.name} ({encoder.reason}); {parts}")
+        yield Finding("ok", "rendering", setup.history.off or "only the new part of a conversation")
+        yield Finding("ok", "history", described_history(setup.traits))
         yield _checked("turns", check_turns, setup)
     yield from check_directory(worker)
 
 
-def _checked(about: str, check: Callable[..., Result], *arguments: Any) -> Finding:
+def _checked(about: str, check: Callable[..., tuple[Status, str]], *arguments: Any) -> Finding:
     try:
         status, text = check(*arguments)
     except _ERRORS as error:
@@ -64,7 +62,7 @@ def _checked(about: str, check: Callable[..., Result], *arguments: Any) -> Findi
     return Finding(status, about, text)
 
 
-def check_template(tokenizer: Any, config: PreprocessorConfig) -> Result:
+def check_template(tokenizer: Any, config: PreprocessorConfig) -> tuple[Status, str]:
     """Whether the chat template renders tools into the prompt, which agents require."""
     template = ChatTemplate.of(tokenizer, override=config.chat_template)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
@@ -74,37 +72,15 @@ def check_template(tokenizer: Any, config: PreprocessorConfig) -> Result:
     return "ok", f"renders tools; the prompt ends with {prompt[-40:]!r}"
 
 
-def check_family(tokenizer: Any, config: PreprocessorConfig) -> Result:
-    """The parser for the model's output, and the evidence for it."""
-    template = ChatTemplate.of(tokenizer, override=config.chat_template)
-    found = choose_family(config, template, probe(template), tokenizer.get_added_vocab())
-    also = f"; {', '.join(other.name for other in found.also)} would fit too" if found.also else ""
-    return "ok", f"{found.family.name}: {'; '.join(found.evidence)}{also}"
-
-
-def check_encoder(tokenizer: Any, config: PreprocessorConfig) -> Result:
-    """The encoder of prompts, and whether it encodes them in parts."""
-    encoder = PromptTokenizer(tokenizer).encoder(config.tokenizer)
-    parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
-    return "ok", f"{encoder.name} ({encoder.reason}); {parts}"
-
-
-def check_rendering(tokenizer: Any, config: PreprocessorConfig) -> Result:
-    """Whether a prompt can be rendered from the end of the previous one."""
-    template = ChatTemplate.of(tokenizer, override=config.chat_template)
-    return "ok", open_history(template, probe(template), 1 << 20).off or "only the new part of a conversation"
-
-
-def check_history(traits: TemplateTraits) -> Result:
+def described_history(traits: TemplateTraits) -> str:
     """The form in which the template renders a conversation, found by probing it."""
     if traits.ordered:
-        return "ok", "in order, as parts of one message"
+        return "in order, as parts of one message"
     if traits.reasoning is not None:
         reasoning = f"read as {traits.reasoning}"
     elif traits.own_tags is not None:
-        reasoning = (
-            f"in the content between {traits.own_tags[0].strip()} and {traits.own_tags[1].strip()}, before calls"
-        )
+        start, end = (tag.strip() for tag in traits.own_tags)
+        reasoning = f"in the content between {start} and {end}, before calls"
     else:
         reasoning = "left out"
     calls = {"object": "arguments as an object", "string": "arguments as a string", None: "written into the text"}
@@ -122,10 +98,10 @@ def check_history(traits: TemplateTraits) -> Result:
         f"reasoning between calls {several[traits.interleaved]}",
         f"call ids {'as they came' if traits.call_ids == 'given' else 'by position'}",
     )
-    return "ok", "; ".join(facts)
+    return "; ".join(facts)
 
 
-def check_turns(setup: ModelSetup) -> Result:
+def check_turns(setup: ModelSetup) -> tuple[Status, str]:
     """Whether the tokens of a turn come back as the prefix of the next prompt (docs/ledger.md)."""
     keeps = keeps_turns(setup)
     if "refused" in (keeps.loop, keeps.user):

@@ -1,13 +1,13 @@
 """Finds what a client changed between two requests of a session, in the order of a prompt. Pure."""
 
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
-from services.cli.inspector.turns import Change
-from services.ledger.keys import key_arguments, squeeze
+from services.cli.bus.answers import answers_in, content_of
+from services.cli.inspector.turns import Change, ChangeKind
 from services.preprocessor.drift.analysis import kind_of_change
 from services.preprocessor.prompt.preamble import strip_preamble
 from services.tokenization.segments import common_prefix
@@ -24,43 +24,26 @@ def changes_of(before: Conversation, answer: Sequence[Part], now: Conversation) 
     """The changes from a conversation with its answer to the next one. An extended history is no change; billing
     headers, which the preprocessor removes, are left out where there is another change."""
     was, is_now = strip_preamble(before)[0], strip_preamble(now)[0]
-    found = [*_tools(was.tools, is_now.tools), *_system(was, is_now), *_settings(was, is_now)]
-    found += _history(was.turns, answer, is_now.turns)
-    return found or _system(before, now)
+    changes = [*_tools(was.tools, is_now.tools), *_system(was, is_now)]
+    changes += _differing("settings", _settings(was), _settings(is_now))
+    changes += _history(was.turns, answer, is_now.turns)
+    return changes or _system(before, now)
 
 
-def written_parts(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """What survives of a turn of the model in whatever form its client sends it back: its text without white space, and
-    its calls by name and value."""
-    text = "".join(squeeze(part.text) for part in parts if isinstance(part, Text))
-    calls = (
-        (part.name, key_arguments(part.arguments, freeform=part.kind == "custom"))
-        for part in parts
-        if isinstance(part, Call)
-    )
-    return text, tuple(sorted(calls))
-
-
-def answers_in(turns: Sequence[Turn]) -> list[list[Part]]:
-    """The answers of the model in a history: the parts of each run of its turns."""
-    runs = groupby(turns, key=lambda turn: turn.role == "assistant")
-    return [[part for turn in run for part in turn.parts] for mine, run in runs if mine]
+def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+    """The texts that differ, by their names."""
+    pairs = ((name, was.get(name, ""), now.get(name, "")) for name in {**was, **now})
+    return [Change(kind, name, *_around(before, after)) for name, before, after in pairs if before != after]
 
 
 def _tools(was: Sequence[ToolSpec], now: Sequence[ToolSpec]) -> list[Change]:
-    if was == now:
-        return []
     old, new = [tool.name for tool in was], [tool.name for tool in now]
     if sorted(old) != sorted(new):
         gone, come = [name for name in old if name not in new], [name for name in new if name not in old]
         return [Change("tools", "the tool list", _list(gone, old), _list(come, new))]
     if old != new:
         return [Change("tools", "the order of the tools", _list(old, old), _list(new, new))]
-    return [
-        Change("tools", f"the tool {one.name}", *_around(_text(one), _text(other)))
-        for one, other in zip(was, now, strict=True)
-        if one != other
-    ]
+    return _differing("tools", *({f"the tool {tool.name}": _text(tool) for tool in tools} for tools in (was, now)))
 
 
 def _list(names: Sequence[str], every: Sequence[str]) -> str:
@@ -68,57 +51,56 @@ def _list(names: Sequence[str], every: Sequence[str]) -> str:
 
 
 def _system(was: Conversation, now: Conversation) -> list[Change]:
-    old, new = [part.text for part in was.system], [part.text for part in now.system]
-    found = []
-    for number in range(max(len(old), len(new))):
-        one, other = old[number] if number < len(old) else "", new[number] if number < len(new) else ""
-        if one != other:
-            varies = kind_of_change(one, other, len(common_prefix(one, other))) if one and other else ""
-            found.append(Change("system", f"system text {number + 1}", *_around(one, other), varies))
-    return found
+    old, new = (
+        {f"system text {number}": part.text for number, part in enumerate(conversation.system, 1)}
+        for conversation in (was, now)
+    )
+    changes = []
+    for change in _differing("system", old, new):
+        before, after = old.get(change.where, ""), new.get(change.where, "")
+        varies = kind_of_change(before, after, len(common_prefix(before, after))) if before and after else ""
+        changes.append(replace(change, varies=varies))
+    return changes
 
 
-def _settings(was: Conversation, now: Conversation) -> list[Change]:
-    return [
-        Change("settings", f"the setting {name}", *_around(_text(getattr(was, name)), _text(getattr(now, name))))
-        for name in SETTINGS
-        if getattr(was, name) != getattr(now, name)
-    ]
+def _settings(conversation: Conversation) -> dict[str, str]:
+    return {f"the setting {name}": _text(getattr(conversation, name)) for name in SETTINGS}
 
 
 def _history(was: Sequence[Turn], answer: Sequence[Part], now: Sequence[Turn]) -> list[Change]:
-    found: list[Change] = []
+    changes: list[Change] = []
     if len(now) < len(was):
         # A client that edits a message sends the rest again; one that summarizes its history sends fewer.
-        found.append(Change("history", "the history", f"{len(was)} messages", f"{len(now)} messages"))
-    for number, (one, other) in enumerate(zip(was, now, strict=False), 1):
-        if one is not other and one != other:
-            found += _message(number, one, other)
-            if found and found[-1].kind != "reasoning":
-                return found  # what follows moves with it
+        changes.append(Change("history", "the history", f"{len(was)} messages", f"{len(now)} messages"))
+    for number, (before, after) in enumerate(zip(was, now, strict=False), 1):
+        change = None if before is after else _message(number, before, after)
+        if change is not None:
+            changes.append(change)
+            if change.kind != "reasoning":
+                return changes  # what follows moves with it
     if len(now) > len(was) and answer:
-        run = next(iter(answers_in(now[len(was) :])), None) if now[len(was)].role == "assistant" else None
-        number = len(was) + 1
-        if run is None:
-            found.append(Change("answer", f"message {number} (assistant)", _parts(answer), "left out"))
-        elif written_parts(run) != written_parts(answer):
-            found.append(Change("answer", f"message {number} (assistant)", *_around(_parts(answer), _parts(run))))
-        elif _has_reasoning(answer) and not _has_reasoning(run):
-            found.append(Change("reasoning", f"message {number} (assistant)", _parts(answer)[:SHOWN], "no reasoning"))
-    return found
+        where = f"message {len(was) + 1} (assistant)"
+        if now[len(was)].role != "assistant":
+            return [*changes, Change("answer", where, _parts(answer), "left out")]
+        sent = answers_in(now[len(was) :])[0]
+        if content_of(sent) != content_of(answer):
+            changes.append(Change("answer", where, *_around(_parts(answer), _parts(sent))))
+        elif _has_reasoning(answer) and not _has_reasoning(sent):
+            changes.append(Change("reasoning", where, _parts(answer)[:SHOWN], "no reasoning"))
+    return changes
 
 
-def _message(number: int, one: Turn, other: Turn) -> list[Change]:
-    where = f"message {number} ({one.role})"
-    if one.role != other.role:
-        return [Change("history", where, _parts(one.parts)[:SHOWN], f"{other.role}: {_parts(other.parts)}"[:SHOWN])]
-    rest, other_rest = (_without_reasoning(turn.parts) for turn in (one, other))
-    if rest == other_rest or (one.role == "assistant" and written_parts(one.parts) == written_parts(other.parts)):
-        if _has_reasoning(one.parts) != _has_reasoning(other.parts):
-            gone, come = (_parts(turn.parts)[:SHOWN] for turn in (one, other))
-            return [Change("reasoning", where, gone, come)]
-        return []
-    return [Change("message", where, *_around(_parts(rest), _parts(other_rest)))]
+def _message(number: int, before: Turn, after: Turn) -> Change | None:
+    where = f"message {number} ({before.role})"
+    if before.role != after.role:
+        return Change("history", where, _parts(before.parts)[:SHOWN], f"{after.role}: {_parts(after.parts)}"[:SHOWN])
+    rest_before, rest_after = (_without_reasoning(turn.parts) for turn in (before, after))
+    is_answer = before.role == "assistant"
+    if rest_before == rest_after or (is_answer and content_of(before.parts) == content_of(after.parts)):
+        if _has_reasoning(before.parts) == _has_reasoning(after.parts):
+            return None
+        return Change("reasoning", where, _parts(before.parts)[:SHOWN], _parts(after.parts)[:SHOWN])
+    return Change("message", where, *_around(_parts(rest_before), _parts(rest_after)))
 
 
 def _has_reasoning(parts: Sequence[Part]) -> bool:
@@ -142,7 +124,8 @@ def _part(part: Part) -> str:
         case Call():
             return f"[call {part.name}] {part.arguments}"
         case Result():
-            return "[result] " + "\n".join(one.text if isinstance(one, Text) else _text(one) for one in part.parts)
+            texts = (inner.text if isinstance(inner, Text) else _text(inner) for inner in part.parts)
+            return "[result] " + "\n".join(texts)
         case Media():
             return f"[{part.kind} {part.media_type}]"
 
@@ -151,9 +134,8 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _around(one: str, other: str) -> tuple[str, str]:
+def _around(before: str, after: str) -> tuple[str, str]:
     """Both texts around their first difference."""
-    at = len(common_prefix(one, other))
-    start = max(0, at - BEFORE)
+    start = max(0, len(common_prefix(before, after)) - BEFORE)
     cut: Callable[[str], str] = lambda text: ("…" if start else "") + text[start : start + SHOWN]  # noqa: E731
-    return cut(one), cut(other)
+    return cut(before), cut(after)

@@ -21,13 +21,13 @@ from cyclopts.validators import Number
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
+from services.cli.bus import messages
+from services.cli.bus.observer import follow
 from services.cli.inspector import recording
 from services.cli.inspector.fold import MIB, Fold
 from services.cli.inspector.server import InspectorServer
 from services.cli.inspector.tokens import text_of
-from services.cli.observer import follow
 from services.cli.running import bus_defaults, newest
-from services.cli.tap import bus_view
 from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
 from services.preprocessor.request_decoder import RequestDecoder
@@ -70,32 +70,7 @@ def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(
     Args:
         file: Recordings of `turnwire tap`, made with `--record` or `--json`.
     """
-    try:
-        return asyncio.run(_serve(sources, file, flags))
-    except (TurnwireError, OSError, ValueError) as error:
-        print(f"turnwire inspect: {mask_passwords(error)}", file=sys.stderr)
-        return 1
-
-
-class Feed:
-    """Takes the bus's messages as they are, and folds them."""
-
-    def __init__(self, fold: Fold) -> None:
-        self._fold = fold
-        self._requests = RequestDecoder(64 * MIB)
-
-    def take(self, message: Message) -> None:
-        """One message. Those that cannot be read are left out."""
-        kind = bus_view.kind_of(message.subject)
-        if kind not in recording.KINDS:
-            return
-        decoded: Any
-        with suppress(msgspec.MsgspecError, ValueError):
-            if kind == "turn":
-                decoded = self._requests.decode(message.data, TurnRequest)
-            else:
-                decoded = bus_view.decode(message.subject, message.data)
-            self._fold.take(decoded, time.time(), recording.receiver_of(message.subject) if kind == "gen" else "")
+    return asyncio.run(_serve(sources, file, flags))
 
 
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:
@@ -112,22 +87,34 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    publishing = asyncio.create_task(server.publish())
     try:
         site = web.TCPSite(runner, flags.host, flags.port)
         await site.start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
-        return await _until_stopped() if files else await _follow(config, Feed(fold))
+        return await _until_stopped() if files else await _follow(config, fold)
     finally:
-        publishing.cancel()
         await runner.cleanup()
 
 
-async def _follow(config: BusConfig, feed: Feed) -> int:
+async def _follow(config: BusConfig, fold: Fold) -> int:
+    requests = RequestDecoder(64 * MIB)
+
+    def take(message: Message) -> None:
+        kind = messages.kind_of(message.subject)
+        if kind not in messages.TURN_KINDS:
+            return
+        decoded: Any
+        with suppress(msgspec.MsgspecError, ValueError):  # those that cannot be read are left out
+            if kind == "turn":
+                decoded = requests.decode(message.data, TurnRequest)
+            else:
+                decoded = messages.decode(message.subject, message.data)
+            fold.take(decoded, time.time(), messages.receiver_of(message.subject) if kind == "gen" else "")
+
     with suppress(OSError):
         os.nice(NICE)
     # One subscription, which keeps the order of all messages.
-    return await follow(config, "inspect", [subjects.ALL], feed.take)
+    return await follow(config, "inspect", [subjects.ALL], take)
 
 
 async def _until_stopped() -> int:
@@ -140,8 +127,8 @@ async def _until_stopped() -> int:
 
 def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
     """The served model's. Without a named one, a tokenizer that cannot be read is left out. Raises TurnwireError."""
-    found = newest(env)
-    name = model or (found.model_dir if found is not None else "") or env.get("TURNWIRE_MODEL")
+    instance = newest(env)
+    name = model or (instance.model_dir if instance is not None else "") or env.get("TURNWIRE_MODEL")
     if not name:
         return None
     try:

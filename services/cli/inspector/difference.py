@@ -1,6 +1,7 @@
 """Explains how a prompt departs from the session's previous one: where, why, and how many tokens that costs. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from schemas.conversation import Call, Part, Reasoning, Text
 from services.cli.inspector.changes import changes_of
@@ -13,6 +14,8 @@ AROUND = 24
 """Tokens behind the first difference whose text is shown."""
 AHEAD = 8
 """Tokens before it."""
+MIN_LOST = 128
+"""Fewer tokens are the rest of a KV block."""
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -45,33 +48,27 @@ def compare(
         reason = "the previous prompt is no longer known"
         return Difference(previous=previous.id, extends=False, cause="unknown", reason=reason)
     changes = changes_of(before.conversation, answer_parts(previous), now.conversation)
+    difference = partial(Difference, previous=previous.id, changes=changes)
     if not before.ids or not now.ids:
-        return _by_messages(previous, changes)
-    sequence = before.ids + previous.output
+        # Where the tokens are unknown, as in a redacted recording, the messages alone decide.
+        first = next((change for change in changes if change.kind != "reasoning"), None)
+        cause, reason = ("none", "the history is extended") if first is None else (first.kind, in_words(first))
+        return difference(extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)")
+    sequence = before.ids + previous.ids
     at = len(common_prefix(sequence, now.ids))
-    again = len(sequence) - at
-    if not again:
+    if at == len(sequence):
         reason = "the prompt begins with all tokens of the previous prompt and its answer"
-        return Difference(previous=previous.id, extends=True, at=at, cause="none", reason=reason, changes=changes)
+        return difference(extends=True, at=at, cause="none", reason=reason)
     if at == len(now.ids):
         reason = "the same prompt again: another try, or another choice of one request"
-        return Difference(previous=previous.id, extends=False, at=at, cause="none", reason=reason, changes=changes)
+        return difference(extends=False, at=at, cause="none", reason=reason)
     cause, reason = _cause(turn, at, before, changes, ancestors)
     was = now_text = ""
     if decode is not None:
-        start = max(0, at - AHEAD)
-        was, now_text = decode(sequence[start : at + AROUND]), decode(now.ids[start : at + AROUND])
-    return Difference(
-        previous=previous.id,
-        extends=False,
-        at=at,
-        again=again,
-        cause=cause,
-        reason=reason,
-        changes=changes,
-        was=was,
-        now=now_text,
-    )
+        start, end = max(0, at - AHEAD), at + AROUND
+        was, now_text = decode(sequence[start:end]), decode(now.ids[start:end])
+    again = len(sequence) - at
+    return difference(extends=False, at=at, again=again, cause=cause, reason=reason, was=was, now=now_text)
 
 
 def answer_parts(turn: InspectedTurn) -> list[Part]:
@@ -85,6 +82,19 @@ def answer_parts(turn: InspectedTurn) -> list[Part]:
         elif block.complete:
             parts.append(Call(block.call_id, block.name, block.text))
     return parts
+
+
+def computed_again(turn: InspectedTurn) -> tuple[int, int]:
+    """Prompt tokens that a previous turn had and this one computed: those behind the difference, unless the worker had
+    the new prompt from another session, and those of the common beginning."""
+    difference = turn.difference
+    if difference is None:
+        return 0, 0
+    if difference.at is None or turn.cached is None:
+        return difference.again, 0
+    computed = max(0, turn.prompt - turn.cached)
+    lost = max(0, min(difference.at, turn.prompt) - turn.cached)
+    return min(difference.again, computed - lost), lost if lost >= MIN_LOST else 0
 
 
 def in_words(change: Change) -> str:
@@ -107,15 +117,6 @@ def in_words(change: Change) -> str:
             return f"{change.where} was edited"
 
 
-def _by_messages(previous: InspectedTurn, changes: Sequence[Change]) -> Difference:
-    """Where the tokens are unknown, as in a redacted recording, the messages alone decide."""
-    real = [change for change in changes if change.kind != "reasoning"]
-    cause, reason = ("none", "the history is extended") if not real else (real[0].kind, in_words(real[0]))
-    return Difference(
-        previous=previous.id, extends=not real, cause=cause, reason=f"{reason} (tokens unknown)", changes=list(changes)
-    )
-
-
 def _cause(
     turn: InspectedTurn,
     at: int,
@@ -131,21 +132,21 @@ def _cause(
     possible = answered if behind_prompt else others
     if possible and possible[0].kind != "reasoning":
         return possible[0].kind, in_words(possible[0])
-    for one in ancestors:
-        start = one.prompt_tokens
-        if start - OPENING_TOKENS <= at < start + len(one.output) + 1:
-            return _in_answer(turn, one, at, possible or changes)
+    for earlier in ancestors:
+        start = earlier.prompt
+        if start - OPENING_TOKENS <= at < start + len(earlier.ids) + 1:
+            return _in_answer(turn, earlier, at, possible or changes)
     if changes:
         return changes[0].kind, in_words(changes[0])
     return "unknown", "the conversation is the same, and its tokens are others: the template wrote something else"
 
 
-def _in_answer(turn: InspectedTurn, one: InspectedTurn, at: int, changes: Sequence[Change]) -> tuple[str, str]:
+def _in_answer(turn: InspectedTurn, earlier: InspectedTurn, at: int, changes: Sequence[Change]) -> tuple[str, str]:
     """The cause of a departure in the answer of an earlier turn."""
-    which = f"the answer of turn {one.number}"
-    reasoning = any(block.kind == "reasoning" for block in one.blocks)
+    which = f"the answer of turn {earlier.number}"
+    reasoning = any(block.kind == "reasoning" for block in earlier.blocks)
     dropped = next((change for change in changes if change.kind == "reasoning"), None)
-    if reasoning and at <= one.prompt_tokens + OPENING_TOKENS:
+    if reasoning and at <= earlier.prompt + OPENING_TOKENS:
         by = "the client did not send it back, and " if dropped is not None else ""
         because = RECALL.get(turn.recall)
         return "reasoning", f"the reasoning in {which} is left out: " + by + (because or "the template drops it")

@@ -5,85 +5,58 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from schemas.conversation import Sampling
-from schemas.events import Prepared
-from schemas.frames import (
-    EventEntry,
-    EventFrame,
-    GenerateRequest,
-    TokenEntry,
-    TokenFrame,
-    TurnRequest,
-)
+from schemas.conversation import Conversation, Sampling
+from schemas.events import Prepared, TurnEvent
+from schemas.frames import EventEntry, EventFrame, GenerateRequest, TokenEntry, TokenFrame, TurnRequest
+from services.cli.bus import messages
 from services.cli.replay import script
-from services.cli.tap import bus_view
-from services.cli.tap.command import Recorded
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 
 Timed: TypeAlias = tuple[float, str, Any]
-"""Unix time of arrival, receiver, decoded message."""
-
-KINDS = frozenset({"turn", "gen", "tok", "evt", "cancel", "replay"})
-"""Kinds of messages that belong to turns."""
-_decode = msgspec.json.Decoder(Recorded).decode
+"""Time of arrival, receiver, decoded message."""
 
 
 def read(name: str, text: str) -> list[Timed]:
     """The messages in a file, by time. Raises ValueError, which names the line, for one that is no recording."""
     first = next((line for line in text.split("\n") if line.strip()), "")
-    messages = _messages(name, text) if '"subject"' in first else _turns(script.read(name, text))
-    return sorted(messages, key=lambda message: message[0])
-
-
-def receiver_of(subject: str) -> str:
-    """The last part of a subject: the process that a message goes to."""
-    return bus_view.target_of(subject).rpartition(" ")[2]
-
-
-def _messages(name: str, text: str) -> Iterator[Timed]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            message = _decode(line)
-            if message.payload is not msgspec.UNSET and bus_view.kind_of(message.subject) in KINDS:
-                decoded = bus_view.decode(message.subject, bytes(message.payload))
-                yield message.time, receiver_of(message.subject), decoded
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"{name}:{number}: not a line of `turnwire tap --json`: {error}") from None
+    timed: Iterable[Timed]
+    if '"subject"' in first:
+        lines = messages.read_lines(name, text.encode().split(b"\n"), messages.TURN_KINDS)
+        timed = ((time, messages.receiver_of(subject), message) for time, subject, message in lines)
+    else:
+        timed = _turns(script.read(name, text))
+    return sorted(timed, key=lambda message: message[0])
 
 
 def _turns(replay: script.Replay) -> Iterator[Timed]:
     for turn in replay.turns:
         if turn.recorded is None or turn.conversation is None:
             raise ValueError(f"{replay.name}:{turn.line}: not recorded by `turnwire tap --record`")
-        yield from _turn(turn, turn.conversation, turn.recorded)
+        start = float(turn.recorded.get("time", 0.0))
+        for at, receiver, message in _turn(turn, str(turn.recorded.get("turn")), turn.conversation):
+            yield start + at, receiver, message
 
 
-def _turn(turn: script.Turn, conversation: Any, recorded: dict[str, Any]) -> Iterable[Timed]:
-    name, start, prompt = str(recorded.get("turn")), float(recorded.get("time", 0.0)), turn.prompt
-    attempt = 1 if prompt is None else prompt.attempt
-    yield start, "", TurnRequest(name, "the frontend", conversation)
+def _turn(turn: script.Turn, name: str, conversation: Conversation) -> Iterator[Timed]:
+    """A recorded turn as messages, with times since its request."""
+    prompt, context, usage = turn.prompt or script.RecordedPrompt(0.0), turn.context, turn.usage
+    attempt, worker, parser = prompt.attempt, prompt.worker, prompt.parser
+    yield 0.0, "", TurnRequest(name, "the frontend", conversation)
     if attempt > 1:
-        yield start + (0.0 if prompt is None else prompt.at), "", TurnRequest(name, "", conversation, attempt)
-    if prompt is not None:
-        context = msgspec.Raw(msgspec.json.encode(turn.context))
-        request = GenerateRequest(
-            name, attempt, conversation.model, prompt.ids, prompt.parser, "", Sampling(), [], context
-        )
-        request = msgspec.structs.replace(request, reused=prompt.reused, recall=prompt.recall)
-        yield start + prompt.at, prompt.worker, request
-    if turn.usage.prompt:
-        limit = 0 if turn.context is None else turn.context.max_tokens
-        worker, parser = ("", "") if prompt is None else (prompt.worker, prompt.parser)
-        opened = Prepared(turn.usage.prompt, limit, worker, parser, cached=turn.usage.cached)
-        at = start + (0.0 if prompt is None else prompt.at)
-        yield at, "", EventFrame("", 0, [EventEntry(name, attempt, [opened])])
+        yield prompt.at, "", TurnRequest(name, "", conversation, attempt)
+    if turn.prompt is not None:
+        raw = msgspec.Raw(msgspec.json.encode(context))
+        request = GenerateRequest(name, attempt, conversation.model, prompt.ids, parser, "", Sampling(), [], raw)
+        yield prompt.at, worker, msgspec.structs.replace(request, reused=prompt.reused, recall=prompt.recall)
+    if usage.prompt:
+        limit = 0 if context is None else context.max_tokens
+        opened = Prepared(usage.prompt, limit, worker, parser, cached=usage.cached)
+        yield prompt.at, "", EventFrame("", 0, [EventEntry(name, attempt, [opened])])
     tokens, log = 0, TurnLog()
     for step in turn.steps:
         if isinstance(step, script.RecordedTokens):
-            yield start + step.at, "", TokenFrame("", 0, [TokenEntry(name, attempt, tokens, step.tokens)])
+            yield step.at, "", TokenFrame("", 0, [TokenEntry(name, attempt, tokens, step.tokens)])
             tokens += len(step.tokens)
         elif isinstance(step, script.RecordedEvents):
-            events = with_dispatches(step.events, log)  # type: ignore[arg-type]  # a recorder writes no others
-            yield start + step.at, "", EventFrame("", 0, [EventEntry(name, attempt, list(events))])
+            events: list[TurnEvent] = list(with_dispatches(step.events, log))
+            yield step.at, "", EventFrame("", 0, [EventEntry(name, attempt, events)])

@@ -1,16 +1,13 @@
 """Makes text of token ids, with the tokenizer of the served model. Pure."""
 
-from array import array
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from schemas.conversation import Conversation
 from schemas.events import FinishReason
-from schemas.frames import ParseContext
+from schemas.frames import ParseContext, TokenFinish
 from services.cli.inspector.turns import InspectedTurn
 from services.cli.trajectories.blocks import blocks_of
-from services.cli.trajectories.turns import DecodedTurn
 from services.tokenization.detokenizer import Vocabulary
 
 
@@ -29,16 +26,15 @@ def tokens_of(turn: InspectedTurn, context: ParseContext | None, vocabulary: Voc
 
     `context`: how the output is parsed; None: unknown, and so are the tokens of its blocks.
     """
-    ids = turn.output.tolist()
+    ids = turn.ids.tolist()
     if vocabulary is None:
         return TokenList(ids, [], [])
-    texts = [vocabulary.bytes_of(token).decode(errors="replace") for token in ids]
+    texts = [text_of([token], vocabulary) for token in ids]
     if context is None:
         return TokenList(ids, texts, [])
-    decoded = DecodedTurn(turn.id, turn.received, Conversation(turn.model, []), context=context)
-    decoded.output = array("I", ids)
-    decoded.reason = FinishReason(turn.finish) if turn.state == "finished" else FinishReason.LENGTH
-    return TokenList(ids, texts, [(block.start, block.end) for block in blocks_of(decoded, vocabulary)])
+    finish = TokenFinish(FinishReason(turn.finish) if turn.state == "finished" else FinishReason.LENGTH)
+    blocks = blocks_of(turn.id, context, ids, finish, vocabulary)
+    return TokenList(ids, texts, [(block.start, block.end) for block in blocks])
 
 
 def text_of(ids: Sequence[int], vocabulary: Vocabulary) -> str:

@@ -1,4 +1,4 @@
-"""What the inspector keeps of a turn. Pure."""
+"""The turns that the inspector keeps, and the parts of them that its page shows. Pure."""
 
 from array import array
 from typing import Literal, TypeAlias
@@ -32,6 +32,7 @@ opened: a parser has the worker's stream.  takeover: another parser has it.  fir
 block: a block is complete.  dispatch: a call is complete and was sent to the client.
 replay: a receiver requested frames again.  interrupted: the worker died.  cancel: the turn was cancelled.
 """
+ChangeKind: TypeAlias = Literal["tools", "system", "settings", "message", "reasoning", "answer", "history"]
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 MAX_MARKS = 400
 MAX_TEXT = 256 * 1024
@@ -41,8 +42,7 @@ MAX_TEXT = 256 * 1024
 class Mark(Struct, frozen=True):
     """A point on a turn's time line."""
 
-    time: float
-    """Unix time in seconds."""
+    ms: float
     kind: MarkKind
     text: str = ""
     trouble: bool = False
@@ -53,27 +53,21 @@ class Block(Struct):
     """A block of the answer."""
 
     kind: BlockKind
-    started: float
+    start_ms: float
     name: str = ""
     call_id: str = ""
-    stopped: float | None = None
-    dispatched: float | None = None
+    end_ms: float | None = None
+    dispatch_ms: float | None = None
     complete: bool = True
     length: int = 0
-    """Characters that came; `pieces` has at most `MAX_TEXT`."""
-    pieces: list[str] = []
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        self.pieces[:] = ["".join(self.pieces)]
-        return self.pieces[0]
+    """Characters that came; `text` has at most `MAX_TEXT`."""
+    text: str = ""
 
 
 class Change(Struct, frozen=True, omit_defaults=True):
     """One change of a conversation, as compared with the one before it."""
 
-    kind: Literal["tools", "system", "settings", "message", "reasoning", "answer", "history"]
+    kind: ChangeKind
     where: str
     """What changed: `the tool Bash`, `system text 2`, `message 3 (user)`."""
     was: str = ""
@@ -105,52 +99,68 @@ class Difference(Struct, frozen=True, kw_only=True):
     """… and of the prompt's."""
 
 
-class InspectedTurn(Struct, eq=False):
-    """One turn."""
+class Row(Struct, kw_only=True):
+    """A turn in the page's list."""
 
     id: str
-    received: float
-    """Unix time of the request in seconds, as all times here."""
-    model: str
-    client: str = ""
-    """The first word of the user agent."""
-    session: str = ""
+    session: str
     """The first turn of its session."""
     number: int = 1
     """1, 2, 3 … in its session."""
-    messages: int = 0
+    time: float
+    """Unix time of the request in seconds. All other times are milliseconds after it."""
+    model: str
+    client: str
+    """The first word of the user agent."""
     state: State = "received"
-    attempt: int = 1
-    placed_attempt: int = 0
-    """The newest attempt that was sent to a worker."""
-    opened_by: tuple[int, str] = (0, "")
-    """Attempt and parser of the newest stream."""
+    prompt: int = 0
+    """Tokens, as `cached` and `output`."""
+    cached: int | None = None
+    """What the engine had of the prompt; before the end, what the worker reported or expects."""
+    output: int = 0
+    ttft_ms: float | None = None
+    ms: float | None = None
+    """The end."""
+    calls: int = 0
+    trouble: bool = False
+    """Something was done again, or lost."""
+    again: int = 0
+    """Prompt tokens that were computed again, though a previous turn had them."""
+
+
+class TurnDetails(Row):
+    """What the page shows of one turn."""
+
     worker: str = ""
     parser: str = ""
-    placed: float | None = None
-    opened: float | None = None
-    first: float | None = None
-    ended: float | None = None
-    prompt_tokens: int = 0
-    max_tokens: int = 0
-    cached: int | None = None
-    """Prompt tokens that the engine had; before the end, what the worker reported or expects."""
-    reused: int | None = None
-    """Prompt tokens that came from the ledger; None: there is no ledger, or it is unknown."""
-    recall: str = ""
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    calls: int = 0
+    attempt: int = 1
     finish: str = ""
     """Why it ended: the finish reason, the error, or the reason of the cancellation."""
     incomplete: bool = False
     """Events were lost on the way to the inspector."""
-    blocks: list[Block] = []
+    reused: int | None = None
+    """Prompt tokens that came from the ledger; None: there is no ledger, or it is unknown."""
+    recall: str = ""
+    max_tokens: int = 0
+    reasoning: int = 0
+    """Output tokens."""
     marks: list[Mark] = []
-    previous: str = ""
+    blocks: list[Block] = []
     difference: Difference | None = None
-    output: TokenIds = field(default_factory=lambda: array("I"))
-    """Without the end token."""
+
+
+class InspectedTurn(TurnDetails):
+    """One turn, with what following it requires."""
+
+    previous: str = ""
+    """The previous turn of its session."""
+    placed_attempt: int = 0
+    """The newest attempt that was sent to a worker."""
+    placed_ms: float | None = None
+    opened_by: tuple[int, str] = (0, "")
+    """Attempt and parser of the newest stream."""
+    ids: TokenIds = field(default_factory=lambda: array("I"))
+    """The output, without the end token."""
     cursor: Cursor = field(default_factory=Cursor)
 
     @property
@@ -158,10 +168,15 @@ class InspectedTurn(Struct, eq=False):
         """Whether nothing more will come."""
         return self.state in ENDED
 
+    def ms_at(self, time: float) -> float:
+        """Milliseconds from the request to a Unix time."""
+        return round(1000.0 * (time - self.time), 2)
+
     def mark(self, time: float, kind: MarkKind, text: str = "", *, trouble: bool = False) -> None:
         """Adds a point to the time line, as long as there is room."""
+        self.trouble |= trouble
         if len(self.marks) < MAX_MARKS:
-            self.marks.append(Mark(time, kind, text, trouble))
+            self.marks.append(Mark(self.ms_at(time), kind, text, trouble))
 
 
 class KnownPrompt(Struct, frozen=True, eq=False):

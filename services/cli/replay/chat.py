@@ -8,7 +8,7 @@ import msgspec
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
 from services.cli.replay import client
 from services.cli.replay.answer import Block, BlockKind
-from services.cli.replay.client import media_url, present
+from services.cli.replay.client import media_url, present, sampling_fields
 from services.cli.replay.messages import write_block
 from services.cli.replay.script import End
 from services.templates.tools import tool_name
@@ -25,7 +25,7 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     A message of this API is reasoning, text, calls; a turn in another order becomes several messages. The API has no
     deferred tools and no errors of tools.
     """
-    sampling, thinking, choice = conversation.sampling, conversation.thinking, conversation.tool_choice
+    thinking, choice = conversation.thinking, conversation.tool_choice
     body: dict[str, Any] = {
         "model": conversation.model,
         "stream": stream,
@@ -33,13 +33,9 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
             *({"role": "system", "content": text.text} for text in conversation.system),
             *(message for turn in conversation.turns for message in _messages(turn)),
         ],
+        **sampling_fields(conversation.sampling, limit="max_completion_tokens"),
         **present(
             stream_options={"include_usage": True} if stream else None,
-            max_completion_tokens=sampling.max_tokens,
-            stop=sampling.stop or None,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
             thinking=None if thinking.mode == "default" else {"type": thinking.mode},
             thinking_budget=thinking.budget_tokens,
             reasoning_effort=thinking.effort,
@@ -55,16 +51,16 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
 
 
 def _messages(turn: Turn) -> list[dict[str, Any]]:
-    if turn.role == "tool":
-        results = [part for part in turn.parts if isinstance(part, Result)]
-        return [
-            {"role": "tool", "tool_call_id": result.call_id, "content": [_content(part) for part in result.parts]}
-            for result in results
-        ]
-    if turn.role != "assistant":
+    if turn.role == "assistant":
+        return [_assistant(parts) for parts in _in_order(turn.parts)]
+    if turn.role != "tool":
         content = [_content(part) for part in turn.parts]
         return [{"role": turn.role, "content": content, **present(name=turn.name or None)}]
-    return [_assistant(parts) for parts in _in_order(turn.parts)]
+    return [
+        {"role": "tool", "tool_call_id": part.call_id, "content": [_content(inner) for inner in part.parts]}
+        for part in turn.parts
+        if isinstance(part, Result)
+    ]
 
 
 def _in_order(parts: list[Part]) -> list[list[Part]]:
@@ -113,14 +109,13 @@ def _content(part: Part | ToolReference) -> dict[str, Any]:
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    common = {"name": tool_name(tool.name, tool.namespace), "description": tool.description}
+    fields: dict[str, Any] = {"name": tool_name(tool.name, tool.namespace), "description": tool.description}
     if tool.kind == "function":
-        function = {**common, "parameters": tool.schema, **present(strict=tool.strict)}
-        return {"type": "function", "function": function}
-    if tool.grammar is None:
-        return {"type": "custom", "custom": common}
-    grammar = {"syntax": tool.grammar.syntax, "definition": tool.grammar.definition}
-    return {"type": "custom", "custom": {**common, "format": {"type": "grammar", "grammar": grammar}}}
+        fields |= {"parameters": tool.schema, **present(strict=tool.strict)}
+    elif tool.grammar is not None:
+        grammar = {"syntax": tool.grammar.syntax, "definition": tool.grammar.definition}
+        fields["format"] = {"type": "grammar", "grammar": grammar}
+    return {"type": tool.kind, tool.kind: fields}
 
 
 class Reader(client.Reader):
@@ -143,7 +138,11 @@ class Reader(client.Reader):
             answer.end, answer.problem = "error", data["error"]["message"]
             return
         if name == "tool_call_dispatch":
-            self._dispatch(data["tool_call_dispatch"]["tool_call"])
+            call = data["tool_call_dispatch"]["tool_call"]
+            block, whole = self._calls[call["index"]], _call_block(call)
+            assert whole.as_story() == block.as_story(), f"dispatched {whole.as_story()}, streamed {block.as_story()}"
+            answer.dispatch(whole)
+            block.complete = True
         elif name == "reasoning_dispatch":
             answer.blocks[-1].complete = True
         for choice in data["choices"]:
@@ -189,13 +188,6 @@ class Reader(client.Reader):
             self._complete_all()
             last = self.answer.add(Block(kind))
         last.text += text
-
-    def _dispatch(self, call: Any) -> None:
-        block = self._calls[call["index"]]
-        whole = _call_block(call)
-        assert whole.as_story() == block.as_story(), f"dispatched {whole.as_story()}, streamed {block.as_story()}"
-        self.answer.dispatch(whole)
-        block.complete = True
 
     def _complete_all(self) -> None:
         for block in self.answer.blocks:

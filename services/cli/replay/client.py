@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from typing import Any
 
-from schemas.conversation import Media
+from schemas.conversation import Media, Sampling
 from services.cli.replay.answer import Answer
 
 
@@ -26,6 +26,12 @@ class Reader(ABC):
 def present(**fields: Any) -> dict[str, Any]:
     """The fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def sampling_fields(sampling: Sampling, *, limit: str, stop: str = "stop") -> dict[str, Any]:
+    """The sampling of a request. `limit`, `stop`: what an API calls these two."""
+    names = {limit: sampling.max_tokens, stop: sampling.stop or None}
+    return present(**names, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k)
 
 
 def filler(size_bytes: int | None) -> str:

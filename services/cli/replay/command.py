@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,12 +14,12 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from schemas.errors import TurnwireError
-from services.cli.connect.served import ServerError, read_models
+from services.cli.connect.served import read_models
+from services.cli.errors import CommandError, UsageError
 from services.cli.replay import script
 from services.cli.replay.answer import Answer
-from services.cli.replay.gateway import MODEL, ReplayGateway, serving
-from services.cli.replay.player import OnEvent, Session
+from services.cli.replay.gateway import ReplayGateway, serving
+from services.cli.replay.player import OnEvent, Session, UserText
 from services.cli.replay.script import Api, BadReplay, Fail, Gate, Output, Pause, Replay, Turn
 from services.parser.service import load_backend
 from services.tokenization.detokenizer import Vocabulary
@@ -67,13 +67,11 @@ def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*
     try:
         replays = [script.read(str(path), path.read_text(encoding="utf-8")) for path in (file, *more)]
     except (BadReplay, OSError, UnicodeDecodeError) as error:
-        print(f"turnwire replay: {error}", file=sys.stderr)
-        return 2
+        raise UsageError(error) from None
     try:
         return asyncio.run(_play_all(replays, flags))
-    except (ServerError, TurnwireError, aiohttp.ClientError, OSError, TimeoutError) as error:
-        print(f"turnwire replay: {error}", file=sys.stderr)
-        return 1
+    except aiohttp.ClientError as error:
+        raise CommandError(error) from error
 
 
 async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:
@@ -96,7 +94,7 @@ async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:
                     console.print(Text(title, style="bold"))
                 for turn in replay.turns:
                     played = await session.turn(turn)
-                    failed = failed or bool(played.problems)
+                    failed |= bool(played.problems)
                     if not flags.quiet:
                         _show(played.answer, console)
                     for problem in played.problems:
@@ -120,39 +118,22 @@ def _show(answer: Answer, console: Console) -> None:
 
 @contextlib.asynccontextmanager
 async def _session(replay: Replay, api: Api, flags: Flags, on_event: OnEvent) -> AsyncIterator[Session]:
-    stream = not flags.document
     async with aiohttp.ClientSession() as http:
+        open_session = partial(
+            Session, replay, api, http, stream=not flags.document, on_event=on_event, count=flags.count
+        )
         if flags.url:
             served = await asyncio.to_thread(read_models, flags.url, flags.key)
-            yield Session(
-                replay,
-                api,
-                http,
-                served.url,
-                model=served.choose(flags.model).id,
-                stream=stream,
-                ask=lambda turn, text: text + directives(replay, turn),
-                headers={"authorization": f"Bearer {flags.key}"} if flags.key else None,
-                on_event=on_event,
-                count=flags.count,
-            )
+            headers = {"authorization": f"Bearer {flags.key}"} if flags.key else {}
+            ask: UserText = lambda turn, text: text + directives(replay, turn)  # noqa: E731
+            yield open_session(served.url, model=served.choose(flags.model).id, ask=ask, headers=headers)
             return
         vocabulary = None
         if flags.model_dir:
             vocabulary = Vocabulary(await asyncio.to_thread(load_backend, flags.model_dir, trust_remote_code=False))
         gateway = ReplayGateway(replay, vocabulary=vocabulary, speed=flags.speed)
         async with serving(gateway) as url:
-            yield Session(
-                replay,
-                api,
-                http,
-                url,
-                model=MODEL,
-                gateway=gateway,
-                stream=stream,
-                on_event=on_event,
-                count=flags.count,
-            )
+            yield open_session(url, gateway=gateway)
 
 
 def directives(replay: Replay, turn: Turn) -> str:
@@ -160,10 +141,10 @@ def directives(replay: Replay, turn: Turn) -> str:
     message: the n-th answer after the message is the n-th `[[say]]`."""
     first = replay.turns.index(turn)
     texts = []
-    for number, one in enumerate(replay.turns[first:]):
-        if number and one.results is None:
+    for number, played in enumerate(replay.turns[first:]):
+        if number and played.results is None:
             break
-        texts.append("\n[[say]]" + "".join(map(_directive, one.steps)) + "[[/say]]")
+        texts.append("\n[[say]]" + "".join(map(_directive, played.steps)) + "[[/say]]")
     return "".join(texts)
 
 

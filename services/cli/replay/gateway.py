@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
-from schemas.events import Failed, Finish, FinishReason, HostedResults, Prepared, TurnEvent
+from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.cli.replay.answer import Answer
 from services.cli.replay.script import Fail, Gate, Output, Pause, RecordedEvents, RecordedTokens, Replay, Step, Turn
@@ -153,10 +153,12 @@ class ReplayGateway:
             case Fail(message):
                 return [Failed(EngineFailed(message).info)]
             case RecordedEvents(events) if parse is None:
-                logged = [event for event in events if not isinstance(event, Prepared | HostedResults)]
-                return list(with_dispatches(logged, log))
-            case RecordedEvents([*_, last]) if parse is not None:
-                return _recorded_end(parse, last)
+                return list(with_dispatches(events, log))
+            case RecordedEvents([*_, Failed() as failed]):
+                return [failed]
+            case RecordedEvents([*_, Finish(reason=reason)]) if parse is not None and reason != "stop_string":
+                # The tokens are parsed again; the reason of their end is in the events.
+                return _finished(parse, FinishReason.LENGTH if reason is FinishReason.CONTEXT else reason)
             case Output(pieces) if parse is not None:
                 return _fed(parse, [self._ids[piece] for piece in pieces if piece])
             case RecordedTokens(ids) if parse is not None and self._model_vocabulary is not None:
@@ -217,15 +219,6 @@ def _fed(parse: TurnParse, ids: Sequence[int]) -> list[TurnEvent]:
 def _finished(parse: TurnParse, reason: FinishReason) -> list[TurnEvent]:
     parse.finish(TokenFinish(reason, stop_id=0 if reason is FinishReason.STOP else None))
     return list(parse.read(sys.maxsize)[0])
-
-
-def _recorded_end(parse: TurnParse, last: TurnEvent) -> list[TurnEvent]:
-    """The end of a turn whose tokens are parsed again: its reason is in the recorded events, not in the tokens."""
-    if isinstance(last, Failed):
-        return [last]
-    if not isinstance(last, Finish) or last.reason is FinishReason.STOP_STRING:
-        return []
-    return _finished(parse, FinishReason.LENGTH if last.reason is FinishReason.CONTEXT else last.reason)
 
 
 def parse_context(replay: Replay, conversation: Conversation, prepared: Prepared) -> ParseContext:

@@ -8,7 +8,7 @@ from msgspec import Raw
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec
 from services.cli.replay import client
 from services.cli.replay.answer import Block
-from services.cli.replay.client import filler, present
+from services.cli.replay.client import filler, present, sampling_fields
 from services.cli.replay.script import End
 from services.templates.tools import tool_name
 
@@ -28,22 +28,19 @@ _ENDS: dict[str, End] = {
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     """The body for a conversation. Freeform tools become plain ones, a namespace a part of the name."""
-    sampling, thinking, choice = conversation.sampling, conversation.thinking, conversation.tool_choice
+    thinking, choice = conversation.thinking, conversation.tool_choice
     body: dict[str, Any] = {
         "model": conversation.model,
         "stream": stream,
-        "max_tokens": DEFAULT_LIMIT if sampling.max_tokens is None else sampling.max_tokens,
+        "max_tokens": DEFAULT_LIMIT,
         "messages": [
             {"role": _ROLES.get(turn.role, turn.role), "content": [write_block(part) for part in turn.parts]}
             for turn in conversation.turns
         ],
+        **sampling_fields(conversation.sampling, limit="max_tokens", stop="stop_sequences"),
         **present(
             system=[{"type": "text", "text": text.text} for text in conversation.system] or None,
             tools=[_tool(tool) for tool in conversation.tools] or None,
-            stop_sequences=sampling.stop or None,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
             output_config=None if thinking.effort is None else {"effort": thinking.effort},
         ),
     }

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import zip_longest
 from types import ModuleType
 from typing import Any
 
 import aiohttp
 import msgspec
-from msgspec import Struct, field
 
 from schemas.conversation import Call, Conversation, Part, Result, Text, Thinking
 from schemas.conversation import Turn as Message
@@ -27,15 +27,8 @@ HEADERS = {
     "x-turnwire-reasoning-details": "1",
 }
 TIMEOUT_S = 120.0
-NOT_COUNTED = (
-    "max_tokens",
-    "stream",
-    "stop_sequences",
-    "temperature",
-    "top_k",
-    "top_p",
-    "metadata",
-    "context_management",
+NOT_COUNTED = frozenset(
+    ("max_tokens", "stream", "stop_sequences", "temperature", "top_k", "top_p", "metadata", "context_management")
 )
 """Fields of a request that the counting endpoints do not have."""
 
@@ -45,12 +38,13 @@ UserText = Callable[[Turn, str], str]
 """Returns the text of a user message, from the turn and its text in the file."""
 
 
-class Played(Struct):
+@dataclass
+class Played:
     """One turn as the client received it."""
 
     line: int
-    answer: Answer = field(default_factory=Answer)
-    problems: list[str] = field(default_factory=list)
+    answer: Answer
+    problems: list[str]
 
 
 @dataclass
@@ -67,7 +61,7 @@ class Session:
     """Of the server in this process, for gates; None: another server."""
     stream: bool = True
     ask: UserText = lambda _turn, text: text
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     on_event: OnEvent = lambda _name, _data: None
     gate_timeout_s: float = GATE_TIMEOUT_S
     count: bool = False
@@ -96,11 +90,10 @@ class Session:
         progress = ClientProgress(self.gate_timeout_s) if self.stream and self.gateway is not None else None
         if self.gateway is not None:
             self.gateway.select(turn, progress)
-        client, timeout = CLIENTS[self.api], aiohttp.ClientTimeout(total=TIMEOUT_S)
-        headers = {**HEADERS, **(self.headers or {})}
+        client = CLIENTS[self.api]
         reader: Reader = client.Reader()
         answer = reader.answer
-        async with self.http.post(self.url + client.PATH, data=body, headers=headers, timeout=timeout) as response:
+        async with self._post(client.PATH, body) as response:
             if response.status != 200:
                 answer.end = "refused"
                 answer.problem = f"{response.status}: {_error_message(await response.read())}"
@@ -117,15 +110,17 @@ class Session:
         self._append(Message("assistant", answer.parts))
         found = [*(progress.problems if progress is not None else []), *problems(turn, answer, streamed=self.stream)]
         if self.count and client.COUNT_PATH is not None and answer.usage is not None:
-            found += await self._count(self.url + client.COUNT_PATH, body, headers, answer.usage[0])
+            found += await self._count(client.COUNT_PATH, body, answer.usage[0])
         return Played(turn.line, answer, found)
 
-    async def _count(self, url: str, body: bytes, headers: Mapping[str, str], prompt: int) -> list[str]:
+    def _post(self, path: str, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        headers, timeout = {**HEADERS, **self.headers}, aiohttp.ClientTimeout(TIMEOUT_S)
+        return self.http.post(self.url + path, data=body, headers=headers, timeout=timeout)
+
+    async def _count(self, path: str, body: bytes, prompt: int) -> list[str]:
         """The differences between the counting endpoint and the answer's usage."""
-        data = {name: value for name, value in json.loads(body).items() if name not in NOT_COUNTED}
-        async with self.http.post(
-            url, json=data, headers=headers, timeout=aiohttp.ClientTimeout(TIMEOUT_S)
-        ) as response:
+        counted_body = {name: value for name, value in json.loads(body).items() if name not in NOT_COUNTED}
+        async with self._post(path, msgspec.json.encode(counted_body)) as response:
             if response.status != 200:
                 return [f"counting: {response.status}: {_error_message(await response.read())}"]
             counted = (await response.json())["input_tokens"]
@@ -149,10 +144,10 @@ class Session:
     def _results(self, results: list[str | ToolResult]) -> list[Part]:
         """The results for the calls of the previous turn, in their order."""
         calls = [part for part in self.conversation.turns[-1].parts if isinstance(part, Call)]
-        found = [ToolResult(result) if isinstance(result, str) else result for result in results]
+        given = [ToolResult(result) if isinstance(result, str) else result for result in results]
         return [
             Result(call.call_id, [Text(result.text)], result.is_error, call.name)
-            for call, result in zip(calls, found, strict=False)
+            for call, result in zip(calls, given, strict=False)
         ]
 
     def _append(self, message: Message) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from schemas.conversation import Call, Conversation, Media, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
 from services.cli.replay import client
 from services.cli.replay.answer import Block
-from services.cli.replay.client import media_url, present
+from services.cli.replay.client import media_url, present, sampling_fields
 
 PATH = "/v1/responses"
 COUNT_PATH = "/v1/responses/input_tokens"
@@ -16,7 +16,7 @@ COUNT_PATH = "/v1/responses/input_tokens"
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     """The body for a conversation. The API has no errors of tools."""
-    sampling, thinking, choice = conversation.sampling, conversation.thinking, conversation.tool_choice
+    thinking, choice = conversation.thinking, conversation.tool_choice
     turns, system = conversation.turns, conversation.system
     if len(system) > 1:  # `instructions` is one text
         turns = [*(Turn("system", [text]) for text in system), *turns]
@@ -29,14 +29,10 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
         "include": ["reasoning.encrypted_content"],
         "input": [item for turn in turns for item in _items(turn, kinds)],
         "parallel_tool_calls": choice.parallel,
+        **sampling_fields(conversation.sampling, limit="max_output_tokens"),
         **present(
             instructions=system[0].text if len(system) == 1 else None,
             tools=_tools(conversation.tools) or None,
-            max_output_tokens=sampling.max_tokens,
-            stop=sampling.stop or None,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
             reasoning=None if effort is None else {"effort": effort},
         ),
     }
@@ -101,13 +97,10 @@ def _tools(tools: list[ToolSpec]) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     namespaces: dict[str, list[dict[str, Any]]] = {}
     for tool in tools:
-        if tool.namespace is None:
-            entries.append(_tool(tool))
-            continue
-        if tool.namespace not in namespaces:
+        if tool.namespace is not None and tool.namespace not in namespaces:
             namespaces[tool.namespace] = []
             entries.append({"type": "namespace", "name": tool.namespace, "tools": namespaces[tool.namespace]})
-        namespaces[tool.namespace].append(_tool(tool))
+        (entries if tool.namespace is None else namespaces[tool.namespace]).append(_tool(tool))
     return entries
 
 

@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
-from schemas.events import FinishReason, TurnEvent, Usage
+from schemas.events import FinishReason, Usage
 from schemas.frames import ParseContext
+from services.runtime.streams.turn_log import LoggedEvent
 
 VERSION = 1
 Api: TypeAlias = Literal["messages", "responses", "chat"]
@@ -35,7 +36,7 @@ class Output(Struct, frozen=True):
 class RecordedEvents(Struct, frozen=True, forbid_unknown_fields=True):
     """Recorded events that arrived together, `at` seconds after the request."""
 
-    events: list[TurnEvent]
+    events: list[LoggedEvent]
     at: float = 0.0
 
 
@@ -146,7 +147,7 @@ class TurnStart(TurnProperties, omit_defaults=True, forbid_unknown_fields=True, 
     recorded: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if sum(one is not None for one in (self.user, self.results, self.conversation, self.request)) != 1:
+        if sum(request is not None for request in (self.user, self.results, self.conversation, self.request)) != 1:
             raise ValueError("a turn has one of user, results, conversation and request")
         if (self.request is None) != (self.api is None):
             raise ValueError("request and api go together")

@@ -1,30 +1,14 @@
-"""Decodes messages on the bus and describes them in lines of text, for `turnwire tap`. Pure."""
+"""Describes messages on the bus in lines of text, for `turnwire tap`. Pure."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from schemas import control, events, frames, kv, ledger, subjects
+from schemas import control, events, frames, kv, ledger
+from services.cli.bus.messages import kind_of, target_of
 from services.runtime.streams.links import GENERATION_BITS
 
-TYPES: Mapping[str, type[Struct]] = {
-    "turn": frames.TurnRequest,
-    "count": frames.CountRequest,
-    "tokenize": frames.TokenizeRequest,
-    "detokenize": frames.DetokenizeRequest,
-    "gen": frames.GenerateRequest,
-    "tok": frames.TokenFrame,
-    "evt": frames.EventFrame,
-    "cancel": control.Cancel,
-    "replay": control.Replay,
-    "credit": control.Credit,
-    "beat": control.Heartbeat,
-    "kv": kv.KvUpdate,
-    "ledger": ledger.LedgerEntry,
-}
-"""The type of the messages on `tw.v1.<kind>.…`."""
 UPKEEP = frozenset({"beat", "credit", "kv", "kvall", "resp"})
 """Kinds that belong to no turn."""
 MANY = 12
@@ -43,30 +27,6 @@ class Line(Struct, frozen=True):
     text: str
 
 
-def kind_of(subject: str) -> str:
-    """The kind in a subject; "" for a subject of another program."""
-    return subject.removeprefix(subjects.PREFIX + ".").partition(".")[0] if subject.startswith(subjects.PREFIX) else ""
-
-
-def target_of(subject: str) -> str:
-    """The rest of a subject, unescaped."""
-    try:
-        return " ".join(subjects.unescape(part) for part in subject.split(".")[3:])
-    except ValueError:
-        return subject
-
-
-def decode(subject: str, data: bytes) -> Any:
-    """The message as its type; as plain JSON where the subject has none. Raises msgspec.MsgspecError."""
-    kind = kind_of(subject)
-    return frames.decode_generate(data) if kind == "gen" else msgspec.json.decode(data, type=TYPES.get(kind, Any))
-
-
-def as_json(subject: str, data: bytes) -> bytes:
-    """The message as JSON as a whole. Raises as `decode`."""
-    return msgspec.json.encode(frames.decode_generate(data)) if kind_of(subject) == "gen" else data
-
-
 def lines(subject: str, message: Any) -> list[Line]:
     """Describes a decoded message, in one line for each turn and event in it."""
     kind, target = kind_of(subject), target_of(subject)
@@ -75,18 +35,18 @@ def lines(subject: str, message: Any) -> list[Line]:
             return [Line(kind, target, entry.turn, _tokens(message, entry)) for entry in message.entries]
         case frames.EventFrame():
             return [
-                Line(kind, target, entry.turn, _attempt(entry.attempt) + event(one))
+                Line(kind, target, entry.turn, _attempt(entry.attempt) + describe(event))
                 for entry in message.entries
-                for one in entry.events
+                for event in entry.events
             ]
         case control.Replay(streams=streams) if streams:
             everything = " and all others from 0" if message.all else ""
             places = ((s.turn, f"attempt {s.attempt}, block {s.block}, offset {s.offset}") for s in streams)
             return [Line(kind, target, turn, f"{message.receiver} is at {at}{everything}") for turn, at in places]
-    return [Line(kind, target, getattr(message, "turn", ""), _one(message))]
+    return [Line(kind, target, getattr(message, "turn", ""), _describe(message))]
 
 
-def _one(message: Any) -> str:
+def _describe(message: Any) -> str:
     match message:
         case frames.TurnRequest(conversation=conversation):
             tools = f", {len(conversation.tools)} tools" if conversation.tools else ""
@@ -124,33 +84,32 @@ def _one(message: Any) -> str:
     return msgspec.json.encode(message).decode()
 
 
-def event(one: events.TurnEvent) -> str:
+def describe(event: events.TurnEvent) -> str:
     """Describes one event."""
-    match one:
+    match event:
         case events.Prepared():
-            return (
-                f"prepared: {one.prompt_tokens} prompt tokens, {one.max_tokens} may follow, {one.worker} → {one.parser}"
-            )
+            path = f"{event.worker} → {event.parser}"
+            return f"prepared: {event.prompt_tokens} prompt tokens, {event.max_tokens} may follow, {path}"
         case events.BlockStart():
-            return " ".join(filter(None, (f"[{one.block}]", one.kind, one.name, one.call_id)))
+            return " ".join(filter(None, (f"[{event.block}]", event.kind, event.name, event.call_id)))
         case events.Delta():
-            return f"[{one.block}] {one.offset:>5} {msgspec.json.encode(one.text).decode()}"
+            return f"[{event.block}] {event.offset:>5} {msgspec.json.encode(event.text).decode()}"
         case events.OutputTokens():
-            return f"tokens from {one.at} on: {ids(one.ids)}"
+            return f"tokens from {event.at} on: {ids(event.ids)}"
         case events.Dispatch():
-            call = " ".join(filter(None, (one.name, one.call_id)))
-            return f"[{one.block}] dispatch {call} {' '.join(one.arguments.splitlines())}"
+            call = " ".join(filter(None, (event.name, event.call_id)))
+            return f"[{event.block}] dispatch {call} {' '.join(event.arguments.splitlines())}"
         case events.BlockStop():
-            return f"[{one.block}] end after {one.length} characters{'' if one.complete else ', incomplete'}"
+            return f"[{event.block}] end after {event.length} characters{'' if event.complete else ', incomplete'}"
         case events.HostedResults():
-            return f"results of {len(one.results)} hosted calls"
+            return f"results of {len(event.results)} hosted calls"
         case events.Finish(usage=usage):
             tokens = f"{usage.prompt} prompt ({usage.cached} cached), {usage.output} output tokens"
-            return f"finish: {one.reason}, {one.blocks} blocks, {tokens}"
+            return f"finish: {event.reason}, {event.blocks} blocks, {tokens}"
         case events.Failed():
-            return f"failed: {one.error.kind}: {one.error.message}"
+            return f"failed: {event.error.kind}: {event.error.message}"
         case events.Interrupted():
-            return f"interrupted after {len(one.token_ids) // 4} tokens on {one.worker}: {one.error.message}"
+            return f"interrupted after {len(event.token_ids) // 4} tokens on {event.worker}: {event.error.message}"
 
 
 def ids(numbers: list[int]) -> str:

@@ -1,13 +1,11 @@
 """`turnwire tap`: shows the messages on the bus: all, some subjects, or one turn from its request to its last event."""
 
 import asyncio
-import base64
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Annotated, Any
 
 import msgspec
@@ -16,28 +14,20 @@ from rich.console import Console
 from rich.text import Text
 
 from schemas import subjects
-from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
-from services.cli.observer import follow
+from services.cli.bus import messages
+from services.cli.bus.observer import follow
+from services.cli.bus.turns import concerns
+from services.cli.files import append_to_file
 from services.cli.replay.recorder import Recorder
 from services.cli.running import bus_defaults
 from services.cli.tap import bus_view
 from services.cli.tap.bus_view import Line
 from services.runtime.bus import Message
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.config.loader import Sources
 
 COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "cancel": "red", "replay": "red"}
-
-
-class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message as a line of `--json`. `payload` where it is JSON, else `payload_b64`."""
-
-    time: float
-    """Unix time of arrival in seconds."""
-    subject: str
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    payload_b64: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +53,15 @@ def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(na
         subject: Subjects to show, with wildcards; default: all of Turnwire's.
     """
     config = sources.load(BusConfig, bus_defaults(sources.env)).config
-    try:
-        with _open_record(flags.record) as record:
-            viewer = Tap(flags, flags.all or bool(subject), record)
-            status = asyncio.run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
-    except (TurnwireError, OSError) as error:
-        print(f"turnwire tap: {mask_passwords(error)}", file=sys.stderr)
-        return 1
+    # Only its owner can read a recording, since it contains users' texts.
+    with nullcontext() if flags.record is None else append_to_file(Path(flags.record)) as record:
+        if record is not None and record.tell() == 0:
+            record.write(Recorder.head())
+        viewer = Tap(flags, flags.all or bool(subject), record)
+        status = asyncio.run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
     if record is not None and viewer.recorder.unfinished:
         print(f"{viewer.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
     return status
-
-
-@contextmanager
-def _open_record(path: str | None) -> Iterator[IO[bytes] | None]:
-    """Opens the file to record into. Only its owner can read it, since it contains users' texts. Raises OSError."""
-    if path is None:
-        yield None
-        return
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-        if file.tell() == 0:
-            file.write(Recorder.head())
-        yield file
 
 
 class Tap:
@@ -101,13 +78,13 @@ class Tap:
     def take(self, message: Message) -> None:
         """One message of the bus."""
         now = datetime.now(UTC)
-        kind = bus_view.kind_of(message.subject)
+        kind = messages.kind_of(message.subject)
         try:
-            decoded = bus_view.decode(message.subject, message.data)
+            decoded = messages.decode(message.subject, message.data)
             lines = bus_view.lines(message.subject, decoded)
-            self._record_turns(decoded, now, bus_view.target_of(message.subject).rpartition(" ")[2])
+            self._record_turns(decoded, now, messages.receiver_of(message.subject))
         except (msgspec.MsgspecError, ValueError) as error:
-            lines = [Line(kind, bus_view.target_of(message.subject), "", f"cannot be read: {error}")]
+            lines = [Line(kind, messages.target_of(message.subject), "", f"cannot be read: {error}")]
         if self._flags.request is not None:
             lines = [line for line in lines if concerns(line.turn, self._flags.request)]
         elif kind in bus_view.UPKEEP and not self._upkeep:
@@ -118,8 +95,8 @@ class Tap:
     def _record_turns(self, decoded: Any, now: datetime, receiver: str) -> None:
         if self._record is None:
             return
-        wanted = self._flags.request
-        if isinstance(decoded, TurnRequest) and wanted is not None and not concerns(decoded.turn, wanted):
+        only = self._flags.request
+        if isinstance(decoded, TurnRequest) and only is not None and not concerns(decoded.turn, only):
             return
         for text in self.recorder.take(decoded, now.timestamp(), receiver):
             self._record.write(text)
@@ -127,27 +104,12 @@ class Tap:
 
     def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
         if self._flags.json:
-            encoded = msgspec.json.encode(recorded(now.timestamp(), message.subject, message.data))
+            encoded = msgspec.json.encode(messages.line_of(now.timestamp(), message.subject, message.data))
             self._console.file.write(encoded.decode() + "\n")
             self._console.file.flush()
             return
         for line in lines:
             self._console.print(rendered(now.astimezone(), line))
-
-
-def concerns(turn: str, wanted: str) -> bool:
-    """Whether `wanted` is the turn's id, a part of it (four characters or more), or an id made of it."""
-    return bool(turn) and (turn == wanted or (len(wanted) >= 4 and (wanted in turn or turn in wanted)))
-
-
-def recorded(time: float, subject: str, data: bytes) -> Recorded:
-    """A message for `--json`."""
-    try:
-        payload = bus_view.as_json(subject, data)
-        msgspec.json.decode(payload)
-    except msgspec.DecodeError:
-        return Recorded(time, subject, payload_b64=base64.b64encode(data).decode())
-    return Recorded(time, subject, payload=msgspec.Raw(payload))
 
 
 def rendered(time: datetime, line: Line) -> Text:

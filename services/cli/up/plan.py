@@ -17,9 +17,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.commands.health import reachable
 from services.cli.demo.model import is_built
 from services.cli.files import create_file
+from services.cli.local_http import reachable
 from services.cli.running import default_state_dir
 from services.cli.up.supervisor import Spec, quiet
 from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
@@ -28,8 +28,13 @@ from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.tokenization.model_files import find_file
 
 DEMO_MODEL = "turnwire-demo"
-_NEEDS = {"transformers": ("torch", "torch"), "trtllm": ("tensorrt_llm", "trtllm"), "vllm": ("vllm", "vllm")}
-"""By engine: the package that it requires, and the extra that installs it."""
+_NEEDS = {
+    "transformers": ("torch", "torch"),
+    "trtllm": ("tensorrt_llm", "trtllm"),
+    "vllm": ("vllm", "vllm"),
+    "tracing": ("opentelemetry.exporter.otlp.proto.http", "otel"),
+}
+"""The package that an engine, or tracing, requires, and the extra that installs it."""
 START_ORDER = ("preprocessor", "worker", "frontend", "parser")
 """The slowest first."""
 
@@ -64,12 +69,12 @@ def make_plan(sources: Sources) -> Plan:
     up: UpConfig = given["up"].config
     demo = given["worker"].origins["model"] == "default"
     state_dir = Path(up.state_dir).expanduser() if up.state_dir else default_state_dir(sources.env)
-    ours: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
+    defaults: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
     if up.frontends > 1:
-        ours["response_store"] = "shared"
+        defaults["response_store"] = "shared"
     if demo:
-        ours["served_model_name"] = DEMO_MODEL
-    stages = sources.load_all(STAGES, ours)
+        defaults["served_model_name"] = DEMO_MODEL
+    stages = sources.load_all(STAGES, defaults)
     worker: WorkerConfig = stages["worker"].config
     if demo and worker.engine != "script":
         raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
@@ -77,8 +82,8 @@ def make_plan(sources: Sources) -> Plan:
         raise ConfigError([f"model: {problem}"])
     if problem := engine_problem(worker.engine):
         raise ConfigError([f"engine: {problem}"])
-    if any(loaded.config.tracing for loaded in stages.values()) and not _can_trace():
-        raise ConfigError([f"tracing needs OpenTelemetry; in a clone: {sys.executable} -m pip install -e '.[otel]'"])
+    if any(loaded.config.tracing for loaded in stages.values()) and (problem := engine_problem("tracing")):
+        raise ConfigError([problem])
     return Plan(
         up=up,
         buckets=given["buckets"].config,
@@ -88,25 +93,18 @@ def make_plan(sources: Sources) -> Plan:
         demo=demo,
         embedded_nats=stages["frontend"].origins["nats_url"] == "default",
         state_dir=state_dir,
-        flags={stage: _flags(stages[stage], sources, ours) for stage in STAGES},
+        flags={stage: _flags(stages[stage], sources, defaults) for stage in STAGES},
     )
 
 
 def engine_problem(engine: str) -> str | None:
-    """The package that an engine requires and this environment lacks; None if it lacks none."""
+    """The package that an engine, or tracing, requires and this environment lacks; None if it lacks none."""
     package, extra = _NEEDS.get(engine, ("", ""))
-    if not package or importlib.util.find_spec(package) is not None:
-        return None
-    return (
-        f"{engine} needs {package}, which is not installed; in a clone: {sys.executable} -m pip install -e '.[{extra}]'"
-    )
-
-
-def _can_trace() -> bool:
-    try:
-        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ImportError:
-        return False
+    with suppress(ImportError):  # a package above it is missing
+        if not package or importlib.util.find_spec(package) is not None:
+            return None
+    install = f"{sys.executable} -m pip install -e '.[{extra}]'"
+    return f"{engine} needs {package}, which is not installed; in a clone: {install}"
 
 
 def model_problem(model: str) -> str | None:
@@ -127,10 +125,10 @@ def require_hub_model(model: str) -> None:
         raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")
 
 
-def _flags(loaded: LoadedConfig[Any], sources: Sources, ours: Mapping[str, Any]) -> list[str]:
+def _flags(loaded: LoadedConfig[Any], sources: Sources, defaults: Mapping[str, Any]) -> list[str]:
     argv = [f"--config={sources.file}"] if sources.file else []
     argv += forwarded(sources.flags, type(loaded.config))
-    for name, value in ours.items():
+    for name, value in defaults.items():
         if loaded.origins.get(name) == "default":
             argv.append(f"--{name.replace('_', '-')}={value}")
     return [*argv, "--log-format=json"]
@@ -161,15 +159,15 @@ def _make_demo_model(path: Path) -> None:
 def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
     """All service processes, in the order of their start."""
     bus = [f"--nats-url={nats_url}"] if nats_url else []
-    calm = {} if plan.worker.engine in ("trtllm", "vllm") else quiet(env)
-    found = []
+    variables = {} if plan.worker.engine in ("trtllm", "vllm") else quiet(env)
+    processes = []
     for stage in START_ORDER:
         for number in range(getattr(plan.up, stage + "s")):
             name = f"{stage}-{number + 1}"
             own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
             command = [sys.executable, "-m", f"services.{stage}", *plan.flags[stage], *bus, *own]
-            found.append(Spec(name, command, calm))
-    return found
+            processes.append(Spec(name, command, variables))
+    return processes
 
 
 def reserve_ports(host: str, port: int, count: int) -> list[int]:
@@ -177,16 +175,15 @@ def reserve_ports(host: str, port: int, count: int) -> list[int]:
 
     Raises OSError with the port and a remedy if it is in use.
     """
-    found = []
-    for wanted in [port, *[0] * (count - 1)]:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family) as listener:
+    ports = []
+    for number in [port, *[0] * (count - 1)]:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind((host, wanted))
+                listener.bind((host, number))
             except OSError as error:
-                hint = "; choose another with --port, or --port 0 for a free one"
+                hint = "; choose another with --port, or --port 0 for a free one" if number else ""
                 reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-                raise OSError(f"port {wanted} on {host} {reason}{hint if wanted else ''}") from error
-            found.append(int(listener.getsockname()[1]))
-    return found
+                raise OSError(f"port {number} on {host} {reason}{hint}") from error
+            ports.append(int(listener.getsockname()[1]))
+    return ports

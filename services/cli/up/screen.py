@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 from rich.console import Console
@@ -19,6 +19,9 @@ from services.cli.connect.clients import claude
 from services.cli.up.plan import Plan
 from services.runtime.observability.log_lines import printable
 
+DEMO_NOTE = """\
+This is the demo: a small rule-based agent that calls real tools. For a real model: --model, --engine.
+"""
 REMIND_S = 10.0
 """Without a terminal, the reason of a wait is repeated after this time."""
 _COLOURS: Mapping[str, str] = {
@@ -51,35 +54,26 @@ class Screen:
 
     def report(self, text: str) -> None:
         """Shows a line of `up` itself."""
-        if self._console.is_terminal:
-            self._console.print(Text("turnwire up    ", style="bold").append(text, style="not bold"))
-        else:
-            print(f"turnwire up: {text}", file=sys.stderr, flush=True)
+        self._console.print(Text("turnwire up: ", style="bold").append(text, style="not bold"))
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[str], None]]:
         """Shows that something takes time. Call the yielded function with the reason of the wait."""
         started, shown, next_reminder = time.monotonic(), what, 0.0
-
-        def text() -> str:
-            return f"{shown} ({time.monotonic() - started:.0f} s)"
-
-        status = self._console.status(text()) if self._console.is_terminal else None
+        status = self._console.status(what) if self._console.is_terminal else None
 
         def update(reason: str) -> None:
             nonlocal shown, next_reminder
             changed, shown = f"{what}: {reason}" != shown, f"{what}: {reason}"
+            text = f"{shown} ({time.monotonic() - started:.0f} s)"
             if status is not None:
-                status.update(text())
+                status.update(text)
             elif changed or time.monotonic() > next_reminder:
                 next_reminder = time.monotonic() + REMIND_S
-                self.report(text())
+                self.report(text)
 
-        if status is None:
+        with status or nullcontext():
             yield update
-        else:
-            with status:
-                yield update
 
 
 def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str) -> str:
@@ -97,17 +91,19 @@ def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, p
         settings[1] = f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
     if certificate:
         settings.append(f"  # If your own authority signed {certificate}:  export NODE_EXTRA_CA_CERTS=FILE")
-    lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)", ""]
-    if plan.demo:
-        lines += [
-            "This is the demo: a small rule-based agent that calls real tools. For a real model: --model, --engine.",
-            "",
-        ]
-    lines += ["Point Claude Code at it:", ""]
-    lines += [*settings, "  claude", ""]
-    lines += [f"Settings for another client:  {program} connect codex", f"  also: {', '.join(client_names())}"]
-    lines += ["", f"Watch the turns:  {program} tap", "Ctrl-C ends it.", ""]
-    return "\n".join(lines)
+    return "\n".join(
+        (
+            f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n",
+            *([DEMO_NOTE] if plan.demo else []),
+            "Point Claude Code at it:\n",
+            *settings,
+            "  claude\n",
+            f"Settings for another client:  {program} connect codex",
+            f"  also: {', '.join(client_names())}\n",
+            f"Watch the turns:  {program} tap",
+            "Ctrl-C ends it.\n",
+        )
+    )
 
 
 def log_text(name: str, line: str) -> Text:

@@ -47,8 +47,7 @@ class Supervisor:
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._ending: set[str] = set()
         self._last: dict[str, str] = {}
-        self._failed = asyncio.Event()
-        self._failure = ""
+        self._failures: asyncio.Queue[str] = asyncio.Queue()
         self.ready = False
         """Set by the owner when everything is served; then the number of restarts has no limit."""
 
@@ -63,8 +62,7 @@ class Supervisor:
 
     async def failed(self) -> None:
         """Waits for a child that cannot be kept running. Raises ChildFailed with the reason."""
-        await self._failed.wait()
-        raise ChildFailed(self._failure)
+        raise ChildFailed(await self._failures.get())
 
     @property
     def names(self) -> list[str]:
@@ -127,8 +125,8 @@ class Supervisor:
             steady = self.ready and loop.time() - started > STEADY_S
             failures = 1 if steady else failures + 1
             if status == USAGE or (not self.ready and failures >= self._start_attempts):
-                reason = self._last.get(spec.name)
-                self._fail(f"{spec.name} does not run: {described(status)}" + (f": {reason}" if reason else ""))
+                reason = f": {self._last[spec.name]}" if self._last.get(spec.name) else ""
+                self._failures.put_nowait(f"{spec.name} does not run: {described(status)}{reason}")
                 return
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
             self._report(f"{spec.name} ended ({described(status)}); starting it again in {delay:g} s")
@@ -136,30 +134,23 @@ class Supervisor:
             try:
                 child = await self._spawn(spec)
             except OSError as error:
-                self._fail(f"{spec.name} cannot be started again: {error}")
+                self._failures.put_nowait(f"{spec.name} cannot be started again: {error}")
                 return
 
     async def _read(self, name: str, child: asyncio.subprocess.Process) -> None:
+        """Relays the output line by line; a line of more than `LINE_BYTES` in pieces."""
         assert child.stdout is not None
-        while True:
+        line = b"\n"
+        while line:
             try:
                 line = await child.stdout.readuntil(b"\n")
             except asyncio.IncompleteReadError as end:
-                if end.partial:
-                    self._take(name, end.partial)
-                return
+                line = end.partial
             except asyncio.LimitOverrunError as over:
                 line = await child.stdout.readexactly(over.consumed)
-            self._take(name, line)
-
-    def _take(self, name: str, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip("\r\n")
-        self._last[name] = text
-        self._relay(name, text)
-
-    def _fail(self, reason: str) -> None:
-        self._failure = self._failure or reason
-        self._failed.set()
+            if line:
+                self._last[name] = line.decode(errors="replace").rstrip("\r\n")
+                self._relay(name, self._last[name])
 
 
 def described(status: int) -> str:

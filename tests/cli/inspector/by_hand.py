@@ -78,7 +78,7 @@ class Bus:
             self.events(turn, *block_events(block, part))
 
     def finish(self, turn: str, blocks: int, *, cached: int = 0, output: int = 0) -> None:
-        prompt = self.fold.turns[turn].prompt_tokens
+        prompt = self.fold.turns[turn].prompt
         self.events(turn, Finish(FinishReason.STOP, blocks, Usage(prompt, cached, output)))
 
     def turn(

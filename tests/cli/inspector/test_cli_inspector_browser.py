@@ -215,11 +215,9 @@ class Crowd:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
         self._stop = asyncio.Event()
-        publishing = asyncio.create_task(server.publish())
         writing = asyncio.create_task(self._write())
         self._started.set()
         await self._stop.wait()
-        publishing.cancel()
         writing.cancel()
         await runner.cleanup()
 

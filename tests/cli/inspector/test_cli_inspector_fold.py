@@ -8,6 +8,7 @@ from schemas.errors import EngineFailed, Overloaded
 from schemas.events import BlockStart, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
 from services.cli.inspector.fold import Fold
+from services.cli.inspector.views import turn_view
 from tests.cli.inspector.by_hand import Bus, answer, asked, block_events, result, user
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
@@ -16,7 +17,7 @@ LS = Call("toolu_1", "Bash", '{"command": "ls"}')
 def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
     turn = bus.turn(asked(user("Q")), range(100), [7, 8, 9], Reasoning("I look."), Text("Now:"), LS, cached=64)
     assert (turn.state, turn.finish, turn.client, turn.model) == ("finished", "stop", "claude-cli/2.1", "m")
-    assert (turn.prompt_tokens, turn.cached, turn.output_tokens, turn.calls) == (100, 64, 4, 1)
+    assert (turn.prompt, turn.cached, turn.output, turn.calls) == (100, 64, 4, 1)
     assert (turn.worker, turn.parser) == ("worker-1", "parser-1")
     assert [block.kind for block in turn.blocks] == ["reasoning", "text", "tool_use"]
     assert [block.text for block in turn.blocks] == ["I look.", "Now:", '{"command": "ls"}']
@@ -24,8 +25,8 @@ def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
         *("received", "placed", "opened", "first", "block", "block", "dispatch", "block"),
     ]
     assert not any(mark.trouble for mark in turn.marks)
-    assert turn.received < turn.placed < turn.opened < turn.first < turn.ended  # type: ignore[operator]
-    assert turn.output.tolist() == [7, 8, 9]
+    assert 0 < turn.placed_ms < turn.ttft_ms < turn.ms  # type: ignore[operator]
+    assert turn.ids.tolist() == [7, 8, 9]
 
 
 def test_repeats_are_dropped(bus: Bus) -> None:
@@ -33,7 +34,7 @@ def test_repeats_are_dropped(bus: Bus) -> None:
     bus.write(turn, [1, 2], Text("Hello"))
     bus.write(turn, [1, 2], Text("Hello"))
     bus.send(TokenFrame("worker-1", 3, [TokenEntry(turn, 1, 1, [2, 3])]))
-    assert bus.fold.turns[turn].output.tolist() == [1, 2, 3]
+    assert bus.fold.turns[turn].ids.tolist() == [1, 2, 3]
     assert [block.text for block in bus.fold.turns[turn].blocks] == ["Hello"]
 
 
@@ -133,20 +134,25 @@ def test_failures_and_cancellations_end_a_turn(bus: Bus) -> None:
     assert (turns[left].state, turns[left].finish) == ("cancelled", "hangup")
     assert turns[cut].state == "placed"
     bus.send(TurnRequest(failed, "frontend-1", asked(user("a")), 2))
-    assert (turns[failed].state, turns[failed].ended) == ("received", None)
+    assert (turns[failed].state, turns[failed].ms) == ("received", None)
 
 
 def test_what_is_kept_is_bounded() -> None:
     fold = Fold(max_turns=4, max_bytes=20_000)
     bus = Bus(fold)
-    turns = [bus.turn(asked(user(f"Q{number}"), session=None), range(500), [1], Text("x")) for number in range(6)]
+    with fold.watching() as changed:
+        turns = [bus.turn(asked(user(f"Q{number}"), session=None), range(500), [1], Text("x")) for number in range(6)]
     assert list(fold.turns) == [turn.id for turn in turns[2:]]
-    assert set(fold.sessions) == set(fold.turns) == set(fold.changed)
+    assert set(fold.sessions) == set(fold.turns) == set(changed)
     followed = asked(user("Q3"), answer(Text("x")), user("More"), session=None)
     found = bus.turn(followed, [*range(500), 1, 2], [3], Text("y"))
     assert found.previous == turns[3].id
     assert found.difference is not None
     assert found.difference.cause == "unknown"  # its prompt is no longer there
+    for number in range(3):
+        bus.turn(asked(user(f"other {number}"), session=None), range(500), [1], Text("x"))
+    view = turn_view(fold, found)
+    assert (view.previous, view.cost is not None) == (None, True)
 
 
 def test_messages_of_unknown_turns_are_left_out(fold: Fold) -> None:
@@ -164,7 +170,7 @@ def test_an_end_counts_for_the_prefill_rate(bus: Bus) -> None:
     turn = bus.begin(asked(user("failed")), range(1000))
     bus.events(turn, Finish(FinishReason.ERROR, 0, Usage(1000)))
     # A message a second: two of them from the placement to the first token, for 500 tokens.
-    assert bus.fold.rate("m").ms_per_token == 4.0
+    assert bus.fold.rates["m"].ms_per_token == 4.0
 
 
 def test_the_text_of_answers_is_bounded() -> None:

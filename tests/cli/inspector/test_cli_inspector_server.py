@@ -20,15 +20,15 @@ KEY = "a-key-of-sixteen-characters"
 
 
 @asynccontextmanager
-async def serving(fold: Fold, key: str | None = None) -> AsyncIterator[tuple[InspectorServer, TestClient[Any, Any]]]:
+async def serving(fold: Fold, key: str | None = None) -> AsyncIterator[TestClient[Any, Any]]:
     server = InspectorServer(fold, "the bus", AllowedHosts([]), key=key, vocabulary=None)
     async with TestClient(TestServer(server.app())) as client:
-        yield server, client
+        yield client
 
 
 async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(9), [1], Text("<script>alert(1)</script>"))
-    async with serving(bus.fold) as (_, client):
+    async with serving(bus.fold) as client:
         for path in ("/", "/page/app.js", "/api/turns/turn0001", "/api/turns/none", "/none"):
             response = await client.get(path)
             assert "default-src 'none'; script-src 'self'" in response.headers["content-security-policy"]
@@ -45,7 +45,7 @@ async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(
 
 async def test_turns_sessions_tokens_and_searches(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(9), [1, 2], Text("x"))
-    async with serving(bus.fold) as (_, client):
+    async with serving(bus.fold) as client:
         assert (await (await client.get("/api/sessions/turn0001")).json())["turns"][0]["output"] == 3
         tokens = await (await client.get("/api/turns/turn0001/tokens")).json()
         assert tokens == {"ids": [1, 2], "texts": [], "blocks": []}
@@ -58,7 +58,7 @@ async def test_turns_sessions_tokens_and_searches(bus: Bus) -> None:
 
 
 async def test_without_the_key_there_is_nothing_but_a_refusal(bus: Bus) -> None:
-    async with serving(bus.fold, KEY) as (_, client):
+    async with serving(bus.fold, KEY) as client:
         for path in ("/", "/?key=wrong", "/api/stream", f"/api/stream?key={KEY}", "/page/app.js"):
             assert (await client.get(path)).status == 401
         response = await client.get("/", params={"key": KEY}, allow_redirects=False)
@@ -73,7 +73,7 @@ async def test_without_the_key_there_is_nothing_but_a_refusal(bus: Bus) -> None:
 
 async def test_a_page_under_a_name_of_its_own_is_refused(fold: Fold) -> None:
     """DNS rebinding."""
-    async with serving(fold) as (_, client):
+    async with serving(fold) as client:
         response = await client.get("/api/search?q=abcd", headers={"host": "evil.example:8090"})
         assert response.status == 403
         assert (await client.get("/", headers={"host": "localhost:8090"})).status == 200
@@ -95,15 +95,13 @@ async def test_a_stream_has_all_turns_in_bounded_batches_and_then_changes(bus: B
     count = 2 * ROWS_PER_TICK + 10
     for number in range(count):
         bus.turn(asked(user(str(number)), session=None), range(9), [1], Text("x"))
-    bus.fold.changed.clear()
-    async with serving(bus.fold) as (server, client):
+    async with serving(bus.fold) as client:
         response = await client.get("/api/stream", timeout=aiohttp.ClientTimeout(60))
         batches = await rows_until(response, lambda rows: len(rows) >= count)
         assert max(map(len, batches)) == ROWS_PER_TICK
         names = [row["id"] for batch in batches for row in batch]
         assert names == list(reversed(bus.fold.turns))
         new = bus.begin(asked(user("new"), session=None), range(9))
-        server.pass_on()
         (batch,) = [rows for rows in await rows_until(response, bool) if rows]
         assert [(row["id"], row["state"]) for row in batch] == [(new, "placed")]
 

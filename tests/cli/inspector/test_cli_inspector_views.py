@@ -4,7 +4,6 @@ from schemas.conversation import Call, Text
 from services.cli.inspector.prefill import PrefillRate
 from services.cli.inspector.views import (
     Segment,
-    deliveries_of,
     rows_of,
     search,
     segments_of,
@@ -48,10 +47,8 @@ def test_a_difference_costs_tokens_and_time(bus: Bus) -> None:
     turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), ids, [5], Text("x"), cached=192)
     view = turn_view(bus.fold, turn)
     assert view.cost is not None
-    assert (view.cost.changed, view.cost.lost, view.row.again) == (1804, 0, 1804)
-    rate = bus.fold.rate("m").ms_per_token
-    assert rate is not None
-    assert view.cost.changed_ms == 1804 * rate
+    assert (view.cost.changed, view.cost.lost, view.again) == (1804, 0, 1804)
+    assert view.cost.ms_per_token == bus.fold.rates["m"].ms_per_token
     assert (view.previous is not None, view.tokens, view.max_tokens) == (True, True, 99)
 
 
@@ -61,7 +58,7 @@ def test_what_another_session_left_in_the_cache_costs_nothing(bus: Bus) -> None:
     turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), ids, [5], Text("x"), cached=2176)
     view = turn_view(bus.fold, turn)
     assert view.cost is not None
-    assert (view.cost.changed, view.row.again) == (24, 24)
+    assert (view.cost.changed, view.again) == (24, 24)
 
 
 def test_a_prompt_on_another_worker_is_lost(bus: Bus) -> None:
@@ -74,11 +71,11 @@ def test_a_prompt_on_another_worker_is_lost(bus: Bus) -> None:
     assert cost.lost_reason == "the turn went to worker-2, the previous one to worker-1"
 
 
-def test_a_call_could_run_at_three_moments(bus: Bus) -> None:
+def test_a_block_has_the_moments_at_which_its_call_could_run(bus: Bus) -> None:
     turn = bus.turn(asked(user("Q")), range(9), [1], LS, Text("and then"))
     # A message a second: the call, the text, the end.
-    (call,) = deliveries_of(turn)
-    assert (call.name, call.dispatched_ms, call.streamed_ms, call.buffered_ms) == ("Bash", 4000.0, 5000.0, 6000.0)
+    call, text = turn.blocks
+    assert (call.name, call.dispatch_ms, text.start_ms, turn.ms) == ("Bash", 4000.0, 5000.0, 6000.0)
 
 
 def test_rows_are_found_by_request_id(bus: Bus) -> None:

@@ -22,6 +22,7 @@ function connect() {
   });
   stream.addEventListener("rows", (event) => {
     const rows = JSON.parse(event.data);
+    if (!rows.length) return;
     list.add(rows);
     document.body.dataset.rows = list.known.size;
     const concerns = (row) => (view.kind === "turn" ? row.id === view.id : row.session === view.session);
@@ -61,7 +62,7 @@ async function show() {
   let content;
   try {
     const data = await get(`/api/${kind}s/${encodeURIComponent(id)}`);
-    view.session = kind === "turn" ? data.row.session : data.id;
+    view.session = kind === "turn" ? data.session : data.id;
     content = kind === "turn" ? turnView(data, view.opened) : sessionView(data);
   } catch (error) {
     content = [h("p", { class: "problem" }, error.message)];

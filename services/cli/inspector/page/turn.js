@@ -18,44 +18,43 @@ export function turnView(turn, opened) {
 }
 
 function heading(turn) {
-  const row = turn.row;
   const facts = [
-    ["state", turn.finish && turn.finish !== row.state ? `${row.state}: ${turn.finish}` : row.state],
-    ["client", row.client || "–"],
-    ["prompt", `${count(row.prompt)} tokens`],
-    ["cached", `${count(row.cached)} (${share(row.cached, row.prompt)})`],
-    ["first token", ms(row.ttft_ms)],
-    ["output", `${count(row.output)} tokens${turn.reasoning ? `, ${count(turn.reasoning)} reasoning` : ""}`],
-    ["tool calls", count(row.calls)],
-    ["took", ms(row.ms)],
+    ["state", turn.finish && turn.finish !== turn.state ? `${turn.state}: ${turn.finish}` : turn.state],
+    ["client", turn.client || "–"],
+    ["prompt", `${count(turn.prompt)} tokens`],
+    ["cached", `${count(turn.cached)} (${share(turn.cached, turn.prompt)})`],
+    ["first token", ms(turn.ttft_ms)],
+    ["output", `${count(turn.output)} tokens${turn.reasoning ? `, ${count(turn.reasoning)} reasoning` : ""}`],
+    ["tool calls", count(turn.calls)],
+    ["took", ms(turn.ms)],
     ["worker", turn.worker || "–"],
     ["parser", turn.parser || "–"],
     ["attempts", count(turn.attempt)],
   ];
   return h("section", null,
-    h("h2", null, `Turn ${row.number} · ${row.model}`, h("small", null, ` ${clock(row.time)}`)),
-    h("p", { class: "ids" }, "request ", h("code", { id: "request" }, `req_${row.id}`), " · ",
-      h("a", { href: `#/session/${encodeURIComponent(row.session)}`, id: "session" }, "session")),
+    h("h2", null, `Turn ${turn.number} · ${turn.model}`, h("small", null, ` ${clock(turn.time)}`)),
+    h("p", { class: "ids" }, "request ", h("code", { id: "request" }, `req_${turn.id}`), " · ",
+      h("a", { href: `#/session/${encodeURIComponent(turn.session)}`, id: "session" }, "session")),
     turn.incomplete && h("p", { class: "problem" }, "Messages of this turn were lost on the way to the inspector: its blocks are incomplete."),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))));
 }
 
-const estimate = (value) => (value === null || value === undefined ? "" : `, about ${ms(value)}`);
+const estimate = (cost, tokens) => (cost.ms_per_token === null ? "" : `, about ${ms(tokens * cost.ms_per_token)}`);
 
 function why(turn) {
   const { difference, cost, previous } = turn;
   if (!difference) {
-    const text = turn.row.number === 1 ? "This is the first turn of its session." : "There is no earlier prompt to compare this one with.";
+    const text = turn.number === 1 ? "This is the first turn of its session." : "There is no earlier prompt to compare this one with.";
     return h("section", null, h("h3", null, "Difference to the previous prompt"), h("p", { id: "why" }, text));
   }
   const bad = cost.changed > 0 || cost.lost > 0;
   const lines = [h("p", { id: "cause" }, sentence(difference.reason))];
   if (difference.again) {
     lines.push(h("p", { id: "cost" }, `From token ${count(difference.at)} on, ${count(difference.again)} tokens of `, previous && turnLink(previous),
-      ` and its answer could not be reused: ${count(cost.changed)} tokens were computed again${estimate(cost.changed_ms)}.`));
+      ` and its answer could not be reused: ${count(cost.changed)} tokens were computed again${estimate(cost, cost.changed)}.`));
   }
   if (cost.lost) {
-    lines.push(h("p", { id: "lost" }, `${count(cost.lost)} tokens that both have in common were not in the worker's cache${estimate(cost.lost_ms)}: ${cost.lost_reason}.`));
+    lines.push(h("p", { id: "lost" }, `${count(cost.lost)} tokens that both have in common were not in the worker's cache${estimate(cost, cost.lost)}: ${cost.lost_reason}.`));
   }
   if (bad && cost.ms_per_token !== null) {
     lines.push(h("p", { class: "note" }, `Estimated from ${count(cost.turns)} turns: ${(1000 / cost.ms_per_token).toLocaleString("en-US", { maximumFractionDigits: 0 })} prompt tokens a second.`));
@@ -80,7 +79,7 @@ const KINDS = {
 };
 
 function prompt(turn) {
-  const total = turn.row.prompt;
+  const total = turn.prompt;
   if (!total) return null;
   const kindOf = (segment) => (segment.cached ? "cached" : segment.source || "unknown");
   const sums = {};
@@ -105,39 +104,42 @@ function prompt(turn) {
 }
 
 function timeline(turn) {
-  const row = turn.row;
-  const offset = (mark) => 1000 * (mark.time - row.time);
-  const last = turn.marks.length ? offset(turn.marks[turn.marks.length - 1]) : 0;
-  const end = Math.max(row.ms ?? 0, last, 0.1);
+  const end = Math.max(turn.ms ?? 0, turn.marks.at(-1)?.ms ?? 0, 0.1);
   const placed = turn.marks.find((mark) => mark.kind === "placed");
   const lanes = [];
-  if (placed) lanes.push(["prompt prepared", "prepare", 0, offset(placed)]);
-  if (placed && row.ttft_ms !== null) lanes.push(["queue and prefill", "prefill", offset(placed), row.ttft_ms]);
+  if (placed) lanes.push(["prompt prepared", "prepare", 0, placed.ms]);
+  if (placed && turn.ttft_ms !== null) lanes.push(["queue and prefill", "prefill", placed.ms, turn.ttft_ms]);
   turn.blocks.slice(0, MAX_LANES).forEach((block, at) => {
-    const call = turn.deliveries.find((one) => one.call_id && one.call_id === block.call_id);
-    lanes.push([`${at + 1}. ${block.kind === "tool_use" ? block.name : block.kind}`, block.kind, block.start_ms, block.end_ms ?? end, call?.dispatched_ms]);
+    lanes.push([`${at + 1}. ${block.kind === "tool_use" ? block.name : block.kind}`, block.kind, block.start_ms, block.end_ms ?? end, dispatched(block)]);
   });
   const x = (time) => percent((100 * time) / end);
   const trouble = turn.marks.filter((mark) => mark.trouble);
-  const ticks = (mark) => h("i", { class: "trouble", title: `${mark.kind}: ${mark.text}`, at: { left: x(offset(mark)) } });
-  const lane = ([name, kind, from, to, dispatched]) => h("div", { class: "lane" },
+  const ticks = (mark) => h("i", { class: "trouble", title: `${mark.kind}: ${mark.text}`, at: { left: x(mark.ms) } });
+  const lane = ([name, kind, from, to, sent]) => h("div", { class: "lane" },
     h("span", null, name),
     h("div", { class: "track" },
       h("b", { class: kind, title: `${ms(from)} to ${ms(to)}`, at: { left: x(from), width: x(to - from) } }),
-      dispatched && h("i", { class: "dispatch", title: `dispatched at ${ms(dispatched)}`, at: { left: x(dispatched) } }),
+      sent && h("i", { class: "dispatch", title: `dispatched at ${ms(sent)}`, at: { left: x(sent) } }),
       trouble.map(ticks)),
     h("span", { class: "took" }, ms(to - from)));
   const more = turn.blocks.length - MAX_LANES;
   return h("section", { id: "timeline" },
-    h("h3", null, `Time line, ${ms(row.ms ?? end)}`),
+    h("h3", null, `Time line, ${ms(turn.ms ?? end)}`),
     lanes.map(lane),
     more > 0 && h("p", { class: "note" }, `${count(more)} more blocks`));
 }
 
+// When a client could run a complete call at the earliest; null for any other block.
+const dispatched = (block) => (block.kind === "tool_use" && block.complete ? block.dispatch_ms ?? block.end_ms : null);
+
 function deliveries(turn) {
-  if (!turn.deliveries.length) return null;
-  const saved = (call) => (call.buffered_ms === null || call.dispatched_ms === null ? "–" : ms(call.buffered_ms - call.dispatched_ms));
-  const rows = turn.deliveries.map((call) => [call.name, ms(call.buffered_ms), ms(call.streamed_ms), ms(call.dispatched_ms), saved(call)]);
+  const rows = turn.blocks.flatMap((block, at) => {
+    const sent = dispatched(block);
+    if (sent === null) return [];
+    const next = turn.blocks[at + 1];
+    return [[block.name, ms(turn.ms), ms(next ? next.start_ms : turn.ms), ms(sent), turn.ms === null ? "–" : ms(turn.ms - sent)]];
+  });
+  if (!rows.length) return null;
   return h("section", null,
     h("h3", null, "When each call could run"),
     table(["call", "buffered", "streamed", "dispatched", "dispatch saves"], rows, "deliveries"),
@@ -150,7 +152,7 @@ function blocks(turn, opened) {
   const show = async (at, into) => {
     into.replaceChildren(h("p", { class: "note" }, "loading"));
     try {
-      fetched ??= get(`/api/turns/${encodeURIComponent(turn.row.id)}/tokens`);
+      fetched ??= get(`/api/turns/${encodeURIComponent(turn.id)}/tokens`);
       into.replaceChildren(...tokens(await fetched, at));
     } catch (error) {
       into.replaceChildren(h("p", { class: "problem" }, error.message));
@@ -179,7 +181,7 @@ function tokens(found, at) {
 }
 
 function marks(turn) {
-  const rows = turn.marks.map((mark) => [ms(1000 * (mark.time - turn.row.time)), mark.trouble ? h("strong", { class: "trouble" }, mark.kind) : mark.kind, mark.text]);
-  if (turn.row.ms !== null) rows.push([ms(turn.row.ms), turn.row.state, turn.finish]);
+  const rows = turn.marks.map((mark) => [ms(mark.ms), mark.trouble ? h("strong", { class: "trouble" }, mark.kind) : mark.kind, mark.text]);
+  if (turn.ms !== null) rows.push([ms(turn.ms), turn.state, turn.finish]);
   return h("section", null, h("h3", null, "Events"), table(["after", "event", ""], rows, "marks"));
 }

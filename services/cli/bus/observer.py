@@ -12,10 +12,6 @@ from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.config.loader import mask_passwords
 from services.runtime.observability.telemetry import open_log
 
-TICK_S = 1.0
-TURN_GOES_ON = ("superseded", "stop_string", "calls")
-"""Reasons of a `Cancel` after which the turn goes on, or has a `Finish`."""
-
 
 @asynccontextmanager
 async def observing(
@@ -43,16 +39,10 @@ async def observing(
         await bus.close()
 
 
-async def follow(
-    config: BusConfig,
-    name: str,
-    patterns: Sequence[str],
-    take: Callable[[Message], None],
-    tick: Callable[[], None] = lambda: None,
-) -> int:
+async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Message], None]) -> int:
     """Passes messages to `take` until a signal or the end of stdout's reader (status 0), or the loss of the bus (1).
 
-    `tick` is called every second. Raises as `observing`.
+    Raises as `observing`.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -74,7 +64,4 @@ async def follow(
             await bus.subscribe(subject, received)
         await bus.flush()  # from now on every message arrives
         print(f"listening on {', '.join(patterns)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
-        while not ended.done():
-            await asyncio.wait([ended], timeout=TICK_S)
-            tick()
-    return ended.result()
+        return await ended

@@ -1,0 +1,93 @@
+"""Decodes messages on the bus, live or from the lines that `turnwire tap --json` wrote. Pure."""
+
+import base64
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from schemas import control, frames, kv, ledger, subjects
+
+TYPES: Mapping[str, type[Struct]] = {
+    "turn": frames.TurnRequest,
+    "count": frames.CountRequest,
+    "tokenize": frames.TokenizeRequest,
+    "detokenize": frames.DetokenizeRequest,
+    "gen": frames.GenerateRequest,
+    "tok": frames.TokenFrame,
+    "evt": frames.EventFrame,
+    "cancel": control.Cancel,
+    "replay": control.Replay,
+    "credit": control.Credit,
+    "beat": control.Heartbeat,
+    "kv": kv.KvUpdate,
+    "ledger": ledger.LedgerEntry,
+}
+"""The type of the messages on `tw.v1.<kind>.…`."""
+TURN_KINDS = frozenset({"turn", "gen", "tok", "evt", "cancel", "replay"})
+"""Kinds that belong to turns."""
+
+
+class MessageLine(Struct, frozen=True, omit_defaults=True):
+    """One message as a line of `turnwire tap --json`. `payload` where it is JSON, else `payload_b64`."""
+
+    time: float
+    """Unix time of arrival in seconds."""
+    subject: str
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    payload_b64: str | None = None
+
+
+_decode_line = msgspec.json.Decoder(MessageLine).decode
+
+
+def kind_of(subject: str) -> str:
+    """The kind in a subject; "" for a subject of another program."""
+    return subject.removeprefix(subjects.PREFIX + ".").partition(".")[0] if subject.startswith(subjects.PREFIX) else ""
+
+
+def target_of(subject: str) -> str:
+    """The rest of a subject, unescaped."""
+    try:
+        return " ".join(subjects.unescape(part) for part in subject.split(".")[3:])
+    except ValueError:
+        return subject
+
+
+def receiver_of(subject: str) -> str:
+    """The last part of a subject: the process that a message goes to."""
+    return target_of(subject).rpartition(" ")[2]
+
+
+def decode(subject: str, data: bytes) -> Any:
+    """The message as its type; as plain JSON where the subject has none. Raises msgspec.MsgspecError."""
+    kind = kind_of(subject)
+    return frames.decode_generate(data) if kind == "gen" else msgspec.json.decode(data, type=TYPES.get(kind, Any))
+
+
+def line_of(time: float, subject: str, data: bytes) -> MessageLine:
+    """A message as a line."""
+    try:
+        if kind_of(subject) == "gen":
+            data = msgspec.json.encode(frames.decode_generate(data))
+        msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return MessageLine(time, subject, payload_b64=base64.b64encode(data).decode())
+    return MessageLine(time, subject, payload=msgspec.Raw(data))
+
+
+def read_lines(name: str, lines: Iterable[bytes], kinds: Collection[str]) -> Iterator[tuple[float, str, Any]]:
+    """Time, subject and message of each line that has one of these kinds. `name`: of the file.
+
+    Raises ValueError, which names the line, for one that `turnwire tap --json` did not write.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            message = _decode_line(line)
+            if message.payload is not msgspec.UNSET and kind_of(message.subject) in kinds:
+                yield message.time, message.subject, decode(message.subject, bytes(message.payload))
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{name}:{number}: not a line of `turnwire tap --json`: {error}") from None

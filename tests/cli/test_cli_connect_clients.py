@@ -1,0 +1,218 @@
+"""The settings of each client for a running server: its limits, the API, the model catalogue."""
+
+from typing import Any
+
+import pytest
+
+from schemas.control import ModelCard
+from services.cli.connect.client import BadRequest, Client, Target, client_names, load_client
+from services.cli.connect.clients import aider, claude, cline, codex, openclaw, opencode, pi, qwen
+from services.cli.connect.served import ServedModel
+from services.frontend.apis.models.documents import listing, names
+
+CARDS = [
+    ModelCard("acme/coder", aliases=["gpt-5.5"], max_model_len=131_072, reasoning=True, created=1),
+    ModelCard("small", max_model_len=32_768, max_output_tokens=4096),
+]
+LARGE = ServedModel("acme/coder", 131_072, 131_072, capabilities={"thinking": {"supported": True}})
+SMALL = ServedModel("small", 32_768, 4096)
+
+
+def target(model: ServedModel = LARGE, **more: Any) -> Target:
+    return Target("http://host:1", model, **{"env": {"HOME": "/home/u"}, **more})
+
+
+@pytest.mark.parametrize(
+    ("window", "longest", "expected"),
+    [
+        (131_072, 131_072, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072"}),
+        (131_072, 8192, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"}),
+        (32_768, 32_768, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "32768", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"}),
+        (65_536, 4096, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "65536", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096"}),
+        (0, 0, {}),
+    ],
+)
+def test_limits_of_claude_code(window: int, longest: int, expected: dict[str, str]) -> None:
+    assert claude.limits(window, longest) == expected
+
+
+def test_claude_code() -> None:
+    plan = claude.CLIENT.plan(target())
+    assert plan.exports["ANTHROPIC_BASE_URL"] == "http://host:1"
+    assert {plan.exports[f"ANTHROPIC_DEFAULT_{tier}_MODEL"] for tier in ("OPUS", "SONNET", "HAIKU")} == {"acme/coder"}
+    assert plan.exports["ANTHROPIC_AUTH_TOKEN"] == "any"
+    [settings] = plan.files
+    assert (settings.path, settings.values) == ("/home/u/.claude/settings.json", {"env": plan.exports})
+    elsewhere = claude.CLIENT.plan(target(key="k", env={"HOME": "/home/u", "CLAUDE_CONFIG_DIR": "/cc"}))
+    assert (elsewhere.files[0].path, elsewhere.exports["ANTHROPIC_AUTH_TOKEN"]) == ("/cc/settings.json", "k")
+    assert claude.CLIENT.plan(target(ServedModel("claude-opus-5-5", 1000))).notes
+
+
+def test_codex_by_url_and_by_file() -> None:
+    [settings] = codex.CLIENT.plan(target(key="k")).files
+    assert settings.path == "/home/u/.codex/turnwire.config.toml"
+    provider = settings.values["model_providers"]["turnwire"]
+    assert provider["base_url"] == "http://host:1/v1"
+    assert provider["model_catalog_url"] == "http://host:1/codex/models.json"
+    assert (provider["experimental_bearer_token"], provider["supports_websockets"]) == ("k", False)
+    assert (settings.values["model"], settings.values["web_search"]) == ("acme/coder", "disabled")
+    models, settings = codex.CLIENT.plan(target(catalogue_file=True, catalogue=[{"slug": "x"}], websockets=True)).files
+    assert (models.path, models.values) == ("/home/u/.codex/turnwire-models.json", {"models": [{"slug": "x"}]})
+    assert settings.values["model_catalog_json"] == models.path
+    provider = settings.values["model_providers"]["turnwire"]
+    assert provider["supports_websockets"] is True
+    assert "model_catalog_url" not in provider
+
+
+def test_codex_searches_where_the_server_does() -> None:
+    for hosted, setting, noted in (([], "disabled", True), (["web_search", "web_fetch"], "live", False)):
+        [entry, *_] = listing(names(CARDS), {}, hosted=hosted)["data"]
+        plan = codex.CLIENT.plan(target(ServedModel("acme/coder", 131_072, capabilities=entry["capabilities"])))
+        assert plan.files[0].values["web_search"] == setting
+        assert (codex.NO_SEARCH in plan.notes) is noted
+
+
+def test_codex_has_a_key_even_if_the_server_requires_none() -> None:
+    provider = codex.CLIENT.plan(target()).files[0].values["model_providers"]["turnwire"]
+    assert provider["experimental_bearer_token"]
+
+
+def test_codex_default_and_folder() -> None:
+    plan = codex.CLIENT.plan(target(default=True, folder="/x"))
+    assert (plan.files[0].path, plan.start) == ("/x/config.toml", "codex")
+    plan = codex.CLIENT.plan(target(env={"HOME": "/h", "CODEX_HOME": "/c"}))
+    assert (plan.files[0].path, plan.start) == ("/c/turnwire.config.toml", "codex --profile turnwire")
+
+
+@pytest.mark.parametrize(
+    ("api", "package"),
+    [(None, "@ai-sdk/anthropic"), ("chat", "@ai-sdk/openai-compatible"), ("responses", "@ai-sdk/openai")],
+)
+def test_opencode(api: Any, package: str) -> None:
+    [settings] = opencode.CLIENT.plan(target(api=api, others=[SMALL])).files
+    provider = settings.values["provider"]["turnwire"]
+    assert (provider["npm"], provider["options"]["baseURL"]) == (package, "http://host:1/v1")
+    assert provider["models"]["acme/coder"]["limit"] == {"context": 131_072, "output": 32_000}
+    assert provider["models"]["small"]["limit"] == {"context": 32_768, "output": 4096}
+    assert settings.if_absent["model"] == "turnwire/acme/coder"
+    assert "model" not in settings.values
+
+
+def test_qwen_code() -> None:
+    """A provider of its own: the user's own models of other providers stay."""
+    [settings] = qwen.CLIENT.plan(target(key="k", others=[SMALL])).files
+    assert settings.path == "/home/u/.qwen/settings.json"
+    first, second = settings.values["modelProviders"]["turnwire"]
+    assert (first["id"], first["baseUrl"], second["id"]) == ("acme/coder", "http://host:1/v1", "small")
+    assert first["generationConfig"] == {"contextWindowSize": 131_072}
+    assert settings.values["env"] == {first["envKey"]: "k"}
+    assert settings.values["providerProtocol"] == {"turnwire": "openai"}
+    assert "model" not in settings.values
+    plan = qwen.CLIENT.plan(target(default=True))
+    assert (plan.files[0].values["model"], plan.start) == ({"name": "acme/coder"}, "qwen")
+
+
+@pytest.mark.parametrize(
+    ("api", "spoken", "url"),
+    [(None, "anthropic-messages", "http://host:1"), ("chat", "openai-completions", "http://host:1/v1")],
+)
+def test_pi(api: Any, spoken: str, url: str) -> None:
+    plan = pi.CLIENT.plan(target(api=api, others=[SMALL]))
+    [settings] = plan.files
+    provider = settings.values["providers"]["turnwire"]
+    assert (settings.path, provider["api"], provider["baseUrl"]) == ("/home/u/.pi/agent/models.json", spoken, url)
+    assert [(m["id"], m["contextWindow"], m["maxTokens"]) for m in provider["models"]] == [
+        ("acme/coder", 131_072, 32_000),
+        ("small", 32_768, 4096),
+    ]
+    assert plan.start == "pi --provider turnwire --model acme/coder"
+    _, default = pi.CLIENT.plan(target(default=True)).files
+    assert default.values == {"defaultProvider": "turnwire", "defaultModel": "acme/coder"}
+
+
+def test_cline() -> None:
+    [settings] = cline.CLIENT.plan(target()).files
+    provider = settings.values["providers"]["openai-compatible"]["settings"]
+    assert settings.path == "/home/u/.cline/data/settings/providers.json"
+    assert (provider["baseUrl"], provider["model"], provider["contextWindow"]) == (
+        "http://host:1/v1",
+        "acme/coder",
+        131_072,
+    )
+    assert settings.if_absent["lastUsedProvider"] == "openai-compatible"
+    with pytest.raises(BadRequest, match="Cline uses chat, not messages"):
+        cline.CLIENT.plan(target(api="messages"))
+
+
+def test_aider_has_files_beside_the_users_own() -> None:
+    plan = aider.CLIENT.plan(target())
+    settings, limits = plan.files
+    assert settings.path == "/home/u/.aider.turnwire.conf.yml"
+    assert settings.values["openai-api-base"] == "http://host:1/v1"
+    assert settings.values["model-metadata-file"] == limits.path
+    assert limits.values["openai/acme/coder"]["max_input_tokens"] == 131_072
+    assert plan.start.endswith(settings.path)
+
+
+@pytest.mark.parametrize("name", ["langchain", "litellm", "pydantic-ai"])
+def test_a_library_gets_a_program(name: str) -> None:
+    code = load_client(name).plan(target(ServedModel('a"b'), key="k\\")).code
+    compile(code, name, "exec")
+    assert '"http://host:1/v1"' in code
+    assert '"k\\\\"' in code
+
+
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [
+        ({}, "/home/u/.config/opencode/opencode.json"),
+        ({"XDG_CONFIG_HOME": "/xdg"}, "/xdg/opencode/opencode.json"),
+        ({"OPENCODE_CONFIG": "/o.json", "XDG_CONFIG_HOME": "/xdg"}, "/o.json"),
+    ],
+)
+def test_the_settings_file_of_opencode(env: dict[str, str], path: str) -> None:
+    [settings] = opencode.CLIENT.plan(target(env={"HOME": "/home/u", **env})).files
+    assert settings.path == path
+
+
+@pytest.mark.parametrize(
+    ("api", "spoken", "url"),
+    [
+        (None, "anthropic-messages", "http://host:1"),
+        ("chat", "openai-completions", "http://host:1/v1"),
+        ("responses", "openai-responses", "http://host:1/v1"),
+    ],
+)
+def test_openclaw(api: Any, spoken: str, url: str) -> None:
+    [settings] = openclaw.CLIENT.plan(target(api=api, others=[SMALL], default=True)).files
+    assert settings.path == "/home/u/.openclaw/openclaw.json"
+    provider = settings.values["models"]["providers"]["turnwire"]
+    assert (provider["api"], provider["baseUrl"]) == (spoken, url)
+    assert [(model["id"], model["contextWindow"], model["maxTokens"]) for model in provider["models"]] == [
+        ("acme/coder", 131_072, 32_000),
+        ("small", 32_768, 4096),
+    ]
+    assert settings.values["agents"]["defaults"]["model"]["primary"] == "turnwire/acme/coder"
+
+
+@pytest.mark.parametrize(("client", "api"), [(claude.CLIENT, "chat"), (codex.CLIENT, "messages")])
+def test_an_api_that_a_client_does_not_use(client: Client, api: Any) -> None:
+    with pytest.raises(BadRequest, match=api):
+        client.plan(target(api=api))
+
+
+def test_every_client_is_found_by_name() -> None:
+    assert {name: load_client(name).title for name in client_names()} == {
+        "ai-sdk": "ai-sdk",
+        "aider": "aider",
+        "claude": "Claude Code",
+        "cline": "Cline",
+        "codex": "Codex",
+        "langchain": "langchain",
+        "litellm": "litellm",
+        "openclaw": "OpenClaw",
+        "opencode": "opencode",
+        "pi": "pi",
+        "pydantic-ai": "pydantic-ai",
+        "qwen": "qwen-code",
+    }
