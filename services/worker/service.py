@@ -223,9 +223,7 @@ class Worker:
         stream = TokenStream(
             turn=request.turn,
             attempt=request.attempt,
-            parser=sys.intern(
-                self._shards.choose(request.parser)
-            ),  # one object for all its streams: found faster
+            parser=sys.intern(self._shards.choose(request.parser)),  # one object for all its streams: found faster
             frontend=request.frontend,
             context=request.context.copy(),  # a view would keep the whole message in memory, prompt included
             ids=resume,
