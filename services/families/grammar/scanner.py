@@ -108,6 +108,13 @@ class Scanner:
                 return None
             yield
 
+    def follows(self, *shapes: Shape) -> Reader[bool]:
+        """Whether one of `shapes` matches here; passes over nothing."""
+        found = yield from self.match(*shapes)
+        if found is not None:
+            self.position = found[1].start()
+        return found is not None
+
     def seek(self, markers: Markers[T]) -> Reader[MarkerMatch[T] | None]:
         """Passes over everything up to one of `markers`, and stops in front of it; None at the end of the input, also
         if the input ends inside a marker."""

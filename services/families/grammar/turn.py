@@ -79,6 +79,11 @@ class TurnState:
         blocks.write(solid)
         self.hold(wait)
 
+    def quote(self, text: str) -> None:
+        """Adds a marker that was passed, and that the open block only names, to it."""
+        self.prose(text)
+        self.quotes = True
+
     def hold(self, text: str) -> None:
         """Holds `text` like trailing blanks, for example a stop token that came as text."""
         if text:
@@ -112,6 +117,12 @@ class TurnState:
         self._resumed = None
         if self.blocks.kind != "tool_use":
             self.blocks.close()
+
+    def open_call(self, name: str | None, call_id: str | None = None) -> None:
+        """Starts the block of a call. Its text up to here is no prose: what was recorded of it is dropped."""
+        self.scanner.recorded()
+        self.end_prose()
+        self.blocks.open("tool_use", name, call_id)
 
     def resume(self) -> None:
         """Treats what was parsed so far as part of the prompt: of its blocks only an open call stays."""

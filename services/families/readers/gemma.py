@@ -87,18 +87,12 @@ class GemmaValues(Values):
                     return True
                 if (yield from scanner.match(self._closer)) is not None:
                     return False
-            elif char in "}]" or (closer == "]" and char == ",") or (yield from self._key_follows(scanner)):
+            elif char in "}]" or (closer == "]" and char == ",") or (yield from scanner.follows(*self._next)):
                 text = "".join(parts).strip()
                 write(CONSTANTS.get(text) or number_text(text, True) or quoted(text))
                 return bool(text)
             parts.append(char)
             scanner.position += 1
-
-    def _key_follows(self, scanner: Scanner) -> Reader[bool]:
-        found = yield from scanner.match(*self._next)
-        if found is not None:
-            scanner.position = found[1].start()
-        return found is not None
 
 
 def gemma_style(token: str) -> Callable[[Mapping[str, Any]], str]:

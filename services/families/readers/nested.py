@@ -43,8 +43,7 @@ class Nested:
         """Reads the call. An opener that ends in `key>` includes the start of its first element."""
         name = turn.tools.named(opener.name or "")
         elided = compile(r""">\s*([^\s<>"']+)>\Z""").search(opener.text)
-        turn.end_prose()
-        turn.blocks.open("tool_use", name)
+        turn.open_call(name)
         turn.blocks.close((yield from _Invocation(self, turn, name).read(elided[1] if elided else None)))
         return None
 

@@ -19,7 +19,6 @@ from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.values import (
     JSON,
     HeldSink,
-    NullableSink,
     Sink,
     StringSink,
     copy_text,
@@ -76,10 +75,8 @@ class Parameters:
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""
         name = turn.tools.named(self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown)
-        turn.end_prose()
-        turn.blocks.open("tool_use", name)
-        whole = yield from _Arguments(self, turn, name).read()
-        turn.blocks.close(whole)
+        turn.open_call(name)
+        turn.blocks.close((yield from _Arguments(self, turn, name).read()))
         return None
 
     @cached_property
@@ -220,7 +217,7 @@ class _Arguments:
             return StringSink(write)
         if stated is not None:
             return HeldSink(write, json_string_or_string if known and types == STRING else json_or_string)
-        return NullableSink(write) if types == NULLABLE_STRING else HeldSink(write, typed(types))
+        return StringSink(write, nullable=True) if types == NULLABLE_STRING else HeldSink(write, typed(types))
 
     def _value(self, sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
         """Writes the value, and passes the tag that ends it; None at the end of the input."""
@@ -248,8 +245,7 @@ class BareCall:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Writes the block; reads nothing."""
-        turn.end_prose()
-        turn.blocks.open("tool_use", turn.tools.named(opener.name or ""))
+        turn.open_call(turn.tools.named(opener.name or ""))
         if self.whole:
             turn.blocks.write("{}")
         turn.blocks.close(self.whole)

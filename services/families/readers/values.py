@@ -20,13 +20,13 @@ _SCALAR: Final = re.compile(r"[\w.+-]{0,4096}+")
 _CLOSERS: Final = {"{": ("}", "}"), "[": ("]", "]"), "(": (")", "]")}
 CONSTANTS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _HEX: Final = re.compile(r"[0-9a-fA-F]+\Z")
+_QUOTES: Final = ('"', "'")
 
 
 class Values:
     """JSON, read leniently."""
 
-    quotes: ClassVar[str] = "\"'"
-    openers: ClassVar[str] = "{["
+    openers: ClassVar[tuple[str, ...]] = ("{", "[")
     object: ClassVar[Shape] = Shape("{", then=('"', "}", "'"))
     """The unmistakable start of an object."""
 
@@ -48,7 +48,7 @@ class Values:
                     if stack[-1][0] == "}" and not (yield from self.key(scanner, write)):
                         return False
                 char = yield from scanner.peek()
-                if char and char in self.openers and len(stack) < _MAX_DEPTH:
+                if char in self.openers and len(stack) < _MAX_DEPTH:
                     scanner.position += 1
                     stack.append(_CLOSERS[char])
                     write("{" if char == "{" else "[")
@@ -72,10 +72,7 @@ class Values:
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """A key and its colon; leaves the scanner at the value."""
-        char = yield from scanner.peek()
-        if not char or char not in self.quotes:
-            return False
-        if not (yield from self.string(scanner, write, False)):
+        if (yield from scanner.peek()) not in _QUOTES or not (yield from self.string(scanner, write, False)):
             return False
         return (yield from self.colon(scanner, write))
 
@@ -90,8 +87,7 @@ class Values:
 
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
         """A string, number or constant; `closer` ends what contains it."""
-        char = yield from scanner.peek()
-        if char and char in self.quotes:
+        if (yield from scanner.peek()) in _QUOTES:
             return (yield from self.string(scanner, write, live))
         word = yield from self.word(scanner)
         text = CONSTANTS.get(word) or number_text(word, True)
@@ -173,11 +169,7 @@ class Values:
 
 
 _PLAIN: Final = {
-    quote: (
-        re.compile(rf'[^{quote}"\\\x00-\x1f]*+'),
-        re.compile(rf'[{quote}"\\\x00-\x1f]').search,
-    )
-    for quote in "\"'"
+    quote: (re.compile(rf'[^{quote}"\\\x00-\x1f]*+'), re.compile(rf'[{quote}"\\\x00-\x1f]').search) for quote in _QUOTES
 }
 _SIMPLE: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
 _WIDE: Final = {"x": 2, "u": 4, "U": 8}
@@ -186,7 +178,7 @@ _WIDE: Final = {"x": 2, "u": 4, "U": 8}
 class PythonValues(Values):
     """Python literals. An unescaped quote inside a string is text unless a delimiter follows it."""
 
-    openers: ClassVar[str] = "{[("
+    openers: ClassVar[tuple[str, ...]] = ("{", "[", "(")
 
     def closes(self, scanner: Scanner, quote: str) -> Reader[bool]:
         """Whether `,`, a bracket, a colon or the end of the line follows."""
@@ -238,23 +230,39 @@ def literal(text: str) -> str | None:
 
 
 class StringSink:
-    """Writes a value as a JSON string while it comes in."""
+    """Writes a value as a JSON string while it comes in; one that is `nullable` is held while it may be null."""
 
-    __slots__ = ("_write",)
-    live = True
-    """Plain text may go into the open block without passing the reader."""
+    __slots__ = ("_held", "_write")
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, *, nullable: bool = False) -> None:
         self._write = write
-        write('"')
+        self._held: str | None = None
+        if nullable:
+            self._held = ""
+        else:
+            write('"')
+
+    @property
+    def live(self) -> bool:
+        """Nothing is held: plain text may go into the open block without passing the reader."""
+        return self._held is None
 
     def write(self, text: str) -> None:
         """Takes the next piece."""
+        if self._held is not None:
+            self._held = text = self._held + text
+            if "null".startswith(text):
+                return
+            self._held = None
+            self._write('"')
         self._write(escaped(text))
 
     def end(self) -> None:
         """The value has ended."""
-        self._write('"')
+        if self._held is None:
+            self._write('"')
+        else:
+            self._write("null" if self._held == "null" else quoted(self._held))
 
 
 class HeldSink:
@@ -276,39 +284,7 @@ class HeldSink:
         self._write(self._convert("".join(self._parts)))
 
 
-class NullableSink:
-    """Writes a string or null: holds the value only while it may be null."""
-
-    __slots__ = ("_string", "_text", "_write")
-
-    def __init__(self, write: Write) -> None:
-        self._write = write
-        self._text = ""
-        self._string: StringSink | None = None
-
-    @property
-    def live(self) -> bool:
-        """The value is a string, and nothing of it is held."""
-        return self._string is not None
-
-    def write(self, text: str) -> None:
-        """Takes the next piece."""
-        if self._string is None:
-            text = self._text = self._text + text
-            if "null".startswith(text):
-                return
-            self._string = StringSink(self._write)
-        self._string.write(text)
-
-    def end(self) -> None:
-        """The value has ended."""
-        if self._string is None:
-            self._write("null" if self._text == "null" else quoted(self._text))
-        else:
-            self._string.end()
-
-
-Sink: TypeAlias = StringSink | HeldSink | NullableSink
+Sink: TypeAlias = StringSink | HeldSink
 
 
 def copy_text(
