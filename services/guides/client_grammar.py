@@ -124,7 +124,7 @@ class _Rewriter:
 
     def rewrite(self, definition: str) -> list[str]:
         """The rules, one a line. Raises NotEmbeddable and NotRewritable."""
-        rules = [*self._rules(definition)]
+        rules = [" ".join(rule).replace(" :", ":", 1) for rule in self._rules(definition) if rule]
         imported = [f"{self._name(name)}: {self.expression(_COMMON[of], '')}" for name, of in self._imports.items()]
         return [*rules, *imported, *self.own()]
 
@@ -142,22 +142,19 @@ class _Rewriter:
     def _terminal(self, body: str) -> str:
         return f"{self._prefix.upper()}X{self._terminals.setdefault(body, len(self._terminals))}"
 
-    def _rules(self, definition: str) -> Iterator[str]:
+    def _rules(self, definition: str) -> list[list[str]]:
         """A rule begins at a name in front of a colon, and ends where the next one begins."""
         tokens = [*_tokens(definition)]
-        rule: list[str] = []
+        rules: list[list[str]] = [[]]
         for i, found in enumerate(tokens):
             kind = found.lastgroup
             if kind in ("import", "several"):
                 self._import(found)
             elif kind == "name" and i + 1 < len(tokens) and tokens[i + 1][0] == ":":
-                if rule:
-                    yield " ".join(rule).replace(" :", ":", 1)
-                rule = [self._name(found["plain"])]
+                rules.append([self._name(found["plain"])])
             else:
-                rule.append(self._token(found, rule))
-        if rule:
-            yield " ".join(rule).replace(" :", ":", 1)
+                rules[-1].append(self._token(found, rules[-1]))
+        return rules
 
     def _token(self, found: re.Match[str], rule: list[str]) -> str:
         text = found[0]
