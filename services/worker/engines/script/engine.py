@@ -89,8 +89,8 @@ class ScriptEngine:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._capacity = config.kv_tokens or DEFAULT_KV_TOKENS
-        self._turns = OpenTurns("script")
         self._ticker: Ticker[_Stream] = Ticker(self._step)
+        self._turns = OpenTurns("script", self._ticker.stop)
         self._cache = HeldBlocks(max(1, self._capacity // BLOCK_TOKENS))
         self._waiting: list[tuple[float, _Stream]] = []
         """(-priority, turn), the next one first."""
@@ -253,7 +253,7 @@ class ScriptEngine:
             delay = stream.delay_us
             return (now // delay + 1) * delay if delay else NOW  # `aligned`, without the call
         except Exception as error:  # the ticker serves all turns: an error here must end them, not leave them hanging
-            self._die(f"{type(error).__name__}: {error}")
+            self._turns.die(f"{type(error).__name__}: {error}")
             return None
 
     def _full_step(self, stream: _Stream, now: int) -> int | None:
@@ -300,7 +300,7 @@ class ScriptEngine:
         if action.kind == "pause":
             return aligned(now + round(action.amount * 1000), stream.delay_us)
         if action.kind == "die":
-            self._die(action.text or "the script ends it")
+            self._turns.die(action.text or "the script ends it")
         elif action.kind == "fail":
             stream.turn.fail(EngineFailed(action.text or "the script fails here"))
         return None  # `silence`: the turn keeps its slot until it is cancelled
@@ -332,10 +332,6 @@ class ScriptEngine:
     def _keep(self, stream: _Stream) -> None:
         rest = pack_ids([*stream.tail, *stream.ids[: stream.pos]])
         self._cache.use(extended(stream.keys, rest, BLOCK_TOKENS, stream.salt))
-
-    def _die(self, reason: str) -> None:
-        self._ticker.stop()
-        self._turns.die(reason)
 
 
 def synthetic_logprobs(token: int, at: int, top: int, vocabulary: int) -> list[tuple[int, float]]:

@@ -59,17 +59,14 @@ class TrtllmEngine:
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        self._turns = OpenTurns("trtllm")
+        self._turns = OpenTurns("trtllm", self._stop_reading)
         self._handles: dict[str, Any] = {}
-        self._pumps: dict[str, asyncio.Task[None]] = {}
         self._readers: list[Follower | Poller] = []
         self._guard: LoopGuard | None = None
         self._kv_queue = KvEventQueue()
         self._kv_used: float | None = None
         self._iteration: Any = None
-        self._progress_at = 0.0
         self._healthy_at = 0.0
-        self._watcher: asyncio.Task[None] | None = None
         self._llm: Any = None
         self._trtllm: Any = None
         self._llmapi: Any = None
@@ -111,7 +108,7 @@ class TrtllmEngine:
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._guard = LoopGuard(max(GUARD_S, self._config.watchdog_s))
-        self._watcher = asyncio.create_task(self._watch())
+        self._turns.watch(self._config.watchdog_s, self._silent_health, WATCH_INTERVAL_S)
         return self._info
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
@@ -119,22 +116,16 @@ class TrtllmEngine:
         check_room(len(request.token_ids), request.sampling.max_tokens or 0, self._window)
         turn = self._turns.open(request.id, sink, lambda: self._release(request.id))
         try:
-            if len(self._turns) == 1:
-                self._progress_at = time.monotonic()  # the engine was idle, not silent
             handle = self._handles[request.id] = self._submit(turn, request)
         except BaseException:
             turn.close()
             raise
         # TensorRT-LLM returns an iterator and nothing else, so that each turn needs a task.
-        pump = asyncio.create_task(self._pump(turn, handle, request))
-        self._pumps[request.id] = pump
+        turn.run(self._pump(turn, handle, request))
         return turn
 
     def _release(self, turn_id: str) -> None:
-        handle, pump = self._handles.pop(turn_id, None), self._pumps.pop(turn_id, None)
-        if pump is not None and pump is not asyncio.current_task():
-            pump.cancel()
-        if handle is not None:
+        if (handle := self._handles.pop(turn_id, None)) is not None:
             _abort(handle)
 
     def load(self) -> Load:
@@ -153,8 +144,6 @@ class TrtllmEngine:
         """See `Engine.stop`. A shutdown that takes longer continues on a daemon thread; the process should then leave
         with `os._exit`, for TensorRT-LLM's own exit handlers wait for it without end."""
         deadline = time.monotonic() + grace_s
-        if self._watcher is not None:
-            self._watcher.cancel()
         for reader in self._readers:
             reader.stop()
         if self._guard is not None:
@@ -162,8 +151,8 @@ class TrtllmEngine:
         for handle in self._handles.values():
             _abort(handle)
         # Engines answer an abort with a last response, and only then drop the request.
-        if self._pumps and self.healthy():
-            await asyncio.wait(self._pumps.values(), timeout=grace_s * ABORT_SHARE)
+        if (tasks := self._turns.tasks()) and self.healthy():
+            await asyncio.wait(tasks, timeout=grace_s * ABORT_SHARE)
         self._turns.stop()
         self._kv_queue.close()
         if self._llm is not None:
@@ -184,7 +173,7 @@ class TrtllmEngine:
         except Exception as error:
             if self._is_death(error):
                 turn.close()  # the exception reports the death of this one
-                self._die(str(error))
+                self._turns.die(str(error))
                 raise self._turns.died() from error
             if isinstance(error, (self._request_error, *REQUEST_ERRORS)):
                 raise Invalid(f"TensorRT-LLM refused the request: {error}") from error
@@ -208,7 +197,7 @@ class TrtllmEngine:
             turn.fail(error)
         except Exception as error:
             if self._is_death(error) or not isinstance(error, (self._request_error, *REQUEST_ERRORS)):
-                self._die(f"{type(error).__name__}: {error}")
+                self._turns.die(f"{type(error).__name__}: {error}")
             else:
                 turn.fail(self._request_failure(request, error))
 
@@ -230,7 +219,7 @@ class TrtllmEngine:
         return EngineFailed(f"TensorRT-LLM: {type(error).__name__}: {error}")
 
     def _alive(self) -> None:
-        self._progress_at = time.monotonic()
+        self._turns.stepped()
         if not self._readers:  # statistics and events can only be read after the first response
             self._read()
 
@@ -270,28 +259,18 @@ class TrtllmEngine:
         self._kv_used = self._kv_used if used is None else used
         if last.get("iter") != self._iteration:  # in a long prefill there are no outputs, but iterations
             self._iteration = last.get("iter")
-            self._progress_at = time.monotonic()
+            self._turns.stepped()
 
     def _checked(self, health: tuple[bool]) -> None:
         self._healthy_at = time.monotonic()
         if not health[0]:
-            self._die("its health check failed")
+            self._turns.die("its health check failed")
 
-    async def _watch(self) -> None:
-        """Detects an engine that died without a report: no request has outputs any more."""
-        while self.healthy():
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            self._judge()
+    def _silent_health(self) -> str | None:
+        late = self._healthy_at and time.monotonic() - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S
+        return f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s" if late else None
 
-    def _judge(self) -> None:
-        now = time.monotonic()
-        if self._turns and now - self._progress_at > self._config.watchdog_s:
-            self._die(f"it reported nothing for {self._config.watchdog_s:.0f} s")
-        elif self._healthy_at and now - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S:
-            self._die(f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s")
-
-    def _die(self, reason: str) -> None:
-        self._turns.die(reason)
+    def _stop_reading(self) -> None:
         for reader in self._readers:
             reader.stop()
         self._kv_queue.close()
