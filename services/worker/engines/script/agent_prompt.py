@@ -26,12 +26,6 @@ class Tool(Struct, frozen=True):
     name: str
     schema: dict[str, Any]
 
-    @property
-    def properties(self) -> dict[str, Any]:
-        """Schemas of the arguments by name."""
-        properties = self.schema.get("properties")
-        return properties if isinstance(properties, dict) else {}
-
 
 class Prompt(Struct, frozen=True):
     """A prompt, read."""
