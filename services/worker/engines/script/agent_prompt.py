@@ -97,9 +97,6 @@ _DIRECTORY = re.compile(
 )
 _XML_TOOL = re.compile(r"<function>\s*<name>(.*?)</name>(.*?)</function>", re.DOTALL)
 _XML_PARAMETER = re.compile(r"<parameter>\s*<name>(.*?)</name>(.*?)</parameter>", re.DOTALL)
-_XML_ITEMS = re.compile(r"<items>(\{.*?\})</items>", re.DOTALL)
-_XML_TYPE = re.compile(r"<type>(.*?)</type>", re.DOTALL)
-_XML_REQUIRED = re.compile(r"<required>(\[.*?\])</required>", re.DOTALL)
 _OBJECT = re.compile(r'\{\s*"')
 _decoder = json.JSONDecoder()
 
@@ -190,23 +187,15 @@ def _json_tools(text: str) -> list[Tool]:
     at = 0
     while (brace := _OBJECT.search(text, at)) is not None:
         try:
-            value, end = _decoder.raw_decode(text, brace.start())
+            value, at = _decoder.raw_decode(text, brace.start())
         except ValueError:
             at = brace.end()
             continue
-        tool = _tool(value)
-        if tool is not None:
-            tools.append(tool)
-        at = end
+        if isinstance(function := value.get("function", value), dict) and isinstance(function.get("name"), str):
+            schema = function.get("parameters", function.get("input_schema"))
+            if isinstance(schema, dict):
+                tools.append(Tool(function["name"], schema))
     return tools
-
-
-def _tool(value: dict[str, Any]) -> Tool | None:
-    function = value.get("function", value)
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return None
-    schema = function.get("parameters", function.get("input_schema"))
-    return Tool(function["name"], schema) if isinstance(schema, dict) else None
 
 
 def _xml_tools(text: str) -> list[Tool]:
@@ -215,21 +204,24 @@ def _xml_tools(text: str) -> list[Tool]:
     for found in _XML_TOOL.finditer(text):
         name, body = found[1].strip(), found[2]
         properties = {parameter[1].strip(): _xml_schema(parameter[2]) for parameter in _XML_PARAMETER.finditer(body)}
-        schema: dict[str, Any] = {"type": "object", "properties": properties}
-        if required := _XML_REQUIRED.findall(body):
-            try:
-                schema["required"] = json.loads(required[-1])
-            except ValueError:
-                pass
-        tools.append(Tool(name, schema))
+        required = [names for one in _inside("required", body) if isinstance(names := _parsed(one), list)]
+        tools.append(Tool(name, {"type": "object", "properties": properties, "required": (required or [[]])[-1]}))
     return tools
 
 
 def _xml_schema(text: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": kind[1].strip()} if (kind := _XML_TYPE.search(text)) else {}
-    if items := _XML_ITEMS.search(text):
-        try:
-            schema["items"] = json.loads(items[1])
-        except ValueError:
-            pass
-    return schema
+    kinds, items = _inside("type", text), _inside("items", text)
+    schema: dict[str, Any] = {"type": kinds[0]} if kinds else {}
+    return schema | {"items": _parsed(items[0])} if items else schema
+
+
+def _inside(tag: str, text: str) -> list[str]:
+    """What stands in the elements of this name."""
+    return [found.strip() for found in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -14,7 +14,7 @@ import contextlib
 import importlib
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -224,32 +224,28 @@ class TrtllmEngine:
             self._read()
 
     def _read(self) -> None:
-        llm = self._llm
-        translator = KvTranslator(self._info.block_tokens or requests.BLOCK_TOKENS)
-        put = self._kv_queue.put
-        events = "kv_events" in self._info.features
-        if self._library.statistics == "iterator":
-            stats = Follower(lambda: llm.get_stats_async(FOLLOW_TIMEOUT_S), self._stats, FOLLOW_INTERVAL_S)
-            self._readers = [stats]
-            if events:
-                source = partial(llm.get_kv_cache_events_async, FOLLOW_TIMEOUT_S)
-                self._readers.append(
-                    Follower(source, lambda found: put(translator.translate(found)), FOLLOW_INTERVAL_S)
-                )
-        else:
-            polled = partial(llm.get_stats, timeout=POLL_TIMEOUT_S)
-            self._readers = [Poller("trtllm-stats", polled, self._stats, STATS_INTERVAL_S)]
-            if events:
-                polled = partial(llm.get_kv_cache_events, timeout=POLL_TIMEOUT_S)
-                self._readers.append(
-                    Poller("trtllm-kv", lambda: translator.translate(polled() or []), put, KV_INTERVAL_S)
-                )
+        self._readers = [self._reader("get_stats", list, self._stats, STATS_INTERVAL_S)]
+        if "kv_events" in self._info.features:
+            translate = KvTranslator(self._info.block_tokens or requests.BLOCK_TOKENS).translate
+            self._readers.append(self._reader("get_kv_cache_events", translate, self._kv_queue.put, KV_INTERVAL_S))
         # Not public, and not in early 1.2.
-        if hasattr(llm, "_check_health"):
+        if (check := getattr(self._llm, "_check_health", None)) is not None:
             self._healthy_at = time.monotonic()
-            self._readers.append(
-                Poller("trtllm-health", lambda: (bool(llm._check_health()),), self._checked, HEALTH_INTERVAL_S)
-            )
+            self._readers.append(Poller("trtllm-health", lambda: (bool(check()),), self._checked, HEALTH_INTERVAL_S))
+
+    def _reader(
+        self,
+        method: str,
+        translate: Callable[[list[Any]], list[Any]],
+        deliver: Callable[[list[Any]], None],
+        interval_s: float,
+    ) -> Follower | Poller:
+        """Reads a list again and again by one of the library's methods, in the way that suits the release."""
+        if self._library.statistics == "iterator":
+            follow = partial(getattr(self._llm, f"{method}_async"), FOLLOW_TIMEOUT_S)
+            return Follower(follow, lambda found: deliver(translate(found)), FOLLOW_INTERVAL_S)
+        poll = partial(getattr(self._llm, method), timeout=POLL_TIMEOUT_S)
+        return Poller(f"trtllm-{method}", lambda: translate(poll() or []), deliver, interval_s)
 
     def _stats(self, iterations: list[Any]) -> None:
         last = iterations[-1]
