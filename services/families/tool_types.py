@@ -10,10 +10,10 @@ from typing import Any, Final
 from schemas.conversation import ToolSpec
 from services.families.coercion import CONTAINERS
 
-_TYPES: Final = frozenset({"type", "const", "enum", "$ref"})
 _INNER: Final = frozenset({"items", "additionalProperties"})
 _NAMED: Final = frozenset({"properties", "$defs", "definitions"})
 _CHOICES: Final = frozenset({"anyOf", "oneOf", "allOf"})
+_KEPT: Final = frozenset({"type", "const", "enum", "$ref"}) | _NAMED | _CHOICES
 _MAX_DEPTH: Final = 64
 
 
@@ -31,15 +31,13 @@ def _bare(schema: Any, depth: int = 0) -> Any:
         return schema
     kept: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _TYPES:
-            kept[key] = value
-        elif key in _INNER:
+        if key in _INNER:
             kept[key] = _bare(value, depth + 1)
         elif key in _NAMED and isinstance(value, Mapping):
             kept[key] = {name: _bare(inner, depth + 1) for name, inner in value.items()}
         elif key in _CHOICES and isinstance(value, list):
             kept[key] = [_bare(branch, depth + 1) for branch in value]
-        elif key in _NAMED or key in _CHOICES:
+        elif key in _KEPT:
             kept[key] = value
     # A schema without types is not the same as no schema.
     return kept or ({"type": sorted(CONTAINERS)} if schema else {})

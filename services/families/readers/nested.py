@@ -142,28 +142,23 @@ class _Invocation:
         schema = resolved(schema, self._root)
         children: list[tuple[str, str]] = []
         text: list[str] = []
+        scanner = self._turn.scanner
         while True:
-            found = yield from self._tag(text)
+            scanner.record()
+            found = yield from scanner.seek(self._grammar.tags)
+            text.append(scanner.recorded())
             if found is None:
                 return None
-            if found.meaning is not Tag.OPEN or depth >= _MAX_DEPTH:
-                if found.meaning is Tag.CLOSE:
-                    self._turn.scanner.position = found.match.end()
+            nests = found.meaning is Tag.OPEN and depth < _MAX_DEPTH
+            if nests or found.meaning is Tag.CLOSE:
+                scanner.position = found.match.end()
+            if not nests:
                 return self._value(schema, "".join(text), children)
-            self._turn.scanner.position = found.match.end()
             key = found.match["key"]
             child = yield from self._element(_child(schema, key), depth + 1)
             if child is None:
                 return None
             children.append((key, child))
-
-    def _tag(self, text: list[str]) -> Reader[MarkerMatch[Tag] | None]:
-        """Stops in front of the next tag; adds what comes before to `text`."""
-        scanner = self._turn.scanner
-        scanner.record()
-        found = yield from scanner.seek(self._grammar.tags)
-        text.append(scanner.recorded())
-        return found
 
     def _value(self, schema: Mapping[str, Any], text: str, children: list[tuple[str, str]]) -> str:
         types = types_of(schema, self._root) if schema else frozenset[str]()
