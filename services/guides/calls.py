@@ -15,7 +15,7 @@ from services.families.writing import ARGUMENTS, NAME, Tags, as_json
 from services.guides.client_grammar import NotEmbeddable, avoiding, embedded
 from services.guides.writer import RuleWriter
 
-_SPACING: Final = {"x-guidance": {"whitespace_pattern": r"[ \t\r\n]{0,32}"}}
+SPACING: Final = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 """Room for a deep indent. With unlimited white space, small models write it to the end of the window."""
 _INPUT: Final = "input"
 _CUSTOM: Final = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
@@ -85,7 +85,7 @@ class CallRules:
 
     def schema(self, schema: Mapping[str, Any]) -> str:
         """A JSON value of this schema."""
-        return self._writer.rule(f"%json {json.dumps({**schema, **_SPACING}, ensure_ascii=False)}")
+        return self._writer.rule(f"%json {json.dumps({**schema, 'x-guidance': SPACING}, ensure_ascii=False)}")
 
     def _embed(self, tool: ToolSpec, *, in_json: bool, closers: tuple[str, ...] = ()) -> str:
         """The start of the tool's own grammar; "" where that cannot be embedded."""

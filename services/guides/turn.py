@@ -64,7 +64,10 @@ def turn_grammar(
 
 
 class _Turn:
-    """The rules that both kinds of families share. `marks` are what text and reasoning cannot hold."""
+    """The rules that both kinds of families share. `marks` are what text and reasoning cannot hold.
+
+    A kind has `free`, a turn from its beginning, and `forced`, one whose first call the prompt has opened.
+    """
 
     marks: tuple[str, ...]
 
@@ -111,11 +114,9 @@ class _RunningText(_Turn):
         return self.writer.terminal(_BLANKS)
 
     def forced(self) -> str:
-        """A turn whose first call the prompt has opened."""
         return self.any_call(self.form.prefix) + (self.more() if self.distinct else "")
 
     def free(self) -> str:
-        """A turn from its beginning."""
         if not self.distinct:
             raise Unguidable(f"the calls of {self.family.name} cannot be distinguished from text")
         rest = self.text() if self.form.format is None else self.formed()
@@ -186,11 +187,9 @@ class _Messages(_Turn):
         self.marks = tuple(dict.fromkeys((*family.markers, *family.stops)))
 
     def forced(self) -> str:
-        """A turn whose first call the prompt has opened."""
         return self.any_call(self.form.prefix)
 
     def free(self) -> str:
-        """A turn from its beginning."""
         writer, style, words = self.writer, self.family.style, self.words
         joint = writer.literal(style.joint)
         thought = f"{writer.until(words, self.closer)} {joint}"

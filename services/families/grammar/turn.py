@@ -91,14 +91,9 @@ class TurnState:
             self._broken = self._broken or "\n" in text
 
     @property
-    def holding(self) -> bool:
-        """Text is held until more prose comes."""
-        return bool(self._held)
-
-    @property
-    def open(self) -> bool:
-        """A block of the current kind is open."""
-        return self.blocks.kind == ("reasoning" if self.reasoning else "text")
+    def flowing(self) -> bool:
+        """A block of the current kind is open, and nothing is held: prose goes into it as it comes."""
+        return not self._held and self.blocks.kind == ("reasoning" if self.reasoning else "text")
 
     @property
     def begun(self) -> bool:
@@ -171,7 +166,7 @@ def read_prose(
         elif scanner.final:
             return None
         else:
-            if turn.open and not turn.holding:
+            if turn.flowing:
                 scanner.trigger, scanner.escape = running.trigger, False
             yield
             scanner.trigger = None

@@ -13,7 +13,7 @@ from re import compile, split
 from typing import Final
 
 from services.families.grammar.scanner import Reader, Scanner
-from services.families.grammar.shapes import MORE, Markers, Shape
+from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.values import JSON, Values
 
@@ -225,9 +225,7 @@ class _Calls:
         char = yield from scanner.peek()
         written: list[str] = []
         if char == "{":
-            while (answer := self.grammar.values.object.at(scanner.text, scanner.position, scanner.final)) is MORE:
-                yield
-            if answer is None:
+            if not (yield from scanner.follows(self.grammar.values.object)):
                 return False
             if self.name is not None:
                 self._open("")

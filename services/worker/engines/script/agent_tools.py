@@ -109,12 +109,16 @@ def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
     for name, raw in _properties(schema).items():
         node, role = _concrete(raw), _role(name)
         items = _items(node)
-        inner = _complete(filled, items) if _properties(items) and (filled := _fill(items, values)) else None
-        value: Any = inner if inner is not None else values.get(role) if role and not _properties(items) else None
+        value: Any
+        if nests := bool(_properties(items)):
+            filled = _fill(items, values)
+            value = _complete(filled, items) if filled else None
+        else:
+            value = values.get(role) if role else None
         if value is None:
             continue
         if node.get("type") == "array":
-            is_argv = role == "command" and inner is None and not name.endswith("s")
+            is_argv = role == "command" and not nests and not name.endswith("s")
             value = ["bash", "-lc", value] if is_argv else [value]
         found[name] = value
     return found

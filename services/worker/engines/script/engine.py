@@ -40,6 +40,8 @@ from services.worker.engines.script.ticker import NOW, Ticker, aligned, now_us
 from services.worker.engines.support import OpenTurn, OpenTurns
 from services.worker.kv.held_blocks import HeldBlocks, extended
 
+LACKING = {"kv_events": "its cache is simulated", "grammar": "its agent writes calls by its own rules"}
+"""Feature and reason."""
 BLOCK_TOKENS = 16
 DEFAULT_WINDOW = 131_072
 DEFAULT_KV_TOKENS = 4_194_304
@@ -138,14 +140,15 @@ class ScriptEngine:
             block_tokens=BLOCK_TOKENS,
             kv_tokens=config.kv_tokens,
             eos_ids=facts.eos_ids,
-            features=FEATURES - {"kv_events", "grammar"},
+            features=FEATURES - LACKING.keys(),
             vocab_size=self._vocabulary_size,
+            lacking=LACKING,
         )
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
         """See `Explainable.explain`."""
-        return EngineSupport("1", FEATURES - {"kv_events"}, {"kv_events": "its cache is simulated"})
+        return EngineSupport("1", FEATURES - LACKING.keys(), LACKING)
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """See `Engine.open`."""
@@ -279,21 +282,20 @@ class ScriptEngine:
         delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
         stream.cached = stream.waited_s = None
         if stream.logprobs is not None:
-            at = stream.resumed + end - len(ids)
-            delta.logprobs = [
-                synthetic_logprobs(token, at + n, stream.logprobs, self._vocabulary_size) for n, token in enumerate(ids)
-            ]
+            delta.logprobs = [self._logprobs(stream, token, end - len(ids) + n) for n, token in enumerate(ids)]
         if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
             delta.finish, delta.stop_id = playback.finish, playback.stop_id
             if stream.logprobs is not None and delta.stop_id is not None:
-                at, size = stream.resumed + end, self._vocabulary_size
-                delta.stop_logprobs = synthetic_logprobs(delta.stop_id, at, stream.logprobs, size)
+                delta.stop_logprobs = self._logprobs(stream, delta.stop_id, end)
         if first:
             self._afterwards(self._cache.use, stream.keys)
         stream.turn.put(delta)
         if stream not in self._running:
             return None
         return aligned(now, stream.delay_us) if stream.delay_us else NOW
+
+    def _logprobs(self, stream: _Stream, token: int, at: int) -> list[tuple[int, float]]:
+        return synthetic_logprobs(token, stream.resumed + at, stream.logprobs or 0, self._vocabulary_size)
 
     def _interrupt(self, stream: _Stream, action: Action, now: int) -> int | None:
         """An action that no token follows in this step."""

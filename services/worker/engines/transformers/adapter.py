@@ -166,19 +166,19 @@ class Progress:
         """What is new. The library reports no reason for an end: it is the stop token at the end, else the limit."""
         if self._limit == 0:
             return Delta(cached=cached, finish=FinishReason.LENGTH if self.finished else None)
-        ids = list(generated[self.taken :])
+        fresh = generated[self.taken :]
+        ids = list(fresh)
         delta = Delta(ids, cached=cached)
         if self.finished:
             delta.finish = FinishReason.LENGTH
             if ids and ids[-1] in self._stops:
                 delta.finish, delta.stop_id = FinishReason.STOP, ids.pop()
-        if self._wants_logprobs and (found := self.host_logprobs) is not None:
-            delta.logprobs = [found.get(self.taken + n, [(token, LOWEST_LOGPROB)]) for n, token in enumerate(ids)]
-            delta.stop_logprobs = found.get(self.taken + len(ids)) if delta.stop_id is not None else None
-        elif self._wants_logprobs:
-            chosen = logprobs[self.taken :]
-            delta.logprobs = [[(token, value)] for token, value in zip(ids, chosen, strict=False)]
-            if delta.stop_id is not None and len(chosen) > len(ids):
-                delta.stop_logprobs = [(delta.stop_id, chosen[len(ids)])]
+        if self._wants_logprobs:
+            if (found := self.host_logprobs) is not None:
+                rows = [found.get(self.taken + n, [(token, LOWEST_LOGPROB)]) for n, token in enumerate(fresh)]
+            else:
+                rows = [[pair] for pair in zip(fresh, logprobs[self.taken :], strict=False)]
+            delta.logprobs = rows[: len(ids)]
+            delta.stop_logprobs = next(iter(rows[len(ids) :]), None)
         self.taken += len(ids)
         return delta

@@ -11,9 +11,7 @@ import torch
 
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
-
-_SPACING = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
-"""Room for a deep indent. With unlimited white space, small models write it to the end of the window."""
+from services.guides.calls import SPACING
 
 
 class Guide:
@@ -64,7 +62,7 @@ class Guides:
         schema = form.schema if form.kind == "json_schema" and form.schema is not None else {"type": "object"}
         matcher = self._library.LLMatcher
         try:
-            grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), defaults=_SPACING)
+            grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), defaults=SPACING)
         except ValueError as error:
             raise Invalid(f"the schema cannot be kept to: {error}", param="response_format") from None
         return self._open(grammar, "schema", "response_format")

@@ -51,7 +51,8 @@ class Row:
         """Changes the scores of the next token, one row, in place."""
         sampling = self._sampling
         if self._seen:
-            self._repeat(scores, float(sampling.repetition_penalty or 1.0))
+            ids, penalty = torch.tensor(self._seen, device=scores.device), float(sampling.repetition_penalty or 1.0)
+            scores[ids] = torch.where(scores[ids] < 0, scores[ids] * penalty, scores[ids] / penalty)
         if self._counts and (sampling.presence_penalty or sampling.frequency_penalty):
             ids = torch.tensor(list(self._counts), device=scores.device)
             counts = torch.tensor(list(self._counts.values()), device=scores.device, dtype=scores.dtype)
@@ -63,11 +64,6 @@ class Row:
             scores[self._stops] = -torch.inf
         if self._guide is not None:
             self._guide.mask(scores, self._stops)
-
-    def _repeat(self, scores: torch.Tensor, penalty: float) -> None:
-        ids = torch.tensor(self._seen, device=scores.device)
-        there = scores[ids]
-        scores[ids] = torch.where(there < 0, there * penalty, there / penalty)
 
     def record(self, logprobs: torch.Tensor, chosen: int) -> None:
         """Records a step's log probabilities: of the model's own distribution, and of the token chosen from it."""

@@ -122,9 +122,9 @@ class VllmEngine:
         names = self._vllm
         arguments = sampling_arguments(request, self._facts.sampling)
         try:
-            sampling = names.sampling(
-                output_kind=names.delta, structured_outputs=self._constraint(request), **arguments
-            )
+            if (form := guided_arguments(request)) is not None:
+                arguments["structured_outputs"] = names.structured_outputs(**form)
+            sampling = names.sampling(output_kind=names.delta, **arguments)
         except (names.client_error, ValueError, TypeError) as error:
             raise Invalid(_refusal(error)) from error
         ids = prompt_ids(request, self._info.max_model_len)
@@ -132,11 +132,6 @@ class VllmEngine:
         # vLLM's priorities are whole numbers, and the smaller ones are sooner.
         priority = -round(request.priority * PRIORITY_STEPS)
         return self._llm.generate(prompt, sampling, request.id, priority=priority)
-
-    def _constraint(self, request: EngineRequest) -> Any:
-        """What guided decoding allows; None: everything."""
-        arguments = guided_arguments(request)
-        return None if arguments is None else self._vllm.structured_outputs(**arguments)
 
     async def _pump(self, turn: OpenTurn, outputs: Any, progress: Progress) -> None:
         """Passes the outputs to the turn."""
