@@ -9,13 +9,13 @@ true; the work is linear in the text; no model output raises.
 from collections.abc import Sequence
 
 from schemas.conversation import ToolSpec
-from services.families.coercion import Tools
 from services.families.family import Family
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.families.grammar.turn import TurnParser, TurnState
 from services.families.pairing import UnknownFamily
 from services.families.registry import families, family, reasoning_family
 from services.families.registry import family as _family
+from services.families.tool_types import Tools
 
 __all__ = ["Family", "TurnParser", "UnknownFamily", "families", "family", "open_parser", "reasoning_family"]
 

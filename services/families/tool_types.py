@@ -1,20 +1,110 @@
-"""Reduces a request's tools to what a parser needs: their names, and the types of their arguments.
+"""The tools of a request as a parser needs them: their names, and the types of their arguments.
 
-Agents send 20 to 30 tools with every request, tens of kilobytes of descriptions for the model. A parse context holds
-about a tenth of that.
+Agents send 20 to 30 tools with every request, tens of kilobytes of descriptions for the model. `bare` leaves about a
+tenth of that for a parse context.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from schemas.conversation import ToolSpec
-from services.families.coercion import CONTAINERS
 
+STRING: Final = frozenset({"string"})
+NULLABLE_STRING: Final = frozenset({"string", "null"})
+CONTAINERS: Final = frozenset({"object", "array", "string"})
+"""The types of a schema that has none: an object or array is one, anything else is text."""
 _INNER: Final = frozenset({"items", "additionalProperties"})
 _NAMED: Final = frozenset({"properties", "$defs", "definitions"})
 _CHOICES: Final = frozenset({"anyOf", "oneOf", "allOf"})
 _KEPT: Final = frozenset({"type", "const", "enum", "$ref"}) | _NAMED | _CHOICES
 _MAX_DEPTH: Final = 64
+_MAX_UNIONS: Final = 4
+_MAX_REFERENCES: Final = 16
+
+
+class Tools:
+    """The tools of a request, by name."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self, tools: Iterable[ToolSpec] = ()) -> None:
+        self._by_name = {tool.name: tool for tool in tools}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
+
+    def named(self, name: str, namespaces: tuple[str, ...] = (), *, unknown: bool = True) -> str:
+        """`name` as the tool is registered: without the namespace that the format puts before it (`functions.f`), or
+        its repetition (`f.f`). `unknown`: so is the name of a tool that is not registered."""
+        if name in self._by_name:
+            return name
+        short = next((name[len(n) :] for n in namespaces if name.startswith(n) and name != n), name)
+        if short in self._by_name:
+            return short
+        head, _, tail = short.rpartition(".")
+        if tail in self._by_name and (head == tail or namespaces):
+            return tail
+        return short if unknown else name
+
+    def parameters(self, tool: str) -> Mapping[str, Any]:
+        """The schemas of a tool's parameters; empty for an unknown tool."""
+        spec = self._by_name.get(tool)
+        properties = resolved(spec.schema, spec.schema).get("properties") if spec else None
+        return properties if isinstance(properties, Mapping) else {}
+
+    def schema(self, tool: str) -> Mapping[str, Any]:
+        """The schema of a tool's arguments; empty for an unknown tool."""
+        spec = self._by_name.get(tool)
+        return spec.schema if spec else {}
+
+    def types(self, tool: str, key: str) -> frozenset[str]:
+        """The types that parameter `key` of `tool` may have; string if it is unknown."""
+        parameters = self.parameters(tool)
+        return types_of(parameters[key], self.schema(tool)) if key in parameters else STRING
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`schema` with a reference into `root` followed; empty if it is no schema."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(schema, Mapping):
+            return {}
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            return schema
+        schema = root
+        for step in reference[2:].split("/"):
+            schema = schema.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(schema, Mapping) else None
+    return {}
+
+
+def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """The JSON types that `schema` admits, from `type`, `enum`, `const`, `anyOf`, `oneOf`, `allOf` and `$ref`."""
+    schema = resolved(schema, root)
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return frozenset({declared})
+    if isinstance(declared, list):
+        return frozenset(t for t in declared if isinstance(t, str)) or STRING
+    if "const" in schema:
+        return frozenset({json_type(schema["const"])})
+    if isinstance(schema.get("enum"), list):
+        return frozenset(map(json_type, schema["enum"])) or STRING
+    for union in ("anyOf", "oneOf", "allOf"):
+        branches = schema.get(union)
+        if isinstance(branches, list) and branches and depth < _MAX_UNIONS:
+            return frozenset().union(*(types_of(branch, root, depth + 1) for branch in branches))
+    if "properties" in schema or "additionalProperties" in schema:
+        return frozenset({"object"})
+    return frozenset({"array"}) if "items" in schema else CONTAINERS
+
+
+def json_type(value: Any) -> str:
+    """The JSON type of a value."""
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
 
 
 def bare(tools: Sequence[ToolSpec]) -> list[ToolSpec]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from json import dumps
 from typing import Any, Final
 
-from services.families.coercion import json_type
+from services.families.tool_types import json_type
 
 NAME: Final = "{name}"
 ARGUMENTS: Final = "{arguments}"

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from schemas.conversation import ToolSpec
 from services.families import Family
-from services.families.coercion import types_of
 from services.families.grammar.markup import Markup
 from services.families.grammar.shapes import Shape
 from services.families.readers.parameters import Parameters
+from services.families.tool_types import types_of
 from services.families.writing import ARGUMENTS, NAME, Tags, as_json
 from services.guides.client_grammar import NotEmbeddable, avoiding, embedded
 from services.guides.writer import RuleWriter

@@ -1,4 +1,4 @@
-"""Tools without their words: every parser says the same with them."""
+"""Tools as parsers need them: their names, the types of their arguments, and nothing of their descriptions."""
 
 from typing import Any
 
@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import families, open_parser
-from services.families.coercion import types_of
-from services.families.tool_types import bare
+from services.families.tool_types import CONTAINERS, STRING, Tools, bare, resolved, types_of
 from tests.families.parser_cases import fold, run, tools, vectors
 
+ROOT = {
+    "$defs": {
+        "Level": {"enum": ["low", "high"]},
+        "Loop": {"$ref": "#/$defs/Loop"},
+        "Deep": {"anyOf": [{"$ref": "#/$defs/Deep"}] * 6},
+    }
+}
 WORDS = {"description": "What it is.", "title": "T", "examples": ["a"], "default": 1, "minLength": 1}
 
 
@@ -97,3 +103,65 @@ def test_words_are_gone_and_properties_of_their_names_are_not() -> None:
 def test_a_reference_into_what_would_be_left_out_keeps_the_whole_schema() -> None:
     schema = {"properties": {"a": {"$ref": "#/x-types/a"}}, "x-types": {"a": {"type": "integer"}}, "title": "T"}
     assert bare([ToolSpec("f", schema=schema)])[0].schema == schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"type": "integer"}, {"integer"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"enum": ["a", 1, None, True]}, {"string", "integer", "null", "boolean"}),
+        ({"const": 1.5}, {"number"}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"integer", "null"}),
+        ({"oneOf": [{"type": "string"}, {"anyOf": [{"type": "array"}]}]}, {"string", "array"}),
+        ({"$ref": "#/$defs/Level"}, {"string"}),
+        ({"allOf": [{"$ref": "#/$defs/Level"}]}, {"string"}),
+        ({"properties": {}}, {"object"}),
+        ({"items": {}}, {"array"}),
+        ({"description": "anything"}, set(CONTAINERS)),
+        ({"$ref": "#/$defs/Loop"}, set(CONTAINERS)),
+        ({"$ref": "elsewhere.json"}, set(CONTAINERS)),
+        ({"type": []}, {"string"}),
+        ({"type": 3}, set(CONTAINERS)),
+        (True, set(CONTAINERS)),
+        (None, set(CONTAINERS)),
+    ],
+)
+def test_types_of_a_schema(schema: Any, types: set[str]) -> None:
+    assert types_of(schema, ROOT) == types
+
+
+def test_a_schema_that_contains_itself_ends() -> None:
+    assert types_of({"$ref": "#/$defs/Deep"}, ROOT)
+    assert resolved({"$ref": "#/$defs/Loop"}, ROOT) == {}
+
+
+def test_tools_know_their_parameters() -> None:
+    schema = {"$defs": {"N": {"type": "integer"}}, "properties": {"n": {"$ref": "#/$defs/N"}, "s": {"type": "string"}}}
+    tools = Tools([ToolSpec("f", schema=schema), ToolSpec("g")])
+    assert tools.types("f", "n") == {"integer"}
+    assert tools.types("f", "other") == tools.types("g", "n") == tools.types("unknown", "n") == STRING
+    assert list(tools.parameters("f")) == ["n", "s"]
+    assert tools.parameters("g") == tools.parameters("unknown") == {}
+    assert "f" in tools
+    assert "x" not in tools
+    assert not Tools()
+
+
+@pytest.mark.parametrize(
+    ("written", "namespaces", "name"),
+    [
+        ("ping", (), "ping"),
+        ("functions.ping", ("functions.",), "ping"),
+        ("functions.other", ("functions.",), "other"),
+        ("functions.", ("functions.",), "functions."),
+        ("functions.ping", (), "functions.ping"),
+        ("ping.ping", (), "ping"),
+        ("x.ping", (), "x.ping"),
+        ("x.ping", ("functions.",), "ping"),
+        ("mcp.read", ("functions.",), "mcp.read"),
+        ("other.other", (), "other.other"),
+    ],
+)
+def test_names_are_mapped_to_registered_ones(written: str, namespaces: tuple[str, ...], name: str) -> None:
+    assert Tools([ToolSpec("ping"), ToolSpec("mcp.read")]).named(written, namespaces) == name

@@ -5,9 +5,9 @@ from re import compile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from schemas.events import BlockEvent, BlockKind, Delta, FinishReason
-from services.families.coercion import Tools
 from services.families.grammar.scanner import BlockWriter, Reader, Scanner, escaped
 from services.families.grammar.shapes import BLANKS, MORE, MarkerCut, MarkerMatch, Markers, More
+from services.families.tool_types import Tools
 
 T = TypeVar("T")
 _BREAK: Final = compile(r"[\r\n]").search

@@ -9,10 +9,10 @@ from json import dumps
 from re import compile
 from typing import Any, ClassVar, Final
 
-from services.families.coercion import number_text
 from services.families.grammar.scanner import Reader, Scanner, Write, quoted
 from services.families.grammar.shapes import END, Markers, Shape
-from services.families.readers.values import CONSTANTS, StringSink, Values, copy_text
+from services.families.readers.bare_text import StringSink, copy_text
+from services.families.readers.values import CONSTANTS, Values, number_text
 
 _BARE: Final = compile(r"[^,}\]<]*+")
 _TRIGGER: Final = compile("<").search

@@ -13,11 +13,11 @@ from json import loads
 from re import compile, escape
 from typing import Any, Final
 
-from services.families.coercion import STRING, coerced, resolved, types_of
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.values import StringSink, copy_text, literal
+from services.families.readers.bare_text import StringSink, coerced, copy_text
+from services.families.tool_types import STRING, resolved, types_of
 from services.families.writing import as_text
 
 _MAX_DEPTH: Final = 64
@@ -179,8 +179,8 @@ class _Invocation:
             if not text.strip() and types & {"array", "object"}:
                 return "[]" if "array" in types else "{}"
             if types == {"array"} and text.lstrip()[:1] != "[":
-                return f"[{coerced(text, types_of(schema.get('items'), self._root), literal)}]"
-        return coerced(text, types, literal)
+                return f"[{coerced(text, types_of(schema.get('items'), self._root))}]"
+        return coerced(text, types)
 
 
 def _child(schema: Mapping[str, Any], key: str) -> Any:

@@ -8,24 +8,24 @@ type of another value is decided when it has ended.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from re import Match, compile, escape
 from typing import Any, Final
 
-from services.families.coercion import NULLABLE_STRING, STRING
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.values import (
-    JSON,
+from services.families.readers.bare_text import (
     HeldSink,
     Sink,
     StringSink,
+    coerced,
     copy_text,
     json_or_string,
     json_string_or_string,
-    typed,
 )
+from services.families.readers.values import JSON
+from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
 
@@ -217,7 +217,9 @@ class _Arguments:
             return StringSink(write)
         if stated is not None:
             return HeldSink(write, json_string_or_string if known and types == STRING else json_or_string)
-        return StringSink(write, nullable=True) if types == NULLABLE_STRING else HeldSink(write, typed(types))
+        if types == NULLABLE_STRING:
+            return StringSink(write, nullable=True)
+        return HeldSink(write, partial(coerced, types=types))
 
     def _value(self, sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
         """Writes the value, and passes the tag that ends it; None at the end of the input."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.families.coercion import resolved
+from services.families.tool_types import resolved
 
 _DEPTH = 12
 """Schemas may refer to themselves; real answers are not nested deeper."""
