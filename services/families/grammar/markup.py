@@ -153,20 +153,10 @@ class Markup:
         tails = _meaning(Mark.TAIL, (*self.tails, *self.joints)) if place.called else []
         orphans = [(_whole(tail), Mark.ORPHAN) for tail in self.tails] if place.calls else []
         alone = [(Shape(closer, then=("\n",), line_start=True), Mark.ALONE) for closer in closers]
-        return (
-            Markers([*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]),
-            Markers(
-                [
-                    *(answer if place.unclosed else ()),
-                    *(unframe if place.framed else ()),
-                    *always,
-                    *alone,
-                    *orphans,
-                    *_meaning(Mark.ORPHAN, closers),
-                    *_meaning(Mark.QUOTE, openers),
-                ]
-            ),
-        )
+        boundary = [*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]
+        running = [*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always, *alone, *orphans]
+        running += [*_meaning(Mark.ORPHAN, closers), *_meaning(Mark.QUOTE, openers)]
+        return Markers(boundary), Markers(running)
 
     @cached_property
     def empty_sections(self) -> tuple[Shape, ...]:
@@ -183,7 +173,7 @@ class Markup:
 
 @dataclass(frozen=True)
 class _Place:
-    """What decides which markers count."""
+    """The place in a turn, as far as it decides which markers count."""
 
     calls: bool
     reasoning: bool

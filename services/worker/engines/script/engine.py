@@ -97,7 +97,6 @@ class ScriptEngine:
         self._waiting: list[tuple[float, _Stream]] = []
         """(-priority, turn), the next one first."""
         self._running: set[_Stream] = set()
-        self._writing: set[asyncio.Task[None]] = set()
         self._prefill_free_us = 0
         self._marks = -1
         self._source: OutputSource
@@ -155,6 +154,7 @@ class ScriptEngine:
         keys = request.block_keys
         if keys is None:
             keys = list(block_keys(pack_ids(request.token_ids), BLOCK_TOKENS, salt=request.cache_salt))
+        named = self._source.named(request)
         turn = self._turns.open(request.id, sink, lambda: self._release(stream))
         stream = _Stream(
             prompt_tokens=len(request.token_ids),
@@ -167,17 +167,10 @@ class ScriptEngine:
             put_running=sink.put,
             opened_us=now_us(),
         )
-        try:
-            named = self._source.named(request)
-        except Exception:
-            turn.close()
-            raise
         if named is not None:
             self._enqueue(stream, request.priority, *named)
         else:
-            writing = self._loop.create_task(self._write(stream, request))
-            self._writing.add(writing)
-            writing.add_done_callback(self._writing.discard)
+            turn.run(self._write(stream, request))
         return turn
 
     async def _write(self, stream: _Stream, request: EngineRequest) -> None:
@@ -189,8 +182,7 @@ class ScriptEngine:
         except Exception as error:
             stream.turn.fail(EngineFailed(f"the script engine has no output: {type(error).__name__}: {error}"))
         else:
-            if not stream.turn.ended:
-                self._enqueue(stream, request.priority, *written)
+            self._enqueue(stream, request.priority, *written)
 
     def _enqueue(self, stream: _Stream, priority: float, directive: PlayDirective, playback: Playback) -> None:
         delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
@@ -217,8 +209,6 @@ class ScriptEngine:
         """See `Engine.stop`."""
         self._ticker.stop()
         self._turns.stop()
-        for writing in self._writing:
-            writing.cancel()
         if self._marks >= 0:
             os.close(self._marks)
             self._marks = -1
