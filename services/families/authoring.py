@@ -81,8 +81,8 @@ def function_tags(
     return Markup(
         think=think,
         calls=(
-            Call(Shape(opener + "{ws}<function={name}>", then=body.follows), body),
-            Call(Shape("<function={name}>", then=body.follows, line_start=True), body),
+            body.call(opener + "{ws}<function={name}>"),
+            body.call("<function={name}>", line_start=True),
             Call(Shape(opener + "{ws}<function={name}", then=(closer, opener)), BareCall(whole=False)),
         ),
         tails=(closer, "</function>"),
@@ -121,7 +121,7 @@ def key_value_tags(
         think=think,
         calls=(
             *(Call(Shape(o, then=("{",)), as_json) for o in openers),
-            *(Call(Shape(o + "{ws}" + name, then=body.follows), body) for o in openers),
+            *(body.call(o + "{ws}" + name) for o in openers),
         ),
         tails=tails,
         stops=stops,
@@ -159,7 +159,7 @@ def attribute_tags(
     return Markup(
         think=think,
         calls=(
-            *(Call(Shape(o + ">", then=body.follows), body) for o in openers),
+            *(body.call(o + ">") for o in openers),
             *(Call(Shape(o + "{ws}/>"), BareCall(whole=True)) for o in openers),
         ),
         tails=(back + "{word}>",),
@@ -200,8 +200,8 @@ def invoke_tags(
     return Markup(
         think=think,
         calls=(
-            *(Call(Shape(s + "{ws}" + invoke, then=body.follows), body) for s in section),
-            Call(Shape(invoke, then=body.follows, line_start=True), body),
+            *(body.call(s + "{ws}" + invoke) for s in section),
+            body.call(invoke, line_start=True),
             *(Call(Shape(s, then=("{",)), JsonCalls(closes=tails)) for s in section if json),
         ),
         tails=(*tails, f"</{prefix}invoke>"),

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from re import Match, compile, escape
 from typing import Any, Final
 
+from services.families.grammar.markup import Call
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
@@ -71,6 +72,10 @@ class Parameters:
     def follows(self) -> tuple[str, ...]:
         """What must follow the opening tag for it to count."""
         return tuple(dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)))
+
+    def call(self, opener: str, *, line_start: bool = False, marker: str | None = None) -> Call:
+        """A call that begins with the shape `opener`, where one of `follows` stands behind it."""
+        return Call(Shape(opener, self.follows, line_start=line_start, marker=marker), self)
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""
