@@ -84,14 +84,10 @@ class TransformersEngine:
         turn = self._turns.open(request.id, sink, lambda: self._release(key, prompt_tokens, progress))
         self._held += prompt_tokens
         try:
-            added = self._submit(key, turn, request, progress)
+            self._submit(key, turn, request, progress)
         except Exception:
             turn.close()
             raise
-        if not added:
-            turn.close()  # the exception reports the death to this one
-            self._turns.die(THREAD_ENDED)
-            raise self._turns.died()
         return turn
 
     def load(self) -> Load:
@@ -114,8 +110,8 @@ class TransformersEngine:
             stop = partial(manager.stop, block=True, timeout=grace_s, hard_stop=True)
             await run_for(grace_s, stop, "transformers-stop")
 
-    def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> bool:
-        """Submits the request. False: the library takes nothing any more."""
+    def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> None:
+        """Submits the request. Raises EngineDied if the library takes nothing any more."""
         arguments: dict[str, Any] = {}
         if self._args.mode == "sampling":
             sampling = with_defaults(request.sampling, self._own)
@@ -134,7 +130,10 @@ class TransformersEngine:
             eos_token_id=sorted(set(request.stop_ids)) or [-1],
             **arguments,
         )
-        return added is not None
+        if added is None:
+            turn.close()  # the exception reports the death to this one
+            self._turns.die(THREAD_ENDED)
+            raise self._turns.died()
 
     def _callback(self, key: str, turn: OpenTurn, progress: Progress) -> Callable[[Any], None]:
         opened = time.monotonic()

@@ -104,11 +104,11 @@ class TrtllmEngine:
         try:
             self._library = installed_release(self._trtllm, self._llmapi)
             self._info = await in_daemon_thread(self._build, "trtllm-build")
-            await self._learn_window()
+            await self._probe_window()
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._guard = LoopGuard(max(GUARD_S, self._config.watchdog_s))
-        self._turns.watch(self._config.watchdog_s, self._silent_health, WATCH_INTERVAL_S)
+        self._turns.watch(self._config.watchdog_s, self._late_health_check, WATCH_INTERVAL_S)
         return self._info
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
@@ -185,7 +185,7 @@ class TrtllmEngine:
         try:
             async for output in handle:
                 # The same object each time, changed in place: it must be read before the next await.
-                self._alive()
+                self._note_output()
                 delta = progress.take(output)
                 if delta.finish is FinishReason.LENGTH and progress.cut_at is not None:
                     self._window = min(self._window, progress.cut_at)
@@ -218,12 +218,12 @@ class TrtllmEngine:
                 return overflow
         return EngineFailed(f"TensorRT-LLM: {type(error).__name__}: {error}")
 
-    def _alive(self) -> None:
+    def _note_output(self) -> None:
         self._turns.stepped()
         if not self._readers:  # statistics and events can only be read after the first response
-            self._read()
+            self._start_readers()
 
-    def _read(self) -> None:
+    def _start_readers(self) -> None:
         self._readers = [self._reader("get_stats", list, self._stats, STATS_INTERVAL_S)]
         if "kv_events" in self._info.features:
             translate = KvTranslator(self._info.block_tokens or requests.BLOCK_TOKENS).translate
@@ -262,7 +262,7 @@ class TrtllmEngine:
         if not health[0]:
             self._turns.die("its health check failed")
 
-    def _silent_health(self) -> str | None:
+    def _late_health_check(self) -> str | None:
         late = self._healthy_at and time.monotonic() - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S
         return f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s" if late else None
 
@@ -271,7 +271,7 @@ class TrtllmEngine:
             reader.stop()
         self._kv_queue.close()
 
-    async def _learn_window(self) -> None:
+    async def _probe_window(self) -> None:
         """Submits a prompt that cannot fit. The worker refuses it at once, and its error has the worker's window, which
         may be smaller than the one in this process's configuration: the cache may not hold more."""
         self._window = self._info.max_model_len

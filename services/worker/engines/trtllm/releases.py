@@ -83,8 +83,6 @@ def installed_release(tensorrt_llm: Any, llmapi: Any) -> Release:
     return msgspec.structs.replace(
         known,
         llm=_fields(getattr(llmapi, "TorchLlmArgs", None)) or known.llm,
-        scheduler=_fields(scheduler) or known.scheduler,
-        kv_cache=_fields(getattr(llmapi, "KvCacheConfig", None)) or known.kv_cache,
         generate=_parameters(tensorrt_llm.LLM.generate_async),
         sampling=_parameters(tensorrt_llm.SamplingParams),
         waiting_queue_policy=known.waiting_queue_policy if scheduler is None else _policies(scheduler),
