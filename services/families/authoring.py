@@ -1,4 +1,4 @@
-"""Everything that the file of a model family imports, and grammars that several families share.
+"""The names that the file of a model family imports, and grammars that several families share.
 
 A family is one module with a `FAMILY`; see docs/families.md.
 """

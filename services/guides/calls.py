@@ -21,11 +21,11 @@ _INPUT: Final = "input"
 _CUSTOM: Final = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
 _LITERAL: Final = ("enum", "const")
 _BEYOND_TYPES: Final = (*_LITERAL, "pattern", "format", "minLength", "maxLength")
-"""What can restrict a string. One without quotes cannot be held to it, but for an own `enum` or `const`."""
+"""The keywords that restrict a string. One without quotes cannot be held to it, but for an own `enum` or `const`."""
 _FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"}
 )
-"""Those that llguidance knows. By JSON Schema, others restrict nothing."""
+"""The formats that llguidance supports. By JSON Schema, others restrict nothing."""
 
 
 class Unguidable(ValueError):

@@ -110,7 +110,7 @@ class JsonExpression:
 
 
 def _character(found: re.Match[str]) -> str:
-    """What a part that stands for one character stands for."""
+    """The character for which a part stands."""
     if found["code"]:
         return chr(int(found[2] or found[3] or found[4], 16))
     last = found[0][-1]
@@ -118,7 +118,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _members(found: re.Match[str], dot_all: bool) -> str:
-    """A part that stands for any of several characters, as a class."""
+    """The class for which a part stands."""
     if found["any"]:
         return r"[\s\S]" if dot_all else r"[^\n]"
     return found[0] if found[0][0] == "[" else f"[{found[0]}]"

@@ -20,7 +20,7 @@ _BLANKS: Final = r"/[ \t\r\n]{1,32}/"
 
 
 class TurnForm(Struct, frozen=True, kw_only=True):
-    """What a turn may be."""
+    """The turns that a grammar admits."""
 
     tools: Sequence[ToolSpec]
     """Those that may be called, under the names and with the schemas that the model sees."""

@@ -62,7 +62,7 @@ class Scanner:
         self._kept, self._from = [], self.position
 
     def recorded(self) -> str:
-        """What was passed over since `record`; ends the recording."""
+        """The text that was passed over since `record`; ends the recording."""
         kept = "".join([*(self._kept or ()), self.text[self._from : self.position]])
         self._kept = None
         return kept

@@ -23,7 +23,7 @@ class CallOpener(NamedTuple):
 
 
 class TurnState:
-    """What the readers of a turn share: input, output, tools, and whether the block is reasoning."""
+    """The state that the readers of a turn share: input, output, tools, and whether the block is reasoning."""
 
     __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "quotes", "reasoning", "scanner", "tools")
 

@@ -23,7 +23,7 @@ _SURROGATE: Final = compile(r"\\u[dD][89a-fA-F]").match
 
 
 class Form(Enum):
-    """What is behind the opening marker."""
+    """The form of the text behind the opening marker."""
 
     ARGUMENTS = "the arguments alone; the marker has the name"
     OBJECT = "an object with name and arguments"
@@ -49,7 +49,7 @@ class JsonCalls:
     strict: bool = False
     rename: tuple[str, ...] = ()
     stop_closes: bool = False
-    """What closes the call is a stop token, which engines do not return."""
+    """The marker that closes a call is a stop token, which engines do not return."""
     values: Values = JSON
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:

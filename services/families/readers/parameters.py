@@ -56,13 +56,13 @@ class Parameters:
     beyond: tuple[str, ...] = ()
     frame: bool = False
     json: tuple[str, ...] = ()
-    """What opens arguments that are one JSON object instead; its brace, if it has no marker."""
+    """Markers of arguments that are one JSON object instead; its brace, if it has no marker."""
     unwrap: tuple[str, ...] = ()
     """A sole parameter of this name, if it is not in the schema, holds all arguments."""
     unescape: Callable[[str], str] = str
     """Undoes the escapes in a tag's attributes."""
     stop_closes: bool = False
-    """What closes the call is a stop token, which engines do not return."""
+    """The marker that closes a call is a stop token, which engines do not return."""
     rename: tuple[str, ...] = ()
     """Namespaces that may precede a tool's name."""
     rename_unknown: bool = True
@@ -70,7 +70,7 @@ class Parameters:
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """What must follow the opening tag for it to count."""
+        """The texts one of which must follow the opening tag for it to count."""
         return tuple(dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)))
 
     def call(self, opener: str, *, line_start: bool = False, marker: str | None = None) -> Call:

@@ -28,7 +28,7 @@ class Pythonic:
 
     @cached_property
     def ends(self) -> Markers[None]:
-        """Where to continue after a malformed call."""
+        """The markers at which reading continues after a malformed call."""
         return Markers([(Shape(close), None) for close in self.closes])
 
 

@@ -1,4 +1,4 @@
-"""What engines share: their open turns, a watchdog, and blocking work on daemon threads."""
+"""The parts that engines share: open turns with a watchdog, and blocking work on daemon threads."""
 
 import asyncio
 import threading

@@ -25,7 +25,7 @@ ABOUT = (
 
 
 class Reply(Struct, frozen=True):
-    """What the agent does next: a thought, and then either text or calls."""
+    """The agent's next output: a thought, and then either text or calls."""
 
     thought: str
     text: str = ""
@@ -60,7 +60,7 @@ def act(prompt: str, family: Family, form: OutputFormat | None = None) -> str:
 
 
 def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
-    """What to do, whatever the family."""
+    """The next reply, whatever the family."""
     if form is not None:
         value = instance(form.schema or {"properties": {"answer": {}}, "required": ["answer"]}, _title(view))
         return Reply("The answer must have a given form.", json.dumps(value, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Reads a rendered prompt back: its messages, the tools that it offers, and what the user asked for. Pure.
+"""Parses a rendered prompt: its messages, the tools that it offers, and the user's last request. Pure.
 
 The scripted agent gets what a model gets: a chat template's output and nothing else. Families differ in how they mark a
 message and list a tool; only as much is distinguished here as the agent needs.
@@ -159,7 +159,7 @@ def without_additions(text: str) -> str:
 
 
 def output_of(result: str) -> str:
-    """What a command has printed, without what the harness reports of its run."""
+    """The output of a command, without the harness's report of its run."""
     return _OUTPUT.split(result, maxsplit=1)[-1]
 
 
@@ -216,7 +216,7 @@ def _xml_schema(text: str) -> dict[str, Any]:
 
 
 def _inside(tag: str, text: str) -> list[str]:
-    """What stands in the elements of this name."""
+    """The contents of the elements of this name."""
     return [found.strip() for found in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)]
 
 

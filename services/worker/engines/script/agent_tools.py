@@ -1,4 +1,4 @@
-"""Fits what the scripted agent wants to do to the tools of any client, by their names and JSON schemas. Pure.
+"""Fits the scripted agent's calls to the tools of any client, by their names and JSON schemas. Pure.
 
 A tool's arguments have roles: `cmd`, `command` and `commands` are the command, `files[].path` is the path. What has no
 role gets the least value that the schema takes.

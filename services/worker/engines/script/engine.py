@@ -41,7 +41,7 @@ from services.worker.engines.support import OpenTurn, OpenTurns
 from services.worker.kv.held_blocks import HeldBlocks, extended
 
 LACKING = {"kv_events": "its cache is simulated", "grammar": "its agent writes calls by its own rules"}
-"""Feature and reason."""
+"""The features that it lacks, and why."""
 BLOCK_TOKENS = 16
 DEFAULT_WINDOW = 131_072
 DEFAULT_KV_TOKENS = 4_194_304
@@ -61,7 +61,7 @@ class _Stream:
     prompt_tokens: int
     keys: Sequence[int]
     tail: Sequence[int]
-    """What of the prompt fills no block."""
+    """The ids at the prompt's end that fill no block."""
     salt: str | None
     resumed: int
     logprobs: int | None

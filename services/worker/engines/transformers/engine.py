@@ -45,7 +45,7 @@ class TransformersEngine:
         self._held = 0
         self._stopping = False
         self._batches = -1
-        """How many steps the library has run."""
+        """The number of steps that the library has run."""
         self._manager: Any = None
         self._rows: Any = None
         self._own: Sampling

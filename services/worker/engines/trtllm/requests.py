@@ -52,7 +52,7 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
 
 
 def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | None = None) -> dict[str, str]:
-    """What an engine lacks that was built with `arguments`, for a model with so many tokens: feature and reason."""
+    """The features that an engine built with `arguments` lacks for a model with so many tokens, and why."""
     name = f"TensorRT-LLM {release.version}"
     cache = arguments.get("kv_cache_config") or {}
     scheduler = arguments.get("scheduler_config") or {}
@@ -132,7 +132,7 @@ def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
 
 
 def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
-    """What is added to each token's score: a row over the whole vocabulary (`embedding_bias`)."""
+    """The row over the whole vocabulary that is added to the scores (`embedding_bias`)."""
     row = [0.0] * vocab_size
     for token, bias in logit_bias.items():
         row[token] = bias
@@ -164,7 +164,7 @@ class Progress:
         self._started = False
 
     def take(self, output: Any) -> Delta:
-        """What is new in `output`. Raises EngineFailed for an end that the contract does not have.
+        """The new tokens of `output`. Raises EngineFailed for an end that the contract does not have.
 
         `token_ids` holds all tokens so far. It may get shorter at the end, where stop words are cut off, so that the
         cursor may stand behind it. Whether the end id is among them depends on the backend: both are accepted. A stop

@@ -103,7 +103,7 @@ class VllmEngine:
         return self._turns.death is None
 
     async def kv_events(self) -> AsyncGenerator[KvEvent, None]:
-        """What the KV cache holds, as it changes, until the engine stops. For one reader."""
+        """See `KvEventSource.kv_events`."""
         if self._reader is not None and self._info.block_tokens is not None:
             async for event in self._reader.read(self._info.block_tokens):
                 yield event
@@ -190,7 +190,7 @@ class VllmEngine:
 
 
 class _Names:
-    """What is used of vLLM. Its import takes ten seconds or more."""
+    """The parts of vLLM that are used. Importing it takes ten seconds or more."""
 
     def __init__(self) -> None:
         load = importlib.import_module
