@@ -12,7 +12,8 @@ from services.families.grammar.shapes import Shape
 from services.families.readers.parameters import Parameters
 from services.families.tool_types import types_of
 from services.families.writing import ARGUMENTS, NAME, Tags, as_json
-from services.guides.client_grammar import NotEmbeddable, avoiding, embedded
+from services.guides.client_grammar import avoiding, embedded
+from services.guides.json_regex import NotEmbeddable
 from services.guides.writer import RuleWriter
 
 SPACING: Final = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}

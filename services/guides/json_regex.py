@@ -36,8 +36,8 @@ _UNREPEATED: Final = frozenset({"flags", "opener", "bar", "anchor"})
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
 
 
-class NotRewritable(ValueError):
-    """The expression uses something that has no such form."""
+class NotEmbeddable(ValueError):
+    """The expression or grammar uses something that cannot be embedded."""
 
 
 class JsonExpression:
@@ -49,10 +49,10 @@ class JsonExpression:
     def rewrite(self, pattern: str, flags: str = "") -> str:
         """A rule's body for `pattern`, in the syntax of Rust's regular expressions; `flags` of `imsx`.
 
-        Raises NotRewritable.
+        Raises NotEmbeddable.
         """
         if "x" in flags:
-            raise NotRewritable("the flag x")
+            raise NotEmbeddable("the flag x")
         any_case, dot_all = "i" in flags, "s" in flags
         out: list[str] = []
         groups: list[tuple[bool, bool]] = []
@@ -60,7 +60,7 @@ class JsonExpression:
         while at < len(pattern):
             found = _PART.match(pattern, at)
             if found is None:
-                raise NotRewritable(f"the escape, class or group {pattern[at : at + 4]}")
+                raise NotEmbeddable(f"the escape, class or group {pattern[at : at + 4]}")
             members = ""
             match found.lastgroup:
                 case "code" | "letter" | "escaped" | "char":
@@ -77,14 +77,14 @@ class JsonExpression:
                     dot_all = ("s" in on or dot_all) and "s" not in off
                 case "closer":
                     if not groups:
-                        raise NotRewritable("a group that is not open")
+                        raise NotEmbeddable("a group that is not open")
                     any_case, dot_all = groups.pop()
                     out.append(")")
                 case "bar":
                     out.append("|")
                 case "anchor":
                     if pattern[:at].strip("(^") and pattern[at + 1 :].strip("$)"):
-                        raise NotRewritable("an anchor inside the expression")
+                        raise NotEmbeddable("an anchor inside the expression")
             at = found.end()
             times = _TIMES.match(pattern, at) if found.lastgroup not in _UNREPEATED else None
             if times is not None:
@@ -129,5 +129,5 @@ def _escapes(members: str) -> list[str]:
     try:
         member = re.compile(members).match
     except (re.error, RecursionError) as error:
-        raise NotRewritable(f"the class {members}: {error}") from None
+        raise NotEmbeddable(f"the class {members}: {error}") from None
     return [json.dumps(spelling) for char, spelling in _ESCAPED.items() if member(char)]

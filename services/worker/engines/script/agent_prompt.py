@@ -165,10 +165,9 @@ def output_of(result: str) -> str:
 
 def _request(messages: list[Message]) -> tuple[str, int]:
     """The last user message that asks for something, and the index behind it."""
-    for index in range(len(messages) - 1, -1, -1):
-        message = messages[index]
+    for index, message in reversed([*enumerate(messages, 1)]):
         if message.role == "user" and (asked := without_additions(message.text)) and not _CONTINUED.match(asked):
-            return asked, index + 1
+            return asked, index
     return "", len(messages)
 
 
