@@ -144,10 +144,7 @@ def attribute_tags(
     """
     front, back = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
     body = Parameters(
-        opens=(
-            front + "parameter name={q}{key}{q} string={q}{bool}{q}>",
-            front + "parameter name={q}{key}{q}>",
-        ),
+        opens=(front + "parameter name={q}{key}{q} string={q}{bool}{q}>", front + "parameter name={q}{key}{q}>"),
         closes=(back + "parameter>",),
         ends=(back + "invoke>",),
         beyond=(back + "{word}>", front + "invoke"),

@@ -28,11 +28,7 @@ class GemmaValues(Values):
         self._opens = Shape(token)
         self._closer = Shape(closer)
         self._closes = Markers(
-            [
-                (Shape(token, then=(",", "}", "]", END)), "end"),
-                (Shape(token), "quote"),
-                (self._closer, "broken"),
-            ]
+            [(Shape(token, then=(",", "}", "]", END)), "end"), (Shape(token), "quote"), (self._closer, "broken")]
         )
         self._keys = tuple(
             Shape(f"{front}{{{hole}}}{back}{{ws}}{colon}")
