@@ -7,7 +7,6 @@ A string argument streams; any other is written when it has ended, and consecuti
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from json import loads
 from re import compile, escape
@@ -17,19 +16,11 @@ from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.bare_text import StringSink, coerced, copy_text
+from services.families.readers.parameters import Tag
 from services.families.tool_types import STRING, resolved, types_of
 from services.families.writing import as_text
 
 _MAX_DEPTH: Final = 64
-
-
-class Tag(Enum):
-    """A tag behind the namespace token."""
-
-    OPEN = "opens an element"
-    CLOSE = "closes one"
-    END = "closes the call"
-    BEYOND = "belongs to what comes after the call"
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,7 @@ class Nested:
 
     @cached_property
     def tags(self) -> Markers[Tag]:
-        """All tags."""
+        """All tags; OPEN and CLOSE are those of an element."""
         return Markers(
             [
                 (Shape(self.token + "</invoke>"), Tag.END),
