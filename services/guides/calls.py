@@ -146,7 +146,7 @@ class CallRules:
             if _limits(_resolved_text(own, schema)):
                 raise Unguidable(key)
             yield self._tag(key, "string", self._writer.text_without(closers), ends_lazily=True)
-            if others and self._stated:
+            if others and self._tags.states_types:
                 yield from (self._tag(key, other, self.schema({"type": other})) for other in others)
             return
         definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
@@ -154,20 +154,17 @@ class CallRules:
         yield self._tag(key, others[0] if others else "object", self.schema(guarded))
 
     @property
-    def _stated(self) -> bool:
-        template = getattr(self._style.arguments, "template", "")
-        return "{string}" in template or "{type}" in template
+    def _tags(self) -> Tags:
+        assert isinstance(self._style.arguments, Tags)
+        return self._style.arguments
 
     def _tag(self, key: str | None, kind: str, value: str, *, ends_lazily: bool = False, optional: bool = True) -> str:
         """One parameter; `key` None: of any name. `ends_lazily`: `value` is a terminal that the closing tag ends, and
         may be missing if it is `optional`."""
-        assert isinstance(self._style.arguments, Tags)
         writer = self._writer
-        front, _, back = self._style.arguments.template.partition("{value}")
-        front = front.replace("{string}", "true" if kind == "string" else "false")
-        front = front.replace("{type}", kind.replace("integer", "number"))
+        front, back = self._tags.around("{key}" if key is None else key, kind)
         if key is not None:
-            opened = writer.literal(front.replace("{key}", key))
+            opened = writer.literal(front)
         else:
             any_name = writer.terminal("/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
             opened = any_name.join(f" {writer.literal(piece)} " for piece in front.split("{key}"))
