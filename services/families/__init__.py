@@ -12,8 +12,7 @@ from schemas.conversation import ToolSpec
 from services.families.family import Family
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.families.grammar.turn import TurnParser, TurnState
-from services.families.pairing import UnknownFamily
-from services.families.registry import families, family, reasoning_family
+from services.families.registry import UnknownFamily, families, family, reasoning_family
 from services.families.registry import family as _family
 from services.families.tool_types import Tools
 
