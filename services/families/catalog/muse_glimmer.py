@@ -44,7 +44,7 @@ TO = {
 
 
 def route(fields: Fields) -> MessageKind | Tool:
-    """What a message with this header is."""
+    """The kind of a message with this header."""
     recipient = fields.get("to", "user")
     return TO.get(recipient) or Tool(recipient, CALLS)
 
