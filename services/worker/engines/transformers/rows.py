@@ -85,18 +85,11 @@ class Rows:
 
     def open(self, key: str, request: EngineRequest, sampling: Sampling) -> dict[int, list[tuple[int, float]]] | None:
         """Adds a row for a request that needs one; returns where its log probabilities will be. Raises Invalid."""
-        guide = self._guide(request)
+        guide = None if self.guides is None else self.guides.open(request)
         if guide is None and not any(feature in HOST_FEATURES for _, feature in required_features(sampling)):
             return None
         row = self._open[key] = Row(request, sampling, guide)
         return row.logprobs
-
-    def _guide(self, request: EngineRequest) -> Guide | None:
-        if self.guides is None:
-            return None
-        if request.grammar:
-            return self.guides.open_grammar(request.grammar)
-        return self.guides.open(request.guided) if request.guided is not None else None
 
     def close(self, key: str) -> None:
         """The request has ended."""
