@@ -1,15 +1,6 @@
 """Parses the output of language models into reasoning, text and tool_use blocks, and writes turns in their formats.
 
-    from schemas.conversation import ToolSpec
-    from schemas.events import FinishReason
-    from services.families import open_parser
-
-    tools = [ToolSpec("ls", schema={"type": "object", "properties": {"path": {"type": "string"}}})]
-    parser = open_parser("qwen3_coder", tools=tools)
-    for text in pieces_of_the_output:
-        for event in parser.feed(text):  # BlockStart, Delta, BlockStop
-            print(event)
-    print(parser.finish(FinishReason.STOP))
+docs/families.md has an example.
 
 No IO, no clock, no logging. The same text gives the same blocks however it is cut; an event that was returned stays
 true; the work is linear in the text; no model output raises.
@@ -18,22 +9,14 @@ true; the work is linear in the text; no model output raises.
 from collections.abc import Sequence
 
 from schemas.conversation import ToolSpec
-from services.families.coercion import Tools
 from services.families.family import Family
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.families.grammar.turn import TurnParser, TurnState
-from services.families.pairing import UnknownFamily
-from services.families.registry import families, family, reasoning_family
+from services.families.registry import UnknownFamily, families, family, reasoning_family
+from services.families.registry import family as _family
+from services.families.tool_types import Tools
 
-__all__ = [
-    "Family",
-    "TurnParser",
-    "UnknownFamily",
-    "families",
-    "family",
-    "open_parser",
-    "reasoning_family",
-]
+__all__ = ["Family", "TurnParser", "UnknownFamily", "families", "family", "open_parser", "reasoning_family"]
 
 
 def open_parser(
@@ -61,9 +44,5 @@ def open_parser(
     Raises:
         UnknownFamily: no family has this name, or the two of a pair do not fit.
     """
-    found = _family(family)
     turn = TurnState(Tools(tools), in_reasoning, bool(tools) and not calls_as_text, scanner, blocks)
-    return TurnParser(found.grammar, turn, prefix)
-
-
-_family = family
+    return TurnParser(_family(family).grammar, turn, prefix)

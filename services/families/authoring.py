@@ -1,4 +1,4 @@
-"""Everything that the file of a model family imports, and grammars that several families share.
+"""The names that the file of a model family imports, and grammars that several families share.
 
 A family is one module with a `FAMILY`; see docs/families.md.
 """
@@ -81,8 +81,8 @@ def function_tags(
     return Markup(
         think=think,
         calls=(
-            Call(Shape(opener + "{ws}<function={name}>", then=body.follows), body),
-            Call(Shape("<function={name}>", then=body.follows, line_start=True), body),
+            body.call(opener + "{ws}<function={name}>"),
+            body.call("<function={name}>", line_start=True),
             Call(Shape(opener + "{ws}<function={name}", then=(closer, opener)), BareCall(whole=False)),
         ),
         tails=(closer, "</function>"),
@@ -121,7 +121,7 @@ def key_value_tags(
         think=think,
         calls=(
             *(Call(Shape(o, then=("{",)), as_json) for o in openers),
-            *(Call(Shape(o + "{ws}" + name, then=body.follows), body) for o in openers),
+            *(body.call(o + "{ws}" + name) for o in openers),
         ),
         tails=tails,
         stops=stops,
@@ -144,10 +144,7 @@ def attribute_tags(
     """
     front, back = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
     body = Parameters(
-        opens=(
-            front + "parameter name={q}{key}{q} string={q}{bool}{q}>",
-            front + "parameter name={q}{key}{q}>",
-        ),
+        opens=(front + "parameter name={q}{key}{q} string={q}{bool}{q}>", front + "parameter name={q}{key}{q}>"),
         closes=(back + "parameter>",),
         ends=(back + "invoke>",),
         beyond=(back + "{word}>", front + "invoke"),
@@ -159,7 +156,7 @@ def attribute_tags(
     return Markup(
         think=think,
         calls=(
-            *(Call(Shape(o + ">", then=body.follows), body) for o in openers),
+            *(body.call(o + ">") for o in openers),
             *(Call(Shape(o + "{ws}/>"), BareCall(whole=True)) for o in openers),
         ),
         tails=(back + "{word}>",),
@@ -200,8 +197,8 @@ def invoke_tags(
     return Markup(
         think=think,
         calls=(
-            *(Call(Shape(s + "{ws}" + invoke, then=body.follows), body) for s in section),
-            Call(Shape(invoke, then=body.follows, line_start=True), body),
+            *(body.call(s + "{ws}" + invoke) for s in section),
+            body.call(invoke, line_start=True),
             *(Call(Shape(s, then=("{",)), JsonCalls(closes=tails)) for s in section if json),
         ),
         tails=(*tails, f"</{prefix}invoke>"),

@@ -42,10 +42,7 @@ class _Fit:
 
 
 def detect(
-    config: Mapping[str, Any],
-    template: str | None,
-    tokens: Iterable[str] = (),
-    among: Sequence[Family] | None = None,
+    config: Mapping[str, Any], template: str | None, tokens: Iterable[str] = (), among: Sequence[Family] | None = None
 ) -> Detection | None:
     """The family whose markup the chat template writes; among several, the one that `config`'s `model_type` names.
 

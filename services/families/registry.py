@@ -1,4 +1,4 @@
-"""Finds the model families: one module each in `catalog`, and those that installed packages add.
+"""Finds the model families: one module each in `catalog`, those that installed packages add, and pairs of two.
 
 A package adds families through the entry point group `turnwire.families`, one entry point for each `Family`:
 
@@ -6,7 +6,8 @@ A package adds families through the entry point group `turnwire.families`, one e
     acme = "acme_turnwire:FAMILY"
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -17,7 +18,7 @@ from typing import Final
 
 from services.families import catalog
 from services.families.family import Family
-from services.families.pairing import UnknownFamily, paired
+from services.families.grammar.markup import Markup
 from services.families.verbatim import VERBATIM
 
 ENTRY_POINTS: Final = "turnwire.families"
@@ -39,6 +40,10 @@ PRECEDENCE: Final = (
 """Families that precede others of the same alias or markup: the first one has it. The rest follows in order of name."""
 
 
+class UnknownFamily(ValueError):
+    """No family has this name, or two do not make a pair; the message lists candidates."""
+
+
 @cache
 def families() -> Mapping[str, Family]:
     """All families by their own names. One that a package adds replaces the built-in one of the same name."""
@@ -56,9 +61,10 @@ def family(name: str) -> Family:
     for a pair that cannot be read.
     """
     calls, plus, reasoning = name.partition("+")
-    if plus:
-        return _pair(family(calls).name, reasoning_family(reasoning).name)
-    return VERBATIM if name == VERBATIM.name else _find(name, _aliases("tool_parsers", "reasoning_parsers"))
+    if name == VERBATIM.name:
+        return VERBATIM
+    found = _find(calls, _aliases("tool_parsers", "reasoning_parsers"))
+    return _pair(found.name, reasoning_family(reasoning).name) if plus else found
 
 
 def reasoning_family(name: str) -> Family:
@@ -78,9 +84,60 @@ def _find(name: str, aliases: Mapping[str, Family]) -> Family:
 
 
 @cache
-def _pair(calls: str, reasoning: str) -> Family:
+def _pair(calls_name: str, reasoning_name: str) -> Family:
+    """The family that reads the calls of one and the reasoning of the other; the first itself if its own reasoning is
+    that. Raises UnknownFamily, with candidates, where either has none of what it is named for, or where reasoning is a
+    message with a header of its own."""
     known = families()
-    return paired(known[calls], known[reasoning], known.values())
+    calls, reasoning = known[calls_name], known[reasoning_name]
+    if calls.name == reasoning.name:
+        return calls
+    if not _reasons(reasoning):
+        raise _unfit(f"{reasoning.name} reads no reasoning; reasoning is read by", _reasons)
+    if not _calls(calls) and _reasons(calls):
+        raise _unfit(f"{calls.name} reads no tool calls; they are read by", _calls)
+    ours, theirs = calls.grammar, reasoning.grammar
+    if not (isinstance(ours, Markup) and isinstance(theirs, Markup)):
+        if type(ours) is type(theirs) and calls.think == reasoning.think:
+            return calls
+
+        def fits(other: Family) -> bool:
+            alike = isinstance(theirs, Markup) or other.think == reasoning.think
+            return _calls(other) and type(other.grammar) is type(theirs) and alike
+
+        raise _unfit(f"{calls.name} cannot read the reasoning of {reasoning.name}, which goes with the calls of", fits)
+    frames = tuple(dict.fromkeys((*ours.frames, *theirs.frames)))
+    if (ours.think, ours.consumed, ours.frames) == (theirs.think, theirs.consumed, frames):
+        return calls
+    return calls.variant(
+        f"{calls.name}+{reasoning.name}",
+        f"calls of {calls.name}, reasoning of {reasoning.name}",
+        grammar=replace(
+            ours, think=theirs.think, consumed=theirs.consumed, frames=frames, framed=ours.framed or theirs.framed
+        ),
+        style=replace(
+            calls.style,
+            reasoning=reasoning.style.reasoning,
+            text=reasoning.style.text if theirs.frames else calls.style.text,
+        ),
+        think=reasoning.think,
+        stops=calls.stops,
+        prompt_opens_reasoning=reasoning.prompt_opens_reasoning,
+        markers=tuple(dict.fromkeys((*calls.markers, *reasoning.markers))),
+        evidence=(),
+    )
+
+
+def _reasons(family: Family) -> bool:
+    return bool(family.style.reasoning)
+
+
+def _calls(family: Family) -> bool:
+    return bool(family.style.call)
+
+
+def _unfit(problem: str, fits: Callable[[Family], bool]) -> UnknownFamily:
+    return UnknownFamily(f"{problem} {', '.join(found.name for found in families().values() if fits(found))}")
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -1,118 +1,103 @@
-"""Reduces a request's tools to what a parser needs: their names, and the types of their arguments.
+"""The tools of a request as a parser needs them: their names, and the types of their arguments.
 
-Agents send 20 to 30 tools with every request, tens of kilobytes of descriptions for the model. A parse context holds
-about a tenth of that.
-
-`types_json` reads the JSON of tools into a type that has nothing else: 43 us for 62 KB of tools, where `bare` walks
-their schemas in 360. It leaves to `bare` what the type cannot represent: a schema without any member, which is not the
-same as one without types, references to places that are not kept, and nesting beyond the decoder's limit.
+A parse context has the tools as `bare_tools` reduces them.
 """
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias, Union
-
-import msgspec
-from msgspec import UNSET, Struct, UnsetType, field
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from schemas.conversation import ToolSpec
-from services.families.coercion import CONTAINERS
 
-_TYPES: Final = frozenset({"type", "const", "enum", "$ref"})
-_INNER: Final = frozenset({"items", "additionalProperties"})
+STRING: Final = frozenset({"string"})
+NULLABLE_STRING: Final = frozenset({"string", "null"})
+CONTAINERS: Final = frozenset({"object", "array", "string"})
+"""The types of a schema that has none: an object or array is one, anything else is text."""
 _NAMED: Final = frozenset({"properties", "$defs", "definitions"})
 _CHOICES: Final = frozenset({"anyOf", "oneOf", "allOf"})
-_MAX_DEPTH: Final = 64
-_KEPT_EMPTY: Final = re.compile(rb'"(?:properties|\$defs|definitions)":\{\}')
-_REFERENCE: Final = re.compile(rb'"\$ref":(?!"(?:[^#"]|#/(?:properties|\$defs|definitions)/[^/"]*"))')
-"""One that may lead to a place that is not kept."""
-
-_Leaf: TypeAlias = str | int | float | bool | UnsetType | None
-_Inner: TypeAlias = Union["_Schema", list[Any], _Leaf]
-_Named: TypeAlias = dict[str, _Inner] | list[Any] | _Leaf
-_Choices: TypeAlias = list[_Inner] | dict[str, Any] | _Leaf
+_MAX_UNIONS: Final = 4
+_MAX_REFERENCES: Final = 16
 
 
-class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
-    """What `bare` keeps of a schema."""
+class Tools:
+    """The tools of a request, by name."""
 
-    type: Any = UNSET
-    const: Any = UNSET
-    enum: Any = UNSET
-    ref: Any = UNSET
-    items: _Inner = UNSET
-    additionalProperties: _Inner = UNSET
-    properties: _Named = UNSET
-    defs: _Named = UNSET
-    definitions: _Named = UNSET
-    anyOf: _Choices = UNSET
-    oneOf: _Choices = UNSET
-    allOf: _Choices = UNSET
+    __slots__ = ("_by_name",)
 
-    def __post_init__(self) -> None:
-        if self.type is UNSET and all(getattr(self, name) is UNSET for name in self.__struct_fields__):
-            self.type = sorted(CONTAINERS)
+    def __init__(self, tools: Iterable[ToolSpec] = ()) -> None:
+        self._by_name = {tool.name: tool for tool in tools}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
 
-class _Tool(Struct):
-    name: str
-    tool_schema: _Schema | UnsetType = field(default=UNSET, name="schema")
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
 
+    def named(self, name: str, namespaces: tuple[str, ...] = (), *, unknown: bool = True) -> str:
+        """`name` as the tool is registered: without the namespace that the format puts before it (`functions.f`), or
+        its repetition (`f.f`). `unknown`: so is the name of a tool that is not registered."""
+        if name in self._by_name:
+            return name
+        short = next((name[len(n) :] for n in namespaces if name.startswith(n) and name != n), name)
+        if short in self._by_name:
+            return short
+        head, _, tail = short.rpartition(".")
+        if tail in self._by_name and (head == tail or namespaces):
+            return tail
+        return short if unknown else name
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[_Tool]).decode
+    def parameters(self, tool: str) -> Mapping[str, Any]:
+        """The schemas of a tool's parameters; empty for an unknown tool."""
+        spec = self._by_name.get(tool)
+        properties = resolved(spec.schema, spec.schema).get("properties") if spec else None
+        return properties if isinstance(properties, Mapping) else {}
 
+    def schema(self, tool: str) -> Mapping[str, Any]:
+        """The schema of a tool's arguments; empty for an unknown tool."""
+        spec = self._by_name.get(tool)
+        return spec.schema if spec else {}
 
-def types_json(tools: Sequence[ToolSpec], tools_json: bytes) -> bytes:
-    """`bare` as JSON. `tools_json`: the tools as msgspec encodes them."""
-    empty = tools_json.count(b"{}") - len(_KEPT_EMPTY.findall(tools_json))
-    if not empty and _REFERENCE.search(tools_json) is None:
-        try:
-            return _encode(_decode(tools_json))
-        except (msgspec.ValidationError, RecursionError):
-            pass
-    return _encode(bare(tools))
-
-
-def bare(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
-    """The tools with names and schemas only, and the schemas with types only. Every parser gives the same events with
-    them as with the tools themselves."""
-    return [
-        ToolSpec(tool.name, schema=_bare(tool.schema) if _keeps_references(tool.schema) else tool.schema)
-        for tool in tools
-    ]
+    def types(self, tool: str, key: str) -> frozenset[str]:
+        """The types that parameter `key` of `tool` may have; string if it is unknown."""
+        parameters = self.parameters(tool)
+        return types_of(parameters[key], self.schema(tool)) if key in parameters else STRING
 
 
-def _bare(schema: Any, depth: int = 0) -> Any:
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        return schema
-    kept: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _TYPES:
-            kept[key] = value
-        elif key in _INNER:
-            kept[key] = _bare(value, depth + 1)
-        elif key in _NAMED and isinstance(value, Mapping):
-            kept[key] = {name: _bare(inner, depth + 1) for name, inner in value.items()}
-        elif key in _CHOICES and isinstance(value, list):
-            kept[key] = [_bare(branch, depth + 1) for branch in value]
-        elif key in _NAMED or key in _CHOICES:
-            kept[key] = value
-    # A schema without types is not the same as no schema.
-    return kept or ({"type": sorted(CONTAINERS)} if schema else {})
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`schema` with a reference into `root` followed; empty if it is no schema."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(schema, Mapping):
+            return {}
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            return schema
+        schema = root
+        for step in reference[2:].split("/"):
+            schema = schema.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(schema, Mapping) else None
+    return {}
 
 
-def _keeps_references(schema: Any, depth: int = 0) -> bool:
-    """Whether every reference leads to a place that `_bare` keeps."""
-    if depth > _MAX_DEPTH:
-        return False
-    if isinstance(schema, list):
-        return all(_keeps_references(value, depth + 1) for value in schema)
-    if not isinstance(schema, Mapping):
-        return True
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        path = reference.split("/")
-        if path[0] == "#" and not (len(path) == 3 and path[1] in _NAMED):
-            return False
-    return all(_keeps_references(value, depth + 1) for value in schema.values())
+def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """The JSON types that `schema` admits, from `type`, `enum`, `const`, `anyOf`, `oneOf`, `allOf` and `$ref`."""
+    schema = resolved(schema, root)
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return frozenset({declared})
+    if isinstance(declared, list):
+        return frozenset(t for t in declared if isinstance(t, str)) or STRING
+    if "const" in schema:
+        return frozenset({json_type(schema["const"])})
+    if isinstance(schema.get("enum"), list):
+        return frozenset(map(json_type, schema["enum"])) or STRING
+    for union in ("anyOf", "oneOf", "allOf"):
+        branches = schema.get(union)
+        if isinstance(branches, list) and branches and depth < _MAX_UNIONS:
+            return frozenset().union(*(types_of(branch, root, depth + 1) for branch in branches))
+    if "properties" in schema or "additionalProperties" in schema:
+        return frozenset({"object"})
+    return frozenset({"array"}) if "items" in schema else CONTAINERS
+
+
+def json_type(value: Any) -> str:
+    """The JSON type of a value."""
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")

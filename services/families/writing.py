@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from json import dumps
 from typing import Any, Final
 
-from services.families.coercion import json_type
+from services.families.tool_types import json_type
 
 NAME: Final = "{name}"
 ARGUMENTS: Final = "{arguments}"
@@ -29,12 +29,19 @@ class Tags:
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
         """All arguments, in order."""
-        return "".join(map(self._tag, arguments, arguments.values()))
+        tags = ((self.around(key, json_type(value)), value) for key, value in arguments.items())
+        return "".join(front + as_text(value) + back for (front, back), value in tags)
 
-    def _tag(self, key: str, value: Any) -> str:
+    def around(self, key: str, kind: str) -> tuple[str, str]:
+        """The text before and behind a value of the JSON type `kind`."""
         front, _, back = self.template.partition("{value}")
-        front = front.replace("{key}", key).replace("{string}", "true" if isinstance(value, str) else "false")
-        return front.replace("{type}", json_type(value).replace("integer", "number")) + as_text(value) + back
+        front = front.replace("{key}", key).replace("{string}", "true" if kind == "string" else "false")
+        return front.replace("{type}", kind.replace("integer", "number")), back
+
+    @property
+    def states_types(self) -> bool:
+        """A tag has the type of its value."""
+        return "{string}" in self.template or "{type}" in self.template
 
 
 @dataclass(frozen=True)

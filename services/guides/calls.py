@@ -1,31 +1,32 @@
 """Writes the rules of a call: the family's markup, and the arguments, held to a schema or to a freeform grammar."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from schemas.conversation import ToolSpec
 from services.families import Family
-from services.families.coercion import types_of
 from services.families.grammar.markup import Markup
 from services.families.grammar.shapes import Shape
 from services.families.readers.parameters import Parameters
+from services.families.tool_types import types_of
 from services.families.writing import ARGUMENTS, NAME, Tags, as_json
-from services.guides.client_grammar import NotEmbeddable, avoiding, embedded
+from services.guides.client_grammar import avoiding, embedded
+from services.guides.json_regex import NotEmbeddable
 from services.guides.writer import RuleWriter
 
-_SPACING: Final = {"x-guidance": {"whitespace_pattern": r"[ \t\r\n]{0,32}"}}
+SPACING: Final = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 """Room for a deep indent. With unlimited white space, small models write it to the end of the window."""
 _INPUT: Final = "input"
 _CUSTOM: Final = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
-_BEYOND_TYPES: Final = ("enum", "const", "pattern", "format", "minLength", "maxLength")
-"""What can restrict a string. One without quotes cannot be held to it, but for an own `enum` or `const`."""
-
-
+_LITERAL: Final = ("enum", "const")
+_BEYOND_TYPES: Final = (*_LITERAL, "pattern", "format", "minLength", "maxLength")
+"""The keywords that restrict a string. One without quotes cannot be held to it, but for an own `enum` or `const`."""
 _FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"}
 )
-"""Those that llguidance knows. By JSON Schema, others restrict nothing."""
+"""The formats that llguidance supports. By JSON Schema, others restrict nothing."""
 
 
 class Unguidable(ValueError):
@@ -59,17 +60,16 @@ class CallRules:
             body = self._json(tool) if self._parameters is None else self._tagged(tool, self._parameters)
             self._bodies[tool.name] = body
         front = self.front(tool).removeprefix(written)
-        return writer.rule(" ".join(filter(None, [self._marked(front), body, self._marked(self._back, tool)])))
+        back = self._back.replace(NAME, tool.name)
+        return writer.rule(" ".join(filter(None, [self._counted(front), body, self._counted(back)])))
 
-    def _marked(self, text: str, tool: ToolSpec | None = None) -> str:
+    def _counted(self, text: str) -> str:
         """Literal text; the number of the call in it is any."""
-        text = text.replace(NAME, tool.name) if tool is not None else text
         counter = self._style.counter
         if not counter or counter not in text:
             return self._writer.literal(text)
-        digit = next(char for char in counter if char.isdigit())
         before, after = text.split(counter, 1)
-        left, right = counter.split(digit, 1)
+        left, right = re.split("[0-9]", counter, maxsplit=1)
         number = self._writer.terminal("/[0-9]{1,4}/")
         return f"{self._writer.literal(before + left)} {number} {self._writer.literal(right + after)}"
 
@@ -86,7 +86,7 @@ class CallRules:
 
     def schema(self, schema: Mapping[str, Any]) -> str:
         """A JSON value of this schema."""
-        return self._writer.rule(f"%json {json.dumps({**schema, **_SPACING}, ensure_ascii=False)}")
+        return self._writer.rule(f"%json {json.dumps({**schema, 'x-guidance': SPACING}, ensure_ascii=False)}")
 
     def _embed(self, tool: ToolSpec, *, in_json: bool, closers: tuple[str, ...] = ()) -> str:
         """The start of the tool's own grammar; "" where that cannot be embedded."""
@@ -103,10 +103,7 @@ class CallRules:
     # -- arguments with tags ----------------------------------------------------------------------------------------
 
     def _tagged(self, tool: ToolSpec, grammar: Parameters) -> str:
-        if tool.kind == "custom":
-            schema: Mapping[str, Any] = _CUSTOM
-        else:
-            schema = _known_formats(tool.schema)
+        schema: Mapping[str, Any] = _CUSTOM if tool.kind == "custom" else _known_formats(tool.schema)
         properties = schema.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
         heads = [*dict.fromkeys(Shape(t).head for t in (*grammar.closes, *grammar.opens, *grammar.ends))]
@@ -119,7 +116,7 @@ class CallRules:
         except Unguidable:
             self.lost.append(f"strict {tool.name}")
             return self._free(properties, closers)
-        tags = [(key, self._writer.rule(" | ".join(choices))) for key, choices in values]
+        tags = [(key, self._writer.choice(forms)) for key, forms in values]
         return " ".join(tag if key in required else f"{tag}?" for key, tag in tags)
 
     def _free(self, properties: Mapping[str, Any], closers: tuple[str, ...]) -> str:
@@ -127,7 +124,7 @@ class CallRules:
         text = self._writer.text_without(closers)
         keys: list[str | None] = [*properties] or [None]
         tags = [self._tag(key, "string", text, ends_lazily=True) for key in keys]
-        return f"{self._writer.rule(' | '.join(tags))}*"
+        return f"{self._writer.choice(tags)}*"
 
     def _values(self, tool: ToolSpec, key: str, schema: Mapping[str, Any], closers: tuple[str, ...]) -> Iterator[str]:
         """The tag of a parameter, in each form that its value may have. Raises Unguidable."""
@@ -142,14 +139,14 @@ class CallRules:
         if "string" in types:
             given = own.get("enum") or ([own["const"]] if "const" in own else None)
             if given is not None:
-                if not all(isinstance(value, str) for value in given) or not {"enum", "const"} >= _limits(own):
+                if not all(isinstance(value, str) for value in given) or not _limits(own) <= {*_LITERAL}:
                     raise Unguidable(key)
                 yield from (self._tag(key, "string", self._writer.literal(value)) for value in given)
                 return
             if _limits(_resolved_text(own, schema)):
                 raise Unguidable(key)
             yield self._tag(key, "string", self._writer.text_without(closers), ends_lazily=True)
-            if others and self._stated:
+            if others and self._tags.states_types:
                 yield from (self._tag(key, other, self.schema({"type": other})) for other in others)
             return
         definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
@@ -157,20 +154,17 @@ class CallRules:
         yield self._tag(key, others[0] if others else "object", self.schema(guarded))
 
     @property
-    def _stated(self) -> bool:
-        template = getattr(self._style.arguments, "template", "")
-        return "{string}" in template or "{type}" in template
+    def _tags(self) -> Tags:
+        assert isinstance(self._style.arguments, Tags)
+        return self._style.arguments
 
     def _tag(self, key: str | None, kind: str, value: str, *, ends_lazily: bool = False, optional: bool = True) -> str:
         """One parameter; `key` None: of any name. `ends_lazily`: `value` is a terminal that the closing tag ends, and
         may be missing if it is `optional`."""
-        assert isinstance(self._style.arguments, Tags)
         writer = self._writer
-        front, _, back = self._style.arguments.template.partition("{value}")
-        front = front.replace("{string}", "true" if kind == "string" else "false")
-        front = front.replace("{type}", kind.replace("integer", "number"))
+        front, back = self._tags.around("{key}" if key is None else key, kind)
         if key is not None:
-            opened = writer.literal(front.replace("{key}", key))
+            opened = writer.literal(front)
         else:
             any_name = writer.terminal("/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
             opened = any_name.join(f" {writer.literal(piece)} " for piece in front.split("{key}"))
@@ -178,17 +172,23 @@ class CallRules:
         return writer.rule(f"{opened} {closed}")
 
 
-def _known_formats(schema: Any) -> Any:
-    """The schema without formats that restrict nothing."""
+def _changed(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The schema with `change` applied to all its parts, the inner ones first. Literal values stay."""
     if isinstance(schema, list):
-        return [_known_formats(value) for value in schema]
+        return [_changed(value, change) for value in schema]
     if not isinstance(schema, Mapping):
         return schema
-    return {
-        key: value if key in ("enum", "const", "default") else _known_formats(value)
-        for key, value in schema.items()
-        if key != "format" or not isinstance(value, str) or value in _FORMATS
-    }
+    return change({key: value if key in _LITERAL else _changed(value, change) for key, value in schema.items()})
+
+
+def _known_formats(schema: Any) -> Any:
+    """The schema without formats that restrict nothing."""
+
+    def change(part: dict[str, Any]) -> dict[str, Any]:
+        unknown = isinstance(part.get("format"), str) and part["format"] not in _FORMATS
+        return {key: value for key, value in part.items() if key != "format"} if unknown else part
+
+    return _changed(schema, change)
 
 
 def _limits(value: Any) -> set[str]:
@@ -206,18 +206,16 @@ def _resolved_text(own: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
 
 def _guarded(schema: Any, pattern: str | None) -> Any:
     """The schema, with a pattern for its strings: the family's parser would end the value at a marker in one."""
-    if isinstance(schema, list):
-        return [_guarded(value, pattern) for value in schema]
-    if not isinstance(schema, Mapping) or pattern is None:
-        return schema
-    guarded = {key: _guarded(value, pattern) for key, value in schema.items() if key not in ("enum", "const")}
-    guarded |= {key: schema[key] for key in ("enum", "const") if key in schema}
-    typed = isinstance(schema.get("type"), str | list)
-    if typed and "string" in types_of(schema, {}) and not {"enum", "const", "pattern"} & schema.keys():
-        guarded["pattern"] = pattern
-    if "properties" in schema:  # names of other members could hold a marker, too
-        guarded.setdefault("additionalProperties", False)
-    return guarded
+
+    def change(part: dict[str, Any]) -> dict[str, Any]:
+        typed = isinstance(part.get("type"), str | list)
+        if typed and "string" in types_of(part, {}) and not {*_LITERAL, "pattern"} & part.keys():
+            part["pattern"] = pattern
+        if "properties" in part:  # names of other members could hold a marker, too
+            part.setdefault("additionalProperties", False)
+        return part
+
+    return schema if pattern is None else _changed(schema, change)
 
 
 def _parameters(family: Family) -> Parameters | None:

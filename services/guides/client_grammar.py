@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from schemas.conversation import Grammar
-from services.guides.json_regex import JsonExpression, NotRewritable
+from services.guides.json_regex import JsonExpression, NotEmbeddable
 
 _COMMON: Final = {
     "DIGIT": "[0-9]",
@@ -54,10 +54,6 @@ _TOKEN: Final = re.compile(
 )
 
 
-class NotEmbeddable(ValueError):
-    """The grammar uses something that cannot be embedded."""
-
-
 def embedded(grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[str] = ()) -> tuple[str, list[str]]:
     """The name of the rule to start with (of a regular expression: of its terminal), and the lines of all rules, whose
     names begin with `prefix` (lower case).
@@ -65,16 +61,13 @@ def embedded(grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[
     `in_json`: the input stands inside a JSON string; otherwise it is bare text that `closers` end. Raises
     NotEmbeddable.
     """
-    try:
-        if grammar.syntax == "regex" and not in_json:
-            terminal = f"{prefix.upper()}REGEX"
-            return terminal, [f"{terminal}: {_bare(grammar.definition, '', closers)}"]
-        rewriter = _Rewriter(prefix, in_json, closers)
-        if grammar.syntax == "regex":
-            return f"{prefix}start", [f"{prefix}start: {rewriter.expression(grammar.definition, '')}", *rewriter.own()]
-        lines = rewriter.rewrite(grammar.definition)
-    except NotRewritable as error:
-        raise NotEmbeddable(str(error)) from None
+    if grammar.syntax == "regex" and not in_json:
+        terminal = f"{prefix.upper()}REGEX"
+        return terminal, [f"{terminal}: {_bare(grammar.definition, '', closers)}"]
+    rewriter = _Rewriter(prefix, in_json, closers)
+    if grammar.syntax == "regex":
+        return f"{prefix}start", [f"{prefix}start: {rewriter.expression(grammar.definition, '')}", *rewriter.own()]
+    lines = rewriter.rewrite(grammar.definition)
     if not any(line.startswith(f"{prefix}start:") for line in lines):
         raise NotEmbeddable("there is no rule start")
     return f"{prefix}start", lines
@@ -123,8 +116,8 @@ class _Rewriter:
         self._json = JsonExpression(self._terminal)
 
     def rewrite(self, definition: str) -> list[str]:
-        """The rules, one a line. Raises NotEmbeddable and NotRewritable."""
-        rules = [*self._rules(definition)]
+        """The rules, one a line. Raises NotEmbeddable."""
+        rules = [" ".join(rule).replace(" :", ":", 1) for rule in self._rules(definition) if rule]
         imported = [f"{self._name(name)}: {self.expression(_COMMON[of], '')}" for name, of in self._imports.items()]
         return [*rules, *imported, *self.own()]
 
@@ -142,22 +135,19 @@ class _Rewriter:
     def _terminal(self, body: str) -> str:
         return f"{self._prefix.upper()}X{self._terminals.setdefault(body, len(self._terminals))}"
 
-    def _rules(self, definition: str) -> Iterator[str]:
+    def _rules(self, definition: str) -> list[list[str]]:
         """A rule begins at a name in front of a colon, and ends where the next one begins."""
         tokens = [*_tokens(definition)]
-        rule: list[str] = []
+        rules: list[list[str]] = [[]]
         for i, found in enumerate(tokens):
             kind = found.lastgroup
             if kind in ("import", "several"):
                 self._import(found)
             elif kind == "name" and i + 1 < len(tokens) and tokens[i + 1][0] == ":":
-                if rule:
-                    yield " ".join(rule).replace(" :", ":", 1)
-                rule = [self._name(found["plain"])]
+                rules.append([self._name(found["plain"])])
             else:
-                rule.append(self._token(found, rule))
-        if rule:
-            yield " ".join(rule).replace(" :", ":", 1)
+                rules[-1].append(self._token(found, rules[-1]))
+        return rules
 
     def _token(self, found: re.Match[str], rule: list[str]) -> str:
         text = found[0]

@@ -14,17 +14,30 @@ from typing import Final
 
 _ESCAPED: Final = {char: json.dumps(char)[1:-1] for char in '"\\\b\f\n\r\t'}
 _PLAIN: Final = r'[^"\\\x00-\x1f]'
-_CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]", re.DOTALL)
-_CODE: Final = re.compile(r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\x\{([0-9a-fA-F]{1,6})\}")
-_FLAGS: Final = re.compile(r"\(\?([imsux]*)(?:-([imsux]+))?([:)])")
-_NAMED: Final = re.compile(r"\(\?P?<[A-Za-z_]\w*>")
+_PART: Final = re.compile(
+    r"""
+    (?P<code> \\x([0-9a-fA-F]{2}) | \\u([0-9a-fA-F]{4}) | \\x\{([0-9a-fA-F]{1,6})\} )
+    | (?P<letter> \\[nrtfva0] )
+    | (?P<class> \\[dwsDWS] | \[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\] )
+    | (?P<escaped> \\(?:\W|_) )
+    | (?P<flags> \(\?(?P<on>[imsu]*)(?:-(?P<off>[imsux]+))?(?P<rest>[:)]) )
+    | (?P<opener> \((?!\?) | \(\?P?<[A-Za-z_]\w*> )
+    | (?P<closer> \) )
+    | (?P<bar> \| )
+    | (?P<anchor> [\^$] )
+    | (?P<any> \. )
+    | (?P<char> [^\\\[(] )
+    """,
+    re.DOTALL | re.VERBOSE,
+)
 _TIMES: Final = re.compile(r"([*+?]|\{\d*,?\d*\})\??")
 _END: Final = re.compile(r"[)$]*\Z")
+_UNREPEATED: Final = frozenset({"flags", "opener", "bar", "anchor"})
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
 
 
-class NotRewritable(ValueError):
-    """The expression uses something that has no such form."""
+class NotEmbeddable(ValueError):
+    """The expression or grammar uses something that cannot be embedded."""
 
 
 class JsonExpression:
@@ -36,69 +49,49 @@ class JsonExpression:
     def rewrite(self, pattern: str, flags: str = "") -> str:
         """A rule's body for `pattern`, in the syntax of Rust's regular expressions; `flags` of `imsx`.
 
-        Raises NotRewritable.
+        Raises NotEmbeddable.
         """
+        if "x" in flags:
+            raise NotEmbeddable("the flag x")
         any_case, dot_all = "i" in flags, "s" in flags
         out: list[str] = []
         groups: list[tuple[bool, bool]] = []
         at = 0
         while at < len(pattern):
-            char, width = pattern[at], 1
-            atom: str | None = None
+            found = _PART.match(pattern, at)
+            if found is None:
+                raise NotEmbeddable(f"the escape, class or group {pattern[at : at + 4]}")
             members = ""
-            if "x" in flags:
-                raise NotRewritable("the flag x")
-            if char == "\\":
-                width, text, members = _escape(pattern, at)
-                atom = self._one(members, any_case) if members else self._literal(text, any_case)
-            elif char == "[":
-                found = _CLASS.match(pattern, at)
-                if found is None:
-                    raise NotRewritable("a class that is not closed")
-                width, members = len(found[0]), found[0]
-                atom = self._one(members, any_case)
-            elif char == ".":
-                members = r"[\s\S]" if dot_all else r"[^\n]"
-                atom = self._one(members, any_case)
-            elif char == "(":
-                if inline := _FLAGS.match(pattern, at):
-                    on, off = inline[1], inline[2] or ""
-                    if "x" in on:
-                        raise NotRewritable("the flag x")
-                    if inline[3] == ":":
+            match found.lastgroup:
+                case "code" | "letter" | "escaped" | "char":
+                    out.append(self._literal(_character(found), any_case))
+                case "class" | "any":
+                    members = _members(found, dot_all)
+                    out.append(self._one(members, any_case))
+                case "opener" | "flags":
+                    if found["flags"] is None or found["rest"] == ":":
                         groups.append((any_case, dot_all))
                         out.append("(")
+                    on, off = found["on"] or "", found["off"] or ""
                     any_case = ("i" in on or any_case) and "i" not in off
                     dot_all = ("s" in on or dot_all) and "s" not in off
-                    width = len(inline[0])
-                else:
-                    named = _NAMED.match(pattern, at)
-                    if pattern.startswith("(?", at) and named is None:
-                        raise NotRewritable(f"a group {pattern[at : at + 4]}")
-                    groups.append((any_case, dot_all))
-                    out.append("(")
-                    width = len(named[0]) if named else 1
-            elif char == ")":
-                if not groups:
-                    raise NotRewritable("a group that is not open")
-                any_case, dot_all = groups.pop()
-                atom = ")"
-            elif char == "|":
-                out.append("|")
-            elif char in "^$":
-                if pattern[:at].strip("(^") and pattern[at + 1 :].strip("$)"):
-                    raise NotRewritable("an anchor inside the expression")
-            else:
-                atom = self._literal(char, any_case)
-            at += width
-            if atom is not None:
-                times = _TIMES.match(pattern, at)
-                if times is not None:
-                    at = times.end()
-                    if members and times[1] in "*+" and _END.match(pattern, at):
-                        atom = self._one(members, any_case, "+")
-                    atom += times[1]
-                out.append(atom)
+                case "closer":
+                    if not groups:
+                        raise NotEmbeddable("a group that is not open")
+                    any_case, dot_all = groups.pop()
+                    out.append(")")
+                case "bar":
+                    out.append("|")
+                case "anchor":
+                    if pattern[:at].strip("(^") and pattern[at + 1 :].strip("$)"):
+                        raise NotEmbeddable("an anchor inside the expression")
+            at = found.end()
+            times = _TIMES.match(pattern, at) if found.lastgroup not in _UNREPEATED else None
+            if times is not None:
+                at = times.end()
+                if members and times[1] in "*+" and _END.match(pattern, at):
+                    out[-1] = self._one(members, any_case, "+")
+                out[-1] += times[1]
         return " ".join(out) or '""'
 
     def _literal(self, char: str, any_case: bool) -> str:
@@ -116,18 +109,19 @@ class JsonExpression:
         return f"({' | '.join([plain, *_escapes(members)])})"
 
 
-def _escape(pattern: str, at: int) -> tuple[int, str, str]:
-    """How long the escape is, and the character that it stands for, or else the class."""
-    if code := _CODE.match(pattern, at):
-        return len(code[0]), chr(int(code[1] or code[2] or code[3], 16)), ""
-    letter = pattern[at + 1 : at + 2]
-    if letter in _LETTERS and letter:
-        return 2, _LETTERS[letter], ""
-    if letter and letter in "dwsDWS":
-        return 2, "", f"[\\{letter}]"
-    if letter.isalnum() or not letter:
-        raise NotRewritable(f"the escape \\{letter}")
-    return 2, letter, ""
+def _character(found: re.Match[str]) -> str:
+    """The character for which a part stands."""
+    if found["code"]:
+        return chr(int(found[2] or found[3] or found[4], 16))
+    last = found[0][-1]
+    return _LETTERS[last] if found["letter"] else last
+
+
+def _members(found: re.Match[str], dot_all: bool) -> str:
+    """The class for which a part stands."""
+    if found["any"]:
+        return r"[\s\S]" if dot_all else r"[^\n]"
+    return found[0] if found[0][0] == "[" else f"[{found[0]}]"
 
 
 def _escapes(members: str) -> list[str]:
@@ -135,5 +129,5 @@ def _escapes(members: str) -> list[str]:
     try:
         member = re.compile(members).match
     except (re.error, RecursionError) as error:
-        raise NotRewritable(f"the class {members}: {error}") from None
+        raise NotEmbeddable(f"the class {members}: {error}") from None
     return [json.dumps(spelling) for char, spelling in _ESCAPED.items() if member(char)]

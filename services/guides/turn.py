@@ -1,7 +1,7 @@
 """Writes the grammar of a whole turn: free reasoning and text, in which each call is held to its tool."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from msgspec import Struct
@@ -10,8 +10,7 @@ from schemas.conversation import OutputFormat, ToolSpec
 from services.families import Family
 from services.families.grammar.channels import Channels
 from services.families.grammar.markup import Markup
-from services.families.grammar.shapes import Shape
-from services.families.writing import NAME, Style
+from services.families.writing import NAME
 from services.guides.calls import CallRules, Unguidable
 from services.guides.writer import RuleWriter
 
@@ -21,7 +20,7 @@ _BLANKS: Final = r"/[ \t\r\n]{1,32}/"
 
 
 class TurnForm(Struct, frozen=True, kw_only=True):
-    """What a turn may be."""
+    """The turns that a grammar admits."""
 
     tools: Sequence[ToolSpec]
     """Those that may be called, under the names and with the schemas that the model sees."""
@@ -52,11 +51,11 @@ def turn_grammar(
     """
     writer = RuleWriter(tokens or {})
     calls = CallRules(family, writer, [text for text, token in (tokens or {}).items() if token in stop_ids])
-    turn: _Turn
+    turn: _RunningText | _Messages
     if isinstance(family.grammar, Channels):
         turn = _Messages(form, family, writer, calls)
     elif isinstance(family.grammar, Markup):
-        turn = _Running(form, family, family.grammar, writer, calls)
+        turn = _RunningText(form, family, family.grammar, writer, calls)
     else:
         raise Unguidable(f"{family.name} has a grammar of its own")
     body = turn.forced() if form.forced else turn.free()
@@ -64,17 +63,26 @@ def turn_grammar(
     return TurnGrammar("\n".join([f"start: {body}{stop}", *writer.lines, ""]), tuple(calls.lost))
 
 
-class _Turn(ABC):
-    """What both kinds of families share."""
+class _Turn:
+    """The rules that both kinds of families share. `marks` are what text and reasoning cannot hold.
+
+    A kind has `free`, a turn from its beginning, and `forced`, one whose first call the prompt has opened.
+    """
+
+    marks: tuple[str, ...]
 
     def __init__(self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules) -> None:
         self.form, self.family, self.writer, self.calls = form, family, writer, calls
-        self.style: Style = family.style
+
+    @cached_property
+    def words(self) -> str:
+        """Text or reasoning, not empty."""
+        return self.writer.text_without(self.marks)
 
     def any_call(self, written: str) -> str:
         """A call of any tool, of which `written` is the beginning."""
         fitting = [tool for tool in self.form.tools if self.calls.front(tool).startswith(written)]
-        return self.writer.rule(" | ".join(self.calls.call(tool, written) for tool in fitting))
+        return self.writer.choice(self.calls.call(tool, written) for tool in fitting)
 
     def answer(self) -> str:
         """The final answer in its form."""
@@ -82,109 +90,90 @@ class _Turn(ABC):
         schema = output.schema if output is not None and output.schema is not None else {"type": "object"}
         return self.calls.schema(schema)
 
-    @abstractmethod
-    def forced(self) -> str:
-        """A turn whose first call the prompt has opened."""
 
-    @abstractmethod
-    def free(self) -> str:
-        """A turn from its beginning."""
-
-
-class _Running(_Turn):
+class _RunningText(_Turn):
     """Calls and reasoning in running text."""
 
     def __init__(self, form: TurnForm, family: Family, grammar: Markup, writer: RuleWriter, calls: CallRules) -> None:
         super().__init__(form, family, writer, calls)
         heads = [call.shape.head for call in grammar.calls]
-        thinks = [tuple(_plain(marker) for marker in pair) for pair in grammar.think]
+        thinks = [(_plain(opener), _plain(closer)) for opener, closer in grammar.think]
         self.frames = [(_plain(opener), _plain(closer)) for opener, closer in grammar.frames]
         self.framed = grammar.framed
-        self.thinks = [thinks[0]] if thinks else []
-        front = self.style.call.partition(NAME)[0]
+        self.thinks = thinks[:1]
+        front = family.style.call.partition(NAME)[0]
         trigger = max((head for head in heads if front.startswith(head)), key=len, default="")
         self.trigger = writer.whole_tokens(front, len(trigger))
         self.distinct = bool(trigger) and all(len(head.strip()) >= _LEAST_MARKER for head in heads)
         marks = (*heads, *(marker for pair in (*thinks, *self.frames) for marker in pair))
         self.marks = tuple(dict.fromkeys(marks))
 
-    def forced(self) -> str:
-        first = self.any_call(self.form.prefix)
-        if not self.form.parallel or not self.distinct:
-            return first
-        return f"{first} {self.more()}"
+    @cached_property
+    def blanks(self) -> str:
+        """White space, not empty."""
+        return self.writer.terminal(_BLANKS)
 
-    def more(self) -> str:
-        """What may follow a call."""
-        if self.form.format is not None:
-            return f"{self.bare_call()}*"
-        return self.text()
+    def forced(self) -> str:
+        return self.any_call(self.form.prefix) + (self.more() if self.distinct else "")
 
     def free(self) -> str:
         if not self.distinct:
             raise Unguidable(f"the calls of {self.family.name} cannot be distinguished from text")
-        rest = self.formed() if self.form.format is not None else self.text()
+        rest = self.text() if self.form.format is None else self.formed()
         if not self.form.in_reasoning or not self.thinks:
             return rest
-        return self.reasoning(rest)
+        closed = f"{self.writer.until(self.words, self.thinks[0][1])} {rest}"
+        return self.writer.choice([closed, self.call(self.words) + self.more()])
 
-    def text(self) -> str:
-        """Text with calls in it."""
-        writer = self.writer
-        text = writer.text_without(self.marks)
-        call = f"{writer.until(text, self.trigger)} {self.any_call(self.trigger)}"
-        ended = self.thoughts(called=True)
-        other = [*self.thoughts(), *self.framing(text)]
-        if self.form.parallel:
-            return f"{writer.rule(' | '.join([call, *ended, *other]))}* {text}?"
-        end = writer.rule(" | ".join([call, *ended, text]))
-        return f"{writer.rule(' | '.join(other))}* {end}?" if other else f"{end}?"
+    def more(self) -> str:
+        """What may follow a call; "" if nothing may."""
+        if not self.form.parallel:
+            return ""
+        return f" {self.text()}" if self.form.format is None else f" {self.bare_call()}*"
 
-    def framing(self, text: str) -> list[str]:
-        """The markers around text."""
-        blanks = self.writer.terminal(_BLANKS)
-        openers = [self.writer.until(blanks, opener) for opener, _ in self.frames]
-        return [*openers, *(self.writer.until(text, closer) for _, closer in self.frames)]
-
-    def thoughts(self, *, called: bool = False) -> list[str]:
-        """Whole blocks of reasoning; with `called` those that a call ends."""
-        writer = self.writer
-        blanks, text = writer.terminal(_BLANKS), writer.text_without(self.marks)
-        end = f"{writer.until(text, self.trigger)} {self.any_call(self.trigger)}" if called else None
-        return [
-            writer.rule(f"{writer.until(blanks, opener)} {end or writer.until(text, closer)}")
-            for opener, closer in self.thinks
-        ]
-
-    def reasoning(self, rest: str) -> str:
-        """A turn whose reasoning the prompt has opened."""
-        writer = self.writer
-        text = writer.text_without(self.marks)
-        closed = f"{writer.until(text, self.thinks[0][1])} {rest}"
-        called = f"{writer.until(text, self.trigger)} {self.any_call(self.trigger)}"
-        more = f" {self.more()}" if self.form.parallel else ""
-        return writer.rule(f"{closed} | {called}{more}")
+    def call(self, before: str) -> str:
+        """A call, behind the terminal `before` or nothing."""
+        return f"{self.writer.until(before, self.trigger)} {self.any_call(self.trigger)}"
 
     def bare_call(self) -> str:
         """A call with nothing but blanks in front of it."""
-        opener = self.writer.until(self.writer.terminal(_BLANKS), self.trigger)
-        return self.writer.rule(f"{opener} {self.any_call(self.trigger)}")
+        return self.writer.rule(self.call(self.blanks))
+
+    def text(self) -> str:
+        """Text with calls in it."""
+        until, words = self.writer.until, self.words
+        calls = [self.call(words), *self.thoughts(called=True)]
+        framing = [*(until(self.blanks, opener) for opener, _ in self.frames)]
+        framing += [until(words, closer) for _, closer in self.frames]
+        other = [*self.thoughts(), *framing]
+        if self.form.parallel:
+            return f"{self.writer.choice([*calls, *other])}* {words}?"
+        end = self.writer.choice([*calls, words])
+        return f"{self.writer.choice(other)}* {end}?" if other else f"{end}?"
+
+    def thoughts(self, *, called: bool = False) -> list[str]:
+        """Whole blocks of reasoning; with `called` those that a call ends."""
+        until = self.writer.until
+        return [
+            self.writer.rule(
+                f"{until(self.blanks, opener)} {self.call(self.words) if called else until(self.words, closer)}"
+            )
+            for opener, closer in self.thinks
+        ]
 
     def formed(self) -> str:
         """Calls, or an answer in its form; reasoning in front of either."""
-        writer = self.writer
-        blanks = writer.terminal(_BLANKS)
+        until, choice, blanks = self.writer.until, self.writer.choice, self.blanks
         bare = f"{blanks}? {self.answer()}"
-        pairs = [(writer.until(blanks, opener), writer.until(blanks, closer)) for opener, closer in self.frames]
-        answers = [bare, *(f"{opener} {bare} {closer}" for opener, closer in pairs)]
-        if self.framed:  # the prompt may have opened one
-            answers += [f"{bare} {closer}" for _, closer in pairs]
-        answer = writer.rule(" | ".join(answers))
-        called = writer.rule(" | ".join([self.bare_call(), *self.thoughts(called=True)]))
-        more = f" {self.bare_call()}*" if self.form.parallel else ""
+        answers = [bare]
+        for opener, closer in self.frames:
+            answers.append(f"{until(blanks, opener)} {bare} {until(blanks, closer)}")
+            if self.framed:  # the prompt may have opened one
+                answers.append(f"{bare} {until(blanks, closer)}")
+        called = choice([self.bare_call(), *self.thoughts(called=True)])
         thoughts = self.thoughts()
-        before = f"{writer.rule(' | '.join(thoughts))}* " if thoughts else ""
-        return f"{before}{writer.rule(f'{answer} | {called}{more}')}"
+        before = f"{choice(thoughts)}* " if thoughts else ""
+        return before + choice([choice(answers), called + self.more()])
 
 
 class _Messages(_Turn):
@@ -192,31 +181,28 @@ class _Messages(_Turn):
 
     def __init__(self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules) -> None:
         super().__init__(form, family, writer, calls)
-        if family.think is None or not self.style.joint:
+        if family.think is None or not family.style.joint:
             raise Unguidable(f"the messages of {family.name} have a form of their own")
+        self.opener, self.closer = family.think
         self.marks = tuple(dict.fromkeys((*family.markers, *family.stops)))
 
     def forced(self) -> str:
         return self.any_call(self.form.prefix)
 
     def free(self) -> str:
-        writer, think = self.writer, self.family.think
-        assert think is not None
-        text = writer.text_without(self.marks)
-        joint = writer.literal(self.style.joint)
-        thought = f"{writer.until(text, think[1])} {joint}"
-        front, _, back = self.style.text.partition("{text}")
-        call = self.any_call("")
-        before = [f"{writer.literal(think[0])} {thought}"]
-        if self.form.format is not None:
-            end = f"{writer.literal(front)} {self.answer()} | {call}"
-        else:
-            before.append(f"{writer.literal(front)} {writer.until(text, back)} {joint}")
-            end = f"{writer.literal(front)} {text}? | {call}"
+        writer, style, words = self.writer, self.family.style, self.words
+        joint = writer.literal(style.joint)
+        thought = f"{writer.until(words, self.closer)} {joint}"
+        front, _, back = style.text.partition("{text}")
+        opened = writer.literal(front)
+        before = [f"{writer.literal(self.opener)} {thought}"]
+        if self.form.format is None:
+            before.append(f"{opened} {writer.until(words, back)} {joint}")
+        last = f"{words}?" if self.form.format is None else self.answer()
         start = f"{thought} " if self.form.in_reasoning else ""
-        return f"{start}{writer.rule(' | '.join(before))}* {writer.rule(end)}"
+        return f"{start}{writer.choice(before)}* {writer.choice([f'{opened} {last}', self.any_call('')])}"
 
 
 def _plain(marker: str) -> str:
     """A marker without its holes."""
-    return Shape(marker).text.replace("{ws}", "").replace("{suffix}", "")
+    return marker.replace("{ws}", "").replace("{suffix}", "")

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from services.guides.client_grammar import without
@@ -24,6 +24,10 @@ class RuleWriter:
     def rule(self, body: str, attributes: str = "") -> str:
         """The name of a rule with this body."""
         return self._named("r", body, attributes)
+
+    def choice(self, bodies: Iterable[str]) -> str:
+        """The name of a rule that is any of these bodies."""
+        return self.rule(" | ".join(bodies))
 
     def terminal(self, body: str) -> str:
         """The name of a terminal with this body."""

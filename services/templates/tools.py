@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.conversation import ToolSpec
-from services.families.tool_types import types_json
+from services.families.bare_tools import types_json
 from services.templates.chat_template import Tool
 from services.templates.jinja import with_cached_json
 from services.tokenization.data_marks import Marker

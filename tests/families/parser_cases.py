@@ -12,10 +12,10 @@ import msgspec
 from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
 from services.families import TurnParser, open_parser
-from services.families.coercion import Tools
 from services.families.grammar.markup import CallReader
 from services.families.grammar.scanner import Scanner
 from services.families.grammar.turn import CallOpener, TurnState
+from services.families.tool_types import Tools
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 _TOKEN = re.compile(r"<[|｜]?/?[\w▁:|｜ ]+[|｜]?>| ?\w+|\s+|.", re.DOTALL)

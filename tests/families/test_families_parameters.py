@@ -157,8 +157,8 @@ def test_a_closer_that_is_a_stop_token_may_be_missing() -> None:
 
 def test_a_string_streams() -> None:
     """Not a character more than what could be the closer is held back."""
-    from services.families.coercion import Tools
     from services.families.grammar.turn import TurnState
+    from services.families.tool_types import Tools
 
     turn = TurnState(Tools(TOOLS), reasoning=False, calls=True)
     reading = INLINE.read(turn, CallOpener(name="f"))

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from schemas.conversation import Grammar, ToolSpec
-from services.families.tool_types import bare
+from services.families.bare_tools import bare
 from services.templates.jinja import JsonDict
 from services.templates.tools import SessionTools, list_tools, rendered_tool
 

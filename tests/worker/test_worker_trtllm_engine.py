@@ -16,6 +16,7 @@ from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import BlocksStored, CacheCleared, Delta, EngineDied, EngineRequest
+from services.worker.engines import support
 from services.worker.engines.registry import open_engine
 from services.worker.engines.trtllm import engine as trtllm
 from services.worker.engines.trtllm import pollers
@@ -276,7 +277,7 @@ async def test_idleness_is_no_silence(fake_trtllm: Any, model: Path, monkeypatch
         reads[0] += 1
         return time.monotonic() + ahead[0]
 
-    monkeypatch.setattr(trtllm, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(support, "time", SimpleNamespace(monotonic=monotonic))
     monkeypatch.setattr(trtllm, "WATCH_INTERVAL_S", 0.01)
     engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096, watchdog_s=600.0))
     await engine.start()

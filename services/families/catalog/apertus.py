@@ -15,9 +15,7 @@ FAMILY = Family(
     models="Apertus",
     tool_parsers=("apertus2509",),
     grammar=tagged_json("<|tools_prefix|>", closer="<|tools_suffix|>", think=(THINK,), stops=STOPS, form=Form.KEYED),
-    style=Style(
-        call='<|tools_prefix|>[{"{name}": {arguments}}]<|tools_suffix|>',
-    ),
+    style=Style(call='<|tools_prefix|>[{"{name}": {arguments}}]<|tools_suffix|>'),
     markers=("<|tools_prefix|>", "<|tools_suffix|>", *THINK),
     evidence=("<|tools_prefix|>", "<|tools_suffix|>"),
     model_types=("apertus",),

@@ -27,9 +27,7 @@ FAMILY = GPT_OSS.variant(
     "beam",
     "Beam",
     grammar=replace(
-        HARMONY,
-        header=(HeaderPart(Shape("{ws}xml", then=("<|",))), *HEADER),
-        route=partial(route, arguments=ARGUMENTS),
+        HARMONY, header=(HeaderPart(Shape("{ws}xml", then=("<|",))), *HEADER), route=partial(route, arguments=ARGUMENTS)
     ),
     style=replace(
         GPT_OSS.style,

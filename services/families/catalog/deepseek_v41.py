@@ -5,17 +5,16 @@ r"""DeepSeek V4.1.
 Special: V4's grammar with a blank before every tag's name.
 """
 
-from services.families.authoring import THINK, Family, attribute_style, attribute_tags
+from services.families.authoring import attribute_style, attribute_tags
+from services.families.catalog.deepseek_v4 import FAMILY as DEEPSEEK_V4
 
-FAMILY = Family(
-    name="deepseek_v41",
-    models="DeepSeek V4.1",
+FAMILY = DEEPSEEK_V4.variant(
+    "deepseek_v41",
+    "DeepSeek V4.1",
     tool_parsers=("deepseekv41", "deepseek-v41"),
     reasoning_parsers=("deepseek-v41",),
     grammar=attribute_tags("DSML", space=" "),
     style=attribute_style("DSML", "calls", space=" "),
-    prompt_opens_reasoning=True,
-    markers=("｜DSML｜", *THINK),
     evidence=("<｜DSML｜ calls",),
     model_types=("deepseek_v41",),
 )

@@ -5,14 +5,14 @@ r"""GigaChat 3.5.
 Special: DeepSeek V4's grammar with a token of its own.
 """
 
-from services.families.authoring import THINK, Family, attribute_style, attribute_tags
+from services.families.authoring import THINK, attribute_style, attribute_tags
+from services.families.catalog.deepseek_v4 import FAMILY as DEEPSEEK_V4
 
-FAMILY = Family(
-    name="gigachat35",
-    models="GigaChat 3.5",
+FAMILY = DEEPSEEK_V4.variant(
+    "gigachat35",
+    "GigaChat 3.5",
     grammar=attribute_tags("GCML", stops=("</s>", "<|message_sep|>")),
     style=attribute_style("GCML"),
-    prompt_opens_reasoning=True,
     markers=("｜GCML｜", *THINK),
     evidence=("<｜GCML｜tool_calls",),
     model_types=("gigachat35",),

@@ -37,7 +37,7 @@ NOBODY = ("user", "assistant", "all")
 
 
 def route(fields: Fields, arguments: CallReader = ARGUMENTS) -> MessageKind | Tool:
-    """What a message with this header is."""
+    """The kind of a message with this header."""
     recipient = fields.get("to")
     if recipient is not None and recipient not in NOBODY:
         return Tool(recipient, arguments)

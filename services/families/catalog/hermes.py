@@ -12,10 +12,7 @@ FAMILY = Family(
     models="Hermes 2 and 3, Qwen2.5, Qwen3, QwQ",
     tool_parsers=("qwen", "qwen25", "qwen3", "qwen3_json"),
     grammar=tagged_json("<tool_call>", closer="</tool_call>"),
-    style=Style(
-        call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>',
-        reasoning=FRAMED_THINK,
-    ),
+    style=Style(call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>', reasoning=FRAMED_THINK),
     markers=("<tool_call>", "</tool_call>", "<think>", "</think>"),
     evidence=("<tool_call>", '"name"', '"arguments"'),
 )

@@ -15,7 +15,7 @@ CALL = JsonCalls(closes=ENDS, arguments=("args", "arguments"), stop_closes=True)
 
 
 def route(fields: Fields) -> MessageKind | Tool:
-    """What a message with this header is."""
+    """The kind of a message with this header."""
     if fields.get("content") == "call":
         return Tool(fields.get("name"), CALL)
     return MessageKind.REASONING if fields.get("content") == "thinking" else MessageKind.TEXT

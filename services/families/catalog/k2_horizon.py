@@ -29,7 +29,7 @@ FAMILY = Family(
         think=(("<ifm|think{suffix}>", "</ifm|think{suffix}>"),),
         calls=(
             *(Call(Shape(o, then=("{",)), JsonCalls(closes=TAILS[:1])) for o in (SECTION + CALL, CALL)),
-            *(Call(Shape(o + "{ws}{name}", then=ARGUMENTS.follows), ARGUMENTS) for o in (SECTION + CALL, CALL)),
+            *(ARGUMENTS.call(o + "{ws}{name}") for o in (SECTION + CALL, CALL)),
         ),
         tails=TAILS,
         stops=("<|im_end|>", "<ifm|im_end>", "<|endoftext|>"),

@@ -6,7 +6,7 @@ Special: types are stated; attributes escape `"` and `&`; a call may hold one JS
 may put blanks around the names. The prompt ends in the opener of the reasoning or of the response.
 """
 
-from services.families.authoring import Call, Family, Markup, Parameters, Shape, Style, Tags
+from services.families.authoring import Family, Markup, Parameters, Style, Tags
 
 
 def opening(name: str) -> str:
@@ -43,14 +43,8 @@ FAMILY = Family(
     grammar=Markup(
         think=((opening("think"), closing("think")),),
         calls=(
-            *(
-                Call(Shape(TOOLS + "{ws}" + opening(call), then=ARGUMENTS.follows, marker=TOOLS), ARGUMENTS)
-                for call in CALL
-            ),
-            *(
-                Call(Shape(opening(call), then=ARGUMENTS.follows, marker="<|open|>{ws}call tool="), ARGUMENTS)
-                for call in CALL
-            ),
+            *(ARGUMENTS.call(TOOLS + "{ws}" + opening(call), marker=TOOLS) for call in CALL),
+            *(ARGUMENTS.call(opening(call), marker="<|open|>{ws}call tool=") for call in CALL),
         ),
         frames=((opening("response"), closing("response")),),
         framed=True,

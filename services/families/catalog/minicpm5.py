@@ -5,7 +5,7 @@ r"""MiniCPM 5.
 Special: no wrapper; a value may stand in `<![CDATA[…]]>`.
 """
 
-from services.families.authoring import CHATML_STOPS, THINK, Call, Family, Markup, Parameters, Shape, Style, Tags
+from services.families.authoring import CHATML_STOPS, THINK, Family, Markup, Parameters, Style, Tags
 
 PARAMETER = "<param name={q}{key}{q}>"
 ARGUMENTS = Parameters(
@@ -20,13 +20,12 @@ FAMILY = Family(
     models="MiniCPM 5",
     grammar=Markup(
         think=(THINK,),
-        calls=(Call(Shape("<function name={q}{name}{q}>", then=ARGUMENTS.follows), ARGUMENTS),),
+        calls=(ARGUMENTS.call("<function name={q}{name}{q}>"),),
         tails=("</function>",),
         stops=CHATML_STOPS,
     ),
     style=Style(
-        call='<function name="{name}">{arguments}</function>',
-        arguments=Tags('<param name="{key}">{value}</param>'),
+        call='<function name="{name}">{arguments}</function>', arguments=Tags('<param name="{key}">{value}</param>')
     ),
     markers=THINK,
     evidence=("<param name=",),

@@ -13,8 +13,7 @@ FAMILY = Family(
     tool_parsers=("minimax-m1",),
     grammar=tagged_json("<tool_calls>", closer="</tool_calls>", stops=("<end_of_sentence>",), form=Form.LINES),
     style=Style(
-        call='<tool_calls>\n{"name": "{name}", "arguments": {arguments}}\n</tool_calls>',
-        reasoning=FRAMED_THINK,
+        call='<tool_calls>\n{"name": "{name}", "arguments": {arguments}}\n</tool_calls>', reasoning=FRAMED_THINK
     ),
     markers=THINK,
     evidence=("<tool_calls>", "<beginning_of_sentence>"),

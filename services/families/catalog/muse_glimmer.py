@@ -9,7 +9,6 @@ text, in which markup is text too, a tool is calls. A registered tool's name may
 """
 
 from services.families.authoring import (
-    Call,
     Channels,
     Family,
     Fields,
@@ -33,8 +32,7 @@ ARGUMENTS = Parameters(
     rename=("functions.",),
     rename_unknown=False,
 )
-INVOKE = Call(Shape("<atem:invoke name={q}{name}{q}>", then=ARGUMENTS.follows), ARGUMENTS)
-CALLS = Section((INVOKE,), (*map(Shape, ENDS), START))
+CALLS = Section((ARGUMENTS.call("<atem:invoke name={q}{name}{q}>"),), (*map(Shape, ENDS), START))
 UNMARKED = Shape("<atem:function_calls>", then=("<atem:invoke name=",))
 """Calls inside reasoning that was left open."""
 TO = {
@@ -46,7 +44,7 @@ TO = {
 
 
 def route(fields: Fields) -> MessageKind | Tool:
-    """What a message with this header is."""
+    """The kind of a message with this header."""
     recipient = fields.get("to", "user")
     return TO.get(recipient) or Tool(recipient, CALLS)
 

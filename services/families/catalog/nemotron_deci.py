@@ -11,10 +11,7 @@ FAMILY = Family(
     name="nemotron_deci",
     models="Llama-Nemotron Super, Ultra",
     grammar=tagged_json("<TOOLCALL>", closer="</TOOLCALL>", stops=("<|eot_id|>",), form=Form.LIST),
-    style=Style(
-        call='<TOOLCALL>[{"name": "{name}", "arguments": {arguments}}]</TOOLCALL>',
-        reasoning=FRAMED_THINK,
-    ),
+    style=Style(call='<TOOLCALL>[{"name": "{name}", "arguments": {arguments}}]</TOOLCALL>', reasoning=FRAMED_THINK),
     evidence=("<TOOLCALL>",),
     model_types=("nemotron-nas",),
 )

@@ -33,7 +33,7 @@ FAMILY = Family(
         stops=("<|plamo:eos|>", "<|plamo:op|>"),
     ),
     style=Style(
-        call=(SECTION + REQUEST + "{name}" + ARGUMENTS).replace("{ws}", "") + JSON + "{arguments}" + "".join(ENDS),
+        call=(SECTION + REQUEST + "{name}" + ARGUMENTS).replace("{ws}", "") + JSON + "{arguments}" + "".join(ENDS)
     ),
     prompt_opens_reasoning=True,
     markers=(SECTION, *ENDS, *THINK, tag("begin_tool_request"), tag("begin_tool_name"), tag("end_tool_name")),

@@ -35,7 +35,7 @@ HEADS = tuple(f"<|{kind}|>" for kind in KINDS)
 
 
 def route(fields: Fields) -> MessageKind | Tool:
-    """What a message with this header is."""
+    """The kind of a message with this header."""
     return KINDS[fields.get("kind", "content")]
 
 

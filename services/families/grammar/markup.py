@@ -11,12 +11,12 @@ output; elsewhere it is text, but for a reasoning's closer on a line of its own.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from re import Match, compile
 from typing import Final, Protocol, TypeAlias
 
 from services.families.grammar.scanner import Reader
-from services.families.grammar.shapes import MarkerMatch, Markers, Shape
+from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState, read_prose
 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
@@ -100,35 +100,24 @@ class Markup:
             hit = yield from read_prose(turn, *self._markers(place), stop=Mark.STOP, tail=Mark.TAIL)
             if hit is None:
                 return
-            if isinstance(hit.meaning, Call):
-                passed = yield from hit.meaning.read(turn, hit.match)
+            means, text = hit.meaning, hit.match[0]
+            if isinstance(means, Call):
+                passed = yield from means.read(turn, hit.match)
                 if passed is not None:
-                    turn.prose(passed)
-                    turn.quotes = True
+                    turn.quote(passed)
                     continue
                 if turn.scanner.final:
                     return  # the input ended in the call; the rest belongs to it
-            elif self._is_passed(turn, hit):
+            elif means is Mark.QUOTE or (turn.quotes and means in (Mark.ORPHAN, Mark.ALONE)):
+                turn.quote(text)
+                continue
+            elif means is Mark.ORPHAN:
+                if turn.begun:
+                    turn.hold(text)
                 continue
             else:
                 turn.end_prose()
-            place = self._behind(place, hit.meaning)
-
-    @staticmethod
-    def _is_passed(turn: TurnState, hit: MarkerMatch[Meaning]) -> bool:
-        """Passes over a marker that ends no block, or adds it to the text; False for others."""
-        match hit.meaning:
-            case Mark.QUOTE:
-                turn.prose(hit.match[0])
-                turn.quotes = True
-            case Mark.ORPHAN | Mark.ALONE if turn.quotes:
-                turn.prose(hit.match[0])
-            case Mark.ORPHAN:
-                if turn.begun:
-                    turn.hold(hit.match[0])
-            case _:
-                return False
-        return True
+            place = self._behind(place, means)
 
     def _behind(self, place: "_Place", means: Meaning) -> "_Place":
         """The state behind a marker."""
@@ -143,15 +132,12 @@ class Markup:
                 return replace(place, framed=self.framed or means is Mark.FRAME, called=False)
         return place
 
-    def _markers(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
-        """The markers that count at the start of a block, and in it."""
-        return self._built.get(place) or self._built.setdefault(place, self._build(place))
-
     @cached_property
-    def _built(self) -> "dict[_Place, tuple[Markers[Meaning], Markers[Meaning]]]":
-        return {}
+    def _markers(self) -> "Callable[[_Place], tuple[Markers[Meaning], Markers[Meaning]]]":
+        return cache(self._markers_at)
 
-    def _build(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
+    def _markers_at(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
+        """The markers that count at the start of a block, and in it."""
         openers, closers = [opener for opener, _ in self.think], [closer for _, closer in self.think]
         answer = _meaning(Mark.ANSWER, closers)
         always = _meaning(Mark.STOP, self.stops)
@@ -167,20 +153,10 @@ class Markup:
         tails = _meaning(Mark.TAIL, (*self.tails, *self.joints)) if place.called else []
         orphans = [(_whole(tail), Mark.ORPHAN) for tail in self.tails] if place.calls else []
         alone = [(Shape(closer, then=("\n",), line_start=True), Mark.ALONE) for closer in closers]
-        return (
-            Markers([*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]),
-            Markers(
-                [
-                    *(answer if place.unclosed else ()),
-                    *(unframe if place.framed else ()),
-                    *always,
-                    *alone,
-                    *orphans,
-                    *_meaning(Mark.ORPHAN, closers),
-                    *_meaning(Mark.QUOTE, openers),
-                ]
-            ),
-        )
+        boundary = [*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]
+        running = [*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always, *alone, *orphans]
+        running += [*_meaning(Mark.ORPHAN, closers), *_meaning(Mark.QUOTE, openers)]
+        return Markers(boundary), Markers(running)
 
     @cached_property
     def empty_sections(self) -> tuple[Shape, ...]:
@@ -197,7 +173,7 @@ class Markup:
 
 @dataclass(frozen=True)
 class _Place:
-    """What decides which markers count."""
+    """The place in a turn, as far as it decides which markers count."""
 
     calls: bool
     reasoning: bool

@@ -62,7 +62,7 @@ class Scanner:
         self._kept, self._from = [], self.position
 
     def recorded(self) -> str:
-        """What was passed over since `record`; ends the recording."""
+        """The text that was passed over since `record`; ends the recording."""
         kept = "".join([*(self._kept or ()), self.text[self._from : self.position]])
         self._kept = None
         return kept
@@ -107,6 +107,13 @@ class Scanner:
             else:
                 return None
             yield
+
+    def follows(self, *shapes: Shape) -> Reader[bool]:
+        """Whether one of `shapes` matches here; passes over nothing."""
+        found = yield from self.match(*shapes)
+        if found is not None:
+            self.position = found[1].start()
+        return found is not None
 
     def seek(self, markers: Markers[T]) -> Reader[MarkerMatch[T] | None]:
         """Passes over everything up to one of `markers`, and stops in front of it; None at the end of the input, also

@@ -197,7 +197,7 @@ class Markers(Generic[T]):
         self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
 
     def find(self, text: str, position: int, final: bool) -> int:
-        """Where the first complete head, or the last text's incomplete one, begins; -1 if nowhere."""
+        """The place of the first complete head, or of an incomplete one at the end of the text; -1 if there is none."""
         found = self._heads.search(text, position)
         if found is not None:
             return found.start()
@@ -210,7 +210,7 @@ class Markers(Generic[T]):
     def at(
         self, text: str, position: int, final: bool, line_start: bool = True
     ) -> MarkerMatch[T] | MarkerCut[T] | More | None:
-        """What is at `position`; `line_start`: only blanks precede it on its line."""
+        """The marker at `position`; `line_start`: only blanks precede it on its line."""
         for shape, means in self._shapes:
             if shape.line_start and not line_start:
                 continue

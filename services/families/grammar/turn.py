@@ -5,9 +5,9 @@ from re import compile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from schemas.events import BlockEvent, BlockKind, Delta, FinishReason
-from services.families.coercion import Tools
 from services.families.grammar.scanner import BlockWriter, Reader, Scanner, escaped
 from services.families.grammar.shapes import BLANKS, MORE, MarkerCut, MarkerMatch, Markers, More
+from services.families.tool_types import Tools
 
 T = TypeVar("T")
 _BREAK: Final = compile(r"[\r\n]").search
@@ -23,7 +23,7 @@ class CallOpener(NamedTuple):
 
 
 class TurnState:
-    """What the readers of a turn share: input, output, tools, and whether the block is reasoning."""
+    """The state that the readers of a turn share: input, output, tools, and whether the block is reasoning."""
 
     __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "quotes", "reasoning", "scanner", "tools")
 
@@ -79,6 +79,11 @@ class TurnState:
         blocks.write(solid)
         self.hold(wait)
 
+    def quote(self, text: str) -> None:
+        """Adds a marker that was passed, and that the open block only names, to it."""
+        self.prose(text)
+        self.quotes = True
+
     def hold(self, text: str) -> None:
         """Holds `text` like trailing blanks, for example a stop token that came as text."""
         if text:
@@ -86,14 +91,9 @@ class TurnState:
             self._broken = self._broken or "\n" in text
 
     @property
-    def holding(self) -> bool:
-        """Text is held until more prose comes."""
-        return bool(self._held)
-
-    @property
-    def open(self) -> bool:
-        """A block of the current kind is open."""
-        return self.blocks.kind == ("reasoning" if self.reasoning else "text")
+    def flowing(self) -> bool:
+        """A block of the current kind is open, and nothing is held: prose goes into it as it comes."""
+        return not self._held and self.blocks.kind == ("reasoning" if self.reasoning else "text")
 
     @property
     def begun(self) -> bool:
@@ -112,6 +112,12 @@ class TurnState:
         self._resumed = None
         if self.blocks.kind != "tool_use":
             self.blocks.close()
+
+    def open_call(self, name: str | None, call_id: str | None = None) -> None:
+        """Starts the block of a call. Its text up to here is no prose: what was recorded of it is dropped."""
+        self.scanner.recorded()
+        self.end_prose()
+        self.blocks.open("tool_use", name, call_id)
 
     def resume(self) -> None:
         """Treats what was parsed so far as part of the prompt: of its blocks only an open call stays."""
@@ -160,7 +166,7 @@ def read_prose(
         elif scanner.final:
             return None
         else:
-            if turn.open and not turn.holding:
+            if turn.flowing:
                 scanner.trigger, scanner.escape = running.trigger, False
             yield
             scanner.trigger = None

@@ -9,10 +9,10 @@ from json import dumps
 from re import compile
 from typing import Any, ClassVar, Final
 
-from services.families.coercion import number_text
 from services.families.grammar.scanner import Reader, Scanner, Write, quoted
 from services.families.grammar.shapes import END, Markers, Shape
-from services.families.readers.values import CONSTANTS, StringSink, Values, copy_text
+from services.families.readers.bare_text import StringSink, copy_text
+from services.families.readers.values import CONSTANTS, Values, number_text
 
 _BARE: Final = compile(r"[^,}\]<]*+")
 _TRIGGER: Final = compile("<").search
@@ -28,11 +28,7 @@ class GemmaValues(Values):
         self._opens = Shape(token)
         self._closer = Shape(closer)
         self._closes = Markers(
-            [
-                (Shape(token, then=(",", "}", "]", END)), "end"),
-                (Shape(token), "quote"),
-                (self._closer, "broken"),
-            ]
+            [(Shape(token, then=(",", "}", "]", END)), "end"), (Shape(token), "quote"), (self._closer, "broken")]
         )
         self._keys = tuple(
             Shape(f"{front}{{{hole}}}{back}{{ws}}{colon}")
@@ -87,18 +83,12 @@ class GemmaValues(Values):
                     return True
                 if (yield from scanner.match(self._closer)) is not None:
                     return False
-            elif char in "}]" or (closer == "]" and char == ",") or (yield from self._key_follows(scanner)):
+            elif char in "}]" or (closer == "]" and char == ",") or (yield from scanner.follows(*self._next)):
                 text = "".join(parts).strip()
                 write(CONSTANTS.get(text) or number_text(text, True) or quoted(text))
                 return bool(text)
             parts.append(char)
             scanner.position += 1
-
-    def _key_follows(self, scanner: Scanner) -> Reader[bool]:
-        found = yield from scanner.match(*self._next)
-        if found is not None:
-            scanner.position = found[1].start()
-        return found is not None
 
 
 def gemma_style(token: str) -> Callable[[Mapping[str, Any]], str]:

@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from json import loads
-from re import compile
+from re import compile, split
 from typing import Final
 
 from services.families.grammar.scanner import Reader, Scanner
-from services.families.grammar.shapes import MORE, Markers, Shape
+from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.values import JSON, Values
 
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
 _SURROGATE: Final = compile(r"\\u[dD][89a-fA-F]").match
-_BRACKET: Final = compile(r"[\[{]|\Z").search
 
 
 class Form(Enum):
-    """What is behind the opening marker."""
+    """The form of the text behind the opening marker."""
 
     ARGUMENTS = "the arguments alone; the marker has the name"
     OBJECT = "an object with name and arguments"
@@ -50,7 +49,7 @@ class JsonCalls:
     strict: bool = False
     rename: tuple[str, ...] = ()
     stop_closes: bool = False
-    """What closes the call is a stop token, which engines do not return."""
+    """The marker that closes a call is a stop token, which engines do not return."""
     values: Values = JSON
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
@@ -72,7 +71,7 @@ class _Calls:
         self.call_id: str | None = None
         if opener.name is not None:
             self._set_name(opener.name, opener.call_id)
-        self._lead = opener.text[: _bracket(opener.text)] if grammar.strict else opener.text
+        self._lead = split(r"[\[{]", opener.text, maxsplit=1)[0] if grammar.strict else opener.text
         self._pending: str | None = None
         self._argued = False
         self._any = False
@@ -213,12 +212,8 @@ class _Calls:
         scanner = self.turn.scanner
         if (yield from scanner.peek()) in ("{", '"', "n"):
             return (yield from self._value())
-        closer = yield from scanner.match(*self.grammar.closers)
-        if closer is not None:
-            scanner.position = closer[1].start()
-            self._open("{}")
-            return True
-        if self.grammar.stop_closes and scanner.stopped and not scanner.rest():
+        closed = yield from scanner.follows(*self.grammar.closers)
+        if closed or (self.grammar.stop_closes and scanner.stopped and not scanner.rest()):
             self._open("{}")
             return True
         return False
@@ -230,9 +225,7 @@ class _Calls:
         char = yield from scanner.peek()
         written: list[str] = []
         if char == "{":
-            while (answer := self.grammar.values.object.at(scanner.text, scanner.position, scanner.final)) is MORE:
-                yield
-            if answer is None:
+            if not (yield from scanner.follows(self.grammar.values.object)):
                 return False
             if self.name is not None:
                 self._open("")
@@ -285,9 +278,7 @@ class _Calls:
             written.append(text)
 
     def _open(self, text: str) -> None:
-        self.turn.scanner.recorded()
-        self.turn.end_prose()
-        self.turn.blocks.open("tool_use", self.name, self.call_id)
+        self.turn.open_call(self.name, self.call_id)
         if text:
             self.turn.blocks.write(text)
 
@@ -311,12 +302,6 @@ class _Calls:
             again = (Shape(self.opener.head),) if self.opener.head else ()
             yield from scanner.seek(Markers([(shape, None) for shape in (*self.grammar.closers, *again)]))
         return None
-
-
-def _bracket(text: str) -> int:
-    """Where the JSON of a strict marker begins."""
-    found = _BRACKET(text)
-    return found.start() if found else len(text)
 
 
 def _drop(_: str) -> None:

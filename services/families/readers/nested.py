@@ -7,29 +7,20 @@ A string argument streams; any other is written when it has ended, and consecuti
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from json import loads
 from re import compile, escape
 from typing import Any, Final
 
-from services.families.coercion import STRING, coerced, resolved, types_of
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.values import StringSink, copy_text, literal
+from services.families.readers.bare_text import StringSink, coerced, copy_text
+from services.families.readers.parameters import Tag
+from services.families.tool_types import STRING, resolved, types_of
 from services.families.writing import as_text
 
 _MAX_DEPTH: Final = 64
-
-
-class Tag(Enum):
-    """A tag behind the namespace token."""
-
-    OPEN = "opens an element"
-    CLOSE = "closes one"
-    END = "closes the call"
-    BEYOND = "belongs to what comes after the call"
 
 
 @dataclass(frozen=True)
@@ -43,14 +34,13 @@ class Nested:
         """Reads the call. An opener that ends in `key>` includes the start of its first element."""
         name = turn.tools.named(opener.name or "")
         elided = compile(r""">\s*([^\s<>"']+)>\Z""").search(opener.text)
-        turn.end_prose()
-        turn.blocks.open("tool_use", name)
+        turn.open_call(name)
         turn.blocks.close((yield from _Invocation(self, turn, name).read(elided[1] if elided else None)))
         return None
 
     @cached_property
     def tags(self) -> Markers[Tag]:
-        """All tags."""
+        """All tags; OPEN and CLOSE are those of an element."""
         return Markers(
             [
                 (Shape(self.token + "</invoke>"), Tag.END),
@@ -143,28 +133,23 @@ class _Invocation:
         schema = resolved(schema, self._root)
         children: list[tuple[str, str]] = []
         text: list[str] = []
+        scanner = self._turn.scanner
         while True:
-            found = yield from self._tag(text)
+            scanner.record()
+            found = yield from scanner.seek(self._grammar.tags)
+            text.append(scanner.recorded())
             if found is None:
                 return None
-            if found.meaning is not Tag.OPEN or depth >= _MAX_DEPTH:
-                if found.meaning is Tag.CLOSE:
-                    self._turn.scanner.position = found.match.end()
+            nests = found.meaning is Tag.OPEN and depth < _MAX_DEPTH
+            if nests or found.meaning is Tag.CLOSE:
+                scanner.position = found.match.end()
+            if not nests:
                 return self._value(schema, "".join(text), children)
-            self._turn.scanner.position = found.match.end()
             key = found.match["key"]
             child = yield from self._element(_child(schema, key), depth + 1)
             if child is None:
                 return None
             children.append((key, child))
-
-    def _tag(self, text: list[str]) -> Reader[MarkerMatch[Tag] | None]:
-        """Stops in front of the next tag; adds what comes before to `text`."""
-        scanner = self._turn.scanner
-        scanner.record()
-        found = yield from scanner.seek(self._grammar.tags)
-        text.append(scanner.recorded())
-        return found
 
     def _value(self, schema: Mapping[str, Any], text: str, children: list[tuple[str, str]]) -> str:
         types = types_of(schema, self._root) if schema else frozenset[str]()
@@ -185,8 +170,8 @@ class _Invocation:
             if not text.strip() and types & {"array", "object"}:
                 return "[]" if "array" in types else "{}"
             if types == {"array"} and text.lstrip()[:1] != "[":
-                return f"[{coerced(text, types_of(schema.get('items'), self._root), literal)}]"
-        return coerced(text, types, literal)
+                return f"[{coerced(text, types_of(schema.get('items'), self._root))}]"
+        return coerced(text, types)
 
 
 def _child(schema: Mapping[str, Any], key: str) -> Any:

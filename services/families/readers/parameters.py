@@ -8,25 +8,25 @@ type of another value is decided when it has ended.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from re import Match, compile, escape
 from typing import Any, Final
 
-from services.families.coercion import NULLABLE_STRING, STRING
+from services.families.grammar.markup import Call
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.values import (
-    JSON,
+from services.families.readers.bare_text import (
     HeldSink,
-    NullableSink,
     Sink,
     StringSink,
+    coerced,
     copy_text,
     json_or_string,
     json_string_or_string,
-    typed,
 )
+from services.families.readers.values import JSON
+from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
 
@@ -56,13 +56,13 @@ class Parameters:
     beyond: tuple[str, ...] = ()
     frame: bool = False
     json: tuple[str, ...] = ()
-    """What opens arguments that are one JSON object instead; its brace, if it has no marker."""
+    """Markers of arguments that are one JSON object instead; its brace, if it has no marker."""
     unwrap: tuple[str, ...] = ()
     """A sole parameter of this name, if it is not in the schema, holds all arguments."""
     unescape: Callable[[str], str] = str
     """Undoes the escapes in a tag's attributes."""
     stop_closes: bool = False
-    """What closes the call is a stop token, which engines do not return."""
+    """The marker that closes a call is a stop token, which engines do not return."""
     rename: tuple[str, ...] = ()
     """Namespaces that may precede a tool's name."""
     rename_unknown: bool = True
@@ -70,16 +70,18 @@ class Parameters:
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """What must follow the opening tag for it to count."""
+        """The texts one of which must follow the opening tag for it to count."""
         return tuple(dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)))
+
+    def call(self, opener: str, *, line_start: bool = False, marker: str | None = None) -> Call:
+        """A call that begins with the shape `opener`, where one of `follows` stands behind it."""
+        return Call(Shape(opener, self.follows, line_start=line_start, marker=marker), self)
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""
         name = turn.tools.named(self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown)
-        turn.end_prose()
-        turn.blocks.open("tool_use", name)
-        whole = yield from _Arguments(self, turn, name).read()
-        turn.blocks.close(whole)
+        turn.open_call(name)
+        turn.blocks.close((yield from _Arguments(self, turn, name).read()))
         return None
 
     @cached_property
@@ -220,7 +222,9 @@ class _Arguments:
             return StringSink(write)
         if stated is not None:
             return HeldSink(write, json_string_or_string if known and types == STRING else json_or_string)
-        return NullableSink(write) if types == NULLABLE_STRING else HeldSink(write, typed(types))
+        if types == NULLABLE_STRING:
+            return StringSink(write, nullable=True)
+        return HeldSink(write, partial(coerced, types=types))
 
     def _value(self, sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
         """Writes the value, and passes the tag that ends it; None at the end of the input."""
@@ -248,8 +252,7 @@ class BareCall:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Writes the block; reads nothing."""
-        turn.end_prose()
-        turn.blocks.open("tool_use", turn.tools.named(opener.name or ""))
+        turn.open_call(turn.tools.named(opener.name or ""))
         if self.whole:
             turn.blocks.write("{}")
         turn.blocks.close(self.whole)

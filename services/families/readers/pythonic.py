@@ -28,7 +28,7 @@ class Pythonic:
 
     @cached_property
     def ends(self) -> Markers[None]:
-        """Where to continue after a malformed call."""
+        """The markers at which reading continues after a malformed call."""
         return Markers([(Shape(close), None) for close in self.closes])
 
 
@@ -68,14 +68,7 @@ class _Calls:
             scanner.position += 1
         if char == "]":
             scanner.position += 1
-        return char not in ("", "]", "<") and (not self._any or (yield from self._named()))
-
-    def _named(self) -> Reader[bool]:
-        scanner = self._turn.scanner
-        found = yield from scanner.match(_CALL)
-        if found is not None:
-            scanner.position = found[1].start()
-        return found is not None
+        return char not in ("", "]", "<") and (not self._any or (yield from scanner.follows(_CALL)))
 
     def _call(self) -> Reader[bool]:
         """One call, from its name to its closing bracket; a block that fails in between stays open."""
@@ -96,7 +89,7 @@ class _Calls:
             if key is None:
                 return False
             if before == "{":
-                self._open(name)
+                turn.open_call(name)
             write(before + quoted(key[1]["bare"]) + ": ")
             if not (yield from PYTHON.copy(scanner, write, live=True)):
                 return False
@@ -109,15 +102,10 @@ class _Calls:
                 return False
         scanner.position += 1
         if before == "{":
-            self._open(name)
+            turn.open_call(name)
         write("{}" if before == "{" else "}")
         turn.blocks.close()
         return True
-
-    def _open(self, name: str) -> None:
-        self._turn.scanner.recorded()
-        self._turn.end_prose()
-        self._turn.blocks.open("tool_use", name)
 
     def _failed(self) -> Reader[str | None]:
         turn, scanner = self._turn, self._turn.scanner

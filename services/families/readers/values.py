@@ -1,4 +1,4 @@
-"""Copies JSON and Python literals as JSON while they come in, and bare text as a value of its type.
+"""Copies JSON and Python literals as JSON while they come in.
 
 At every moment the copy is a prefix of a JSON text, however the input continues. It keeps the model's spelling (blanks,
 number forms, key order) and repairs only what has one reading: a trailing comma, a raw control character or a stray
@@ -6,27 +6,27 @@ backslash in a string, Python's spelling of constants and quotes.
 """
 
 import re
-from collections.abc import Callable
-from typing import ClassVar, Final, TypeAlias, TypeVar
+from typing import ClassVar, Final
 
-from services.families.coercion import coerced, number_text
-from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
-from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
+from services.families.grammar.scanner import Reader, Scanner, Write, escaped
+from services.families.grammar.shapes import Shape
 
-T = TypeVar("T")
 _MAX_DEPTH: Final = 256
 _MAX_SCALAR: Final = 4096
 _SCALAR: Final = re.compile(r"[\w.+-]{0,4096}+")
 _CLOSERS: Final = {"{": ("}", "}"), "[": ("]", "]"), "(": (")", "]")}
 CONSTANTS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _HEX: Final = re.compile(r"[0-9a-fA-F]+\Z")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,4096}\Z")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
+_LOOSE_NUMBER: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?((?:[eE][+-]?[0-9]+)?)\Z")
+_QUOTES: Final = ('"', "'")
 
 
 class Values:
     """JSON, read leniently."""
 
-    quotes: ClassVar[str] = "\"'"
-    openers: ClassVar[str] = "{["
+    openers: ClassVar[tuple[str, ...]] = ("{", "[")
     object: ClassVar[Shape] = Shape("{", then=('"', "}", "'"))
     """The unmistakable start of an object."""
 
@@ -48,7 +48,7 @@ class Values:
                     if stack[-1][0] == "}" and not (yield from self.key(scanner, write)):
                         return False
                 char = yield from scanner.peek()
-                if char and char in self.openers and len(stack) < _MAX_DEPTH:
+                if char in self.openers and len(stack) < _MAX_DEPTH:
                     scanner.position += 1
                     stack.append(_CLOSERS[char])
                     write("{" if char == "{" else "[")
@@ -72,10 +72,7 @@ class Values:
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """A key and its colon; leaves the scanner at the value."""
-        char = yield from scanner.peek()
-        if not char or char not in self.quotes:
-            return False
-        if not (yield from self.string(scanner, write, False)):
+        if (yield from scanner.peek()) not in _QUOTES or not (yield from self.string(scanner, write, False)):
             return False
         return (yield from self.colon(scanner, write))
 
@@ -90,8 +87,7 @@ class Values:
 
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
         """A string, number or constant; `closer` ends what contains it."""
-        char = yield from scanner.peek()
-        if char and char in self.quotes:
+        if (yield from scanner.peek()) in _QUOTES:
             return (yield from self.string(scanner, write, live))
         word = yield from self.word(scanner)
         text = CONSTANTS.get(word) or number_text(word, True)
@@ -173,11 +169,7 @@ class Values:
 
 
 _PLAIN: Final = {
-    quote: (
-        re.compile(rf'[^{quote}"\\\x00-\x1f]*+'),
-        re.compile(rf'[{quote}"\\\x00-\x1f]').search,
-    )
-    for quote in "\"'"
+    quote: (re.compile(rf'[^{quote}"\\\x00-\x1f]*+'), re.compile(rf'[{quote}"\\\x00-\x1f]').search) for quote in _QUOTES
 }
 _SIMPLE: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
 _WIDE: Final = {"x": 2, "u": 4, "U": 8}
@@ -186,7 +178,7 @@ _WIDE: Final = {"x": 2, "u": 4, "U": 8}
 class PythonValues(Values):
     """Python literals. An unescaped quote inside a string is text unless a delimiter follows it."""
 
-    openers: ClassVar[str] = "{[("
+    openers: ClassVar[tuple[str, ...]] = ("{", "[", "(")
 
     def closes(self, scanner: Scanner, quote: str) -> Reader[bool]:
         """Whether `,`, a bracket, a colon or the end of the line follows."""
@@ -220,6 +212,24 @@ class PythonValues(Values):
         return True
 
 
+def number_text(text: str, fraction: bool) -> str | None:
+    """A number in JSON, unchanged if it is JSON already; with `fraction` also one that is not whole."""
+    if _INTEGER.match(text):
+        digits = text.lstrip("+-").lstrip("0") or "0"
+        return ("-" if text[0] == "-" else "") + digits
+    if _NUMBER.match(text):
+        return text if fraction or _whole(text) else None
+    loose = _LOOSE_NUMBER.match(text)
+    if not fraction or loose is None or not (loose[2] or loose[3]):
+        return None
+    return ("-" if loose[1] == "-" else "") + (loose[2].lstrip("0") or "0") + f".{loose[3] or '0'}{loose[4]}"
+
+
+def _whole(text: str) -> bool:
+    mantissa, _, exponent = text.lower().partition("e")
+    return not exponent and not mantissa.partition(".")[2].strip("0")
+
+
 JSON: Final = Values()
 PYTHON: Final = PythonValues()
 
@@ -235,134 +245,3 @@ def literal(text: str) -> str | None:
             next(reading)
         except StopIteration as end:
             return "".join(written) if end.value and not scanner.rest().strip() else None
-
-
-class StringSink:
-    """Writes a value as a JSON string while it comes in."""
-
-    __slots__ = ("_write",)
-    live = True
-    """Plain text may go into the open block without passing the reader."""
-
-    def __init__(self, write: Write) -> None:
-        self._write = write
-        write('"')
-
-    def write(self, text: str) -> None:
-        """Takes the next piece."""
-        self._write(escaped(text))
-
-    def end(self) -> None:
-        """The value has ended."""
-        self._write('"')
-
-
-class HeldSink:
-    """Keeps a value until it has ended, and then writes what `convert` makes of it: its type decides."""
-
-    __slots__ = ("_convert", "_parts", "_write")
-    live = False
-
-    def __init__(self, write: Write, convert: Callable[[str], str]) -> None:
-        self._write, self._convert = write, convert
-        self._parts: list[str] = []
-
-    def write(self, text: str) -> None:
-        """Takes the next piece."""
-        self._parts.append(text)
-
-    def end(self) -> None:
-        """The value has ended."""
-        self._write(self._convert("".join(self._parts)))
-
-
-class NullableSink:
-    """Writes a string or null: holds the value only while it may be null."""
-
-    __slots__ = ("_string", "_text", "_write")
-
-    def __init__(self, write: Write) -> None:
-        self._write = write
-        self._text = ""
-        self._string: StringSink | None = None
-
-    @property
-    def live(self) -> bool:
-        """The value is a string, and nothing of it is held."""
-        return self._string is not None
-
-    def write(self, text: str) -> None:
-        """Takes the next piece."""
-        if self._string is None:
-            text = self._text = self._text + text
-            if "null".startswith(text):
-                return
-            self._string = StringSink(self._write)
-        self._string.write(text)
-
-    def end(self) -> None:
-        """The value has ended."""
-        if self._string is None:
-            self._write("null" if self._text == "null" else quoted(self._text))
-        else:
-            self._string.end()
-
-
-Sink: TypeAlias = StringSink | HeldSink | NullableSink
-
-
-def copy_text(
-    scanner: Scanner,
-    markers: Markers[T],
-    ends: Callable[[MarkerMatch[T]], bool],
-    sink: Sink,
-    trigger: Trigger | None,
-    *,
-    frame: bool = False,
-) -> Reader[MarkerMatch[T] | None]:
-    """Writes text up to the first marker that `ends` it, and stops in front of that marker; None at the input's end.
-
-    `trigger` finds text that must pass this reader; None: all must. `frame`: a line break on each side is left out.
-    """
-    held, first = "", frame
-    while True:
-        text, look = scanner.text, scanner.position
-        while True:
-            at = markers.find(text, look, scanner.final)
-            found = markers.at(text, at, scanner.final) if at >= 0 else None
-            if at < 0 or found is MORE or (isinstance(found, MarkerMatch) and ends(found)):
-                break
-            look = at + 1
-        piece = text[scanner.position : at if at >= 0 else len(text)]
-        scanner.position += len(piece)
-        if piece and first:
-            first = False
-            piece = piece.removeprefix("\n")
-        if piece:
-            piece = held + piece
-            held = "\n" if frame and piece[-1] == "\n" else ""
-            sink.write(piece.removesuffix(held))
-        if isinstance(found, MarkerMatch):
-            return found
-        if scanner.final:
-            return None
-        if trigger is not None and at < 0 and not held and not first and sink.live:
-            scanner.trigger, scanner.escape = trigger, True
-        yield
-        scanner.trigger = None
-
-
-def typed(types: frozenset[str]) -> Callable[[str], str]:
-    """Converts bare text to the first of `types` that it fits."""
-    return lambda text: coerced(text, types, literal)
-
-
-def json_or_string(text: str) -> str:
-    """JSON where the text is JSON, else a string."""
-    return literal(text) or quoted(text)
-
-
-def json_string_or_string(text: str) -> str:
-    """The text as a JSON string, unless it is one already."""
-    value = literal(text)
-    return value if value is not None and value[0] == '"' else quoted(text)

@@ -1,4 +1,4 @@
-"""Forms that TensorRT-LLM and vLLM have in common: the argument of guided decoding, and log probabilities. Pure."""
+"""Translates what TensorRT-LLM and vLLM have in common: guided decoding and log probabilities. Pure."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,11 +1,12 @@
-"""What engines share: their open turns, and blocking work on daemon threads."""
+"""The parts that engines share: open turns with a watchdog, and blocking work on daemon threads."""
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from schemas.control import Load
 from schemas.conversation import Sampling
@@ -22,15 +23,21 @@ class OpenTurn:
     It ends once: with a terminal delta, a failure, or because it was closed. Whatever comes after that is ignored.
     """
 
-    __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id")
+    __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id", "task")
 
-    def __init__(self, turns: "dict[str, OpenTurn]", turn_id: str, sink: Sink, released: Callable[[], None]) -> None:
+    def __init__(self, turns: "dict[str, OpenTurn]", turn_id: str, sink: Sink, released: Callable[[], object]) -> None:
         self.id = turn_id
         self.ended = False
+        self.task: asyncio.Task[None] | None = None
+        """Made by `run`."""
         self._turns = turns
         self._sink = sink
         self._put = sink.put
         self._released = released
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work`, which passes an engine's results on, in a task. The end of the turn cancels it."""
+        self.task = asyncio.create_task(work)
 
     def put(self, delta: Delta) -> None:
         """Passes on one engine step's result."""
@@ -53,6 +60,8 @@ class OpenTurn:
     def _end(self) -> None:
         self.ended = True
         del self._turns[self.id]
+        if self.task is not None and self.task is not asyncio.current_task():
+            self.task.cancel()
         self._released()
 
 
@@ -85,12 +94,15 @@ async def decode_one(engine: Engine, sampling: Sampling) -> None:
 
 
 class OpenTurns:
-    """All open turns of one engine, which the engine's death reaches."""
+    """All open turns of one engine, which the engine's death reaches. `on_death` is called behind their ends."""
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, on_death: Callable[[], object] = lambda: None) -> None:
         self._engine = engine
+        self._on_death = on_death
         self._turns: dict[str, OpenTurn] = {}
         self._stopped = False
+        self._stepped_at = 0.0
+        self._watcher: asyncio.Task[None] | None = None
         self.death: str | None = None
         """Why the engine is dead; None while it lives."""
 
@@ -107,7 +119,11 @@ class OpenTurns:
         running = min(len(self._turns), slots)
         return Load(running, len(self._turns) - running, slots, queue_limit, kv_used)
 
-    def open(self, turn_id: str, sink: Sink, released: Callable[[], None]) -> OpenTurn:
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks of the open turns."""
+        return [turn.task for turn in self._turns.values() if turn.task is not None]
+
+    def open(self, turn_id: str, sink: Sink, released: Callable[[], object] = lambda: None) -> OpenTurn:
         """A new turn. `released` is called once, when it ends, before the end is passed to the sink.
 
         Raises Invalid for an id that is in use, EngineDied if the engine is dead or stopped.
@@ -118,6 +134,8 @@ class OpenTurns:
             raise EngineDied(f"the {self._engine} engine was stopped", code=ENGINE_DIED)
         if turn_id in self._turns:
             raise Invalid(f"a turn with the id {turn_id!r} is being decoded", param="id")
+        if not self._turns:
+            self.stepped()  # the engine was idle, not silent
         turn = self._turns[turn_id] = OpenTurn(self._turns, turn_id, sink, released)
         return turn
 
@@ -127,14 +145,35 @@ class OpenTurns:
             self.death = reason
             for turn in list(self._turns.values()):
                 turn.fail(self.died())
+            self._on_death()
 
     def died(self) -> EngineDied:
         """A new error for a dead engine."""
         return EngineDied(f"the {self._engine} engine died: {self.death}", code=ENGINE_DIED)
 
+    def stepped(self) -> None:
+        """Notes that the engine has run a step."""
+        self._stepped_at = time.monotonic()
+
+    def watch(self, limit_s: float, check: Callable[[], str | None], interval_s: float = 0.25) -> None:
+        """From now on the engine is dead when no step comes for `limit_s` seconds while turns are open, or for the
+        reason that `check` returns."""
+
+        async def watching() -> None:
+            while self.death is None:
+                await asyncio.sleep(interval_s)
+                if reason := check():
+                    self.die(reason)
+                elif self._turns and time.monotonic() - self._stepped_at > limit_s:
+                    self.die(f"it reported nothing, no step in {limit_s:.0f} s")
+
+        self._watcher = asyncio.create_task(watching())
+
     def stop(self) -> None:
         """Ends every open turn with CANCELLED; no new one is opened."""
         self._stopped = True
+        if self._watcher is not None:
+            self._watcher.cancel()
         for turn in list(self._turns.values()):
             turn.put(Delta(finish=FinishReason.CANCELLED))
 

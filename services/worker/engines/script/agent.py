@@ -13,11 +13,10 @@ from msgspec import Struct
 
 from schemas.conversation import OutputFormat
 from services.families import Family
-from services.worker.engines.script.agent_edits import edits_as_text
 from services.worker.engines.script.agent_prompt import Prompt, output_of, read_prompt, without_additions
 from services.worker.engines.script.agent_schema import instance
-from services.worker.engines.script.agent_steps import ToolCall, find_steps, make_calls, together
-from services.worker.engines.script.agent_tools import call_arguments, find_tool
+from services.worker.engines.script.agent_steps import edits_as_text, find_steps, make_calls, together
+from services.worker.engines.script.agent_tools import ToolCall, find_tool, make_call
 
 ABOUT = (
     "This is Turnwire's scripted demo engine: a few rules, and no model behind them. Put a shell command in backticks, "
@@ -26,7 +25,7 @@ ABOUT = (
 
 
 class Reply(Struct, frozen=True):
-    """What the agent does next: a thought, and then either text or calls."""
+    """The agent's next output: a thought, and then either text or calls."""
 
     thought: str
     text: str = ""
@@ -61,7 +60,7 @@ def act(prompt: str, family: Family, form: OutputFormat | None = None) -> str:
 
 
 def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
-    """What to do, whatever the family."""
+    """The next reply, whatever the family."""
     if form is not None:
         value = instance(form.schema or {"properties": {"answer": {}}, "required": ["answer"]}, _title(view))
         return Reply("The answer must have a given form.", json.dumps(value, ensure_ascii=False))
@@ -116,7 +115,7 @@ def _ending(thought: str, text: str, view: Prompt) -> Reply:
     tool = find_tool("finish", view.tools)
     if tool is None:
         return Reply(thought, text)
-    return Reply(thought, calls=[ToolCall(tool.name, call_arguments(tool, {"answer": text}))])
+    return Reply(thought, calls=[make_call(tool, {"answer": text})])
 
 
 def _calling(calls: list[ToolCall]) -> Reply:

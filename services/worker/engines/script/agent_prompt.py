@@ -1,4 +1,4 @@
-"""Reads a rendered prompt back: its messages, the tools that it offers, and what the user asked for. Pure.
+"""Parses a rendered prompt: its messages, the tools that it offers, and the user's last request. Pure.
 
 The scripted agent gets what a model gets: a chat template's output and nothing else. Families differ in how they mark a
 message and list a tool; only as much is distinguished here as the agent needs.
@@ -25,12 +25,6 @@ class Tool(Struct, frozen=True):
 
     name: str
     schema: dict[str, Any]
-
-    @property
-    def properties(self) -> dict[str, Any]:
-        """Schemas of the arguments by name."""
-        properties = self.schema.get("properties")
-        return properties if isinstance(properties, dict) else {}
 
 
 class Prompt(Struct, frozen=True):
@@ -103,9 +97,6 @@ _DIRECTORY = re.compile(
 )
 _XML_TOOL = re.compile(r"<function>\s*<name>(.*?)</name>(.*?)</function>", re.DOTALL)
 _XML_PARAMETER = re.compile(r"<parameter>\s*<name>(.*?)</name>(.*?)</parameter>", re.DOTALL)
-_XML_ITEMS = re.compile(r"<items>(\{.*?\})</items>", re.DOTALL)
-_XML_TYPE = re.compile(r"<type>(.*?)</type>", re.DOTALL)
-_XML_REQUIRED = re.compile(r"<required>(\[.*?\])</required>", re.DOTALL)
 _OBJECT = re.compile(r'\{\s*"')
 _decoder = json.JSONDecoder()
 
@@ -168,16 +159,15 @@ def without_additions(text: str) -> str:
 
 
 def output_of(result: str) -> str:
-    """What a command has printed, without what the harness reports of its run."""
+    """The output of a command, without the harness's report of its run."""
     return _OUTPUT.split(result, maxsplit=1)[-1]
 
 
 def _request(messages: list[Message]) -> tuple[str, int]:
     """The last user message that asks for something, and the index behind it."""
-    for index in range(len(messages) - 1, -1, -1):
-        message = messages[index]
+    for index, message in reversed([*enumerate(messages, 1)]):
         if message.role == "user" and (asked := without_additions(message.text)) and not _CONTINUED.match(asked):
-            return asked, index + 1
+            return asked, index
     return "", len(messages)
 
 
@@ -196,23 +186,15 @@ def _json_tools(text: str) -> list[Tool]:
     at = 0
     while (brace := _OBJECT.search(text, at)) is not None:
         try:
-            value, end = _decoder.raw_decode(text, brace.start())
+            value, at = _decoder.raw_decode(text, brace.start())
         except ValueError:
             at = brace.end()
             continue
-        tool = _tool(value)
-        if tool is not None:
-            tools.append(tool)
-        at = end
+        if isinstance(function := value.get("function", value), dict) and isinstance(function.get("name"), str):
+            schema = function.get("parameters", function.get("input_schema"))
+            if isinstance(schema, dict):
+                tools.append(Tool(function["name"], schema))
     return tools
-
-
-def _tool(value: dict[str, Any]) -> Tool | None:
-    function = value.get("function", value)
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return None
-    schema = function.get("parameters", function.get("input_schema"))
-    return Tool(function["name"], schema) if isinstance(schema, dict) else None
 
 
 def _xml_tools(text: str) -> list[Tool]:
@@ -221,21 +203,24 @@ def _xml_tools(text: str) -> list[Tool]:
     for found in _XML_TOOL.finditer(text):
         name, body = found[1].strip(), found[2]
         properties = {parameter[1].strip(): _xml_schema(parameter[2]) for parameter in _XML_PARAMETER.finditer(body)}
-        schema: dict[str, Any] = {"type": "object", "properties": properties}
-        if required := _XML_REQUIRED.findall(body):
-            try:
-                schema["required"] = json.loads(required[-1])
-            except ValueError:
-                pass
-        tools.append(Tool(name, schema))
+        required = [names for one in _inside("required", body) if isinstance(names := _parsed(one), list)]
+        tools.append(Tool(name, {"type": "object", "properties": properties, "required": (required or [[]])[-1]}))
     return tools
 
 
 def _xml_schema(text: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": kind[1].strip()} if (kind := _XML_TYPE.search(text)) else {}
-    if items := _XML_ITEMS.search(text):
-        try:
-            schema["items"] = json.loads(items[1])
-        except ValueError:
-            pass
-    return schema
+    kinds, items = _inside("type", text), _inside("items", text)
+    schema: dict[str, Any] = {"type": kinds[0]} if kinds else {}
+    return schema | {"items": _parsed(items[0])} if items else schema
+
+
+def _inside(tag: str, text: str) -> list[str]:
+    """The contents of the elements of this name."""
+    return [found.strip() for found in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

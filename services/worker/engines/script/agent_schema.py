@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from services.families.tool_types import resolved
+
 _DEPTH = 12
 """Schemas may refer to themselves; real answers are not nested deeper."""
 
@@ -17,7 +19,7 @@ def instance(schema: dict[str, Any], text: str) -> Any:
         if not isinstance(node, dict) or depth == 0:
             return None
         if "$ref" in node:
-            return value_of(_resolve(node["$ref"], schema), depth - 1)
+            return value_of(resolved(node, schema), depth - 1)
         if "const" in node:
             return node["const"]
         if node.get("enum"):
@@ -49,10 +51,3 @@ def _number(schema: dict[str, Any]) -> float:
     high = schema.get("maximum", schema["exclusiveMaximum"] - 1 if "exclusiveMaximum" in schema else None)
     value: float = 0 if low is None else max(0, low)
     return value if high is None else min(value, high)
-
-
-def _resolve(reference: str, root: dict[str, Any]) -> Any:
-    node: Any = root
-    for name in reference.removeprefix("#").strip("/").split("/"):
-        node = node.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) and name else node
-    return node

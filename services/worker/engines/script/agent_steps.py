@@ -1,4 +1,4 @@
-"""Finds what a request asks for, by rule, and makes the calls that do it. Pure.
+"""Finds what a request asks for, by rule, and makes the calls that do it, or the text of an edit. Pure.
 
 Steps are commands in backticks, and files to read, write or edit."""
 
@@ -6,12 +6,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from services.worker.engines.script.agent_prompt import Tool, output_of
-from services.worker.engines.script.agent_tools import Role, call_arguments, find_tool
+from services.worker.engines.script.agent_prompt import Prompt, Tool, output_of
+from services.worker.engines.script.agent_tools import Role, ToolCall, find_tool, make_call
 
 Kind: TypeAlias = Literal["shell", "read", "write", "edit"]
 
@@ -25,13 +25,6 @@ class Step(Struct, frozen=True):
     text: str = ""
     """Content to write, or the replacement of an edit."""
     old: str = ""
-
-
-class ToolCall(Struct, frozen=True):
-    """A call as the agent makes it."""
-
-    name: str
-    arguments: dict[str, Any]
 
 
 _PATH = r"[\"'`]?(?P<path>[\w.~-]*/[\w./~-]*\w|[\w-]+\.\w+)[\"'`]?"
@@ -65,6 +58,8 @@ _COMMAND = re.compile(
     r"|mv|node|npm|npx|pip|printf|ps|pwd|pytest|python3?|rg|rm|sed|seq|sh|sleep|sort|stat|tail|tar|tee|test|touch|tr"
     r"|true|uname|uniq|wc|which|whoami|xargs)(?:\s|$)"
 )
+_EDIT_FORMS = (("*SEARCH/REPLACE", "blocks"), ("diff -U0", "diff"), ("*file listing*", "listing"))
+"""How aider's system prompt names each of its formats of edits."""
 _IN_TURN = re.compile(
     r"\b(?:then|afterwards?|after that|one after (?:the other|another)|step by step)\b", re.IGNORECASE
 )
@@ -98,21 +93,20 @@ def together(request: str) -> bool:
 
 def make_calls(step: Step, tools: list[Tool], directory: str | None, results: Sequence[str] = ()) -> list[ToolCall]:
     """The calls that do `step` with these tools, in order; none if no tool can do it. `results`: of the first calls."""
-    tool = find_tool(step.kind, tools)
-    if tool is None:
-        shell, patcher = find_tool("shell", tools), find_tool("patch", tools)
-        if patcher is not None and (step.kind == "write" or (step.kind == "edit" and shell is not None)):
-            return _patch_calls(step, patcher, shell, directory, results)
+    tool, shell, patcher = (find_tool(kind, tools) for kind in (step.kind, "shell", "patch"))
+    if tool is None and patcher is not None and (step.kind == "write" or (step.kind == "edit" and shell is not None)):
+        return _patch_calls(step, patcher, shell, directory, results)
+    if tool is None or step.kind == "shell":
         return [_shell_call(shell, _as_command(step))] if shell is not None else []
-    if step.kind == "shell":
-        return [_shell_call(tool, step.command)]
-    call = ToolCall(tool.name, call_arguments(tool, _file_values(step, directory)))
+    values: dict[Role, str] = {"path": str(PurePosixPath(directory, step.path)) if directory else step.path}
     reader = find_tool("read", tools) if step.kind == "edit" else None
-    if reader is None:
-        return [call]
     # Claude Code and opencode refuse to edit a file that was not read in the conversation.
-    path: dict[Role, str] = {"path": _absolute(step.path, directory)}
-    return [ToolCall(reader.name, call_arguments(reader, path)), call]
+    calls = [] if reader is None else [make_call(reader, values)]
+    if step.kind == "write":
+        values["text"] = step.text + "\n"
+    elif step.kind == "edit":
+        values |= {"old": step.old, "new": step.text}
+    return [*calls, make_call(tool, values)]
 
 
 def _patch_calls(
@@ -134,25 +128,11 @@ def _patch_calls(
 
 
 def _patch_call(tool: Tool, section: str, lines: list[str]) -> ToolCall:
-    patch = "\n".join(["*** Begin Patch", section, *lines, "*** End Patch"])
-    return ToolCall(tool.name, call_arguments(tool, {"patch": patch}))
+    return make_call(tool, {"patch": "\n".join(["*** Begin Patch", section, *lines, "*** End Patch"])})
 
 
 def _shell_call(tool: Tool, command: str) -> ToolCall:
-    return ToolCall(tool.name, call_arguments(tool, {"command": command, "description": "Run the requested command"}))
-
-
-def _file_values(step: Step, directory: str | None) -> dict[Role, str]:
-    values: dict[Role, str] = {"path": _absolute(step.path, directory)}
-    if step.kind == "write":
-        values["text"] = step.text + "\n"
-    elif step.kind == "edit":
-        values |= {"old": step.old, "new": step.text}
-    return values
-
-
-def _absolute(path: str, directory: str | None) -> str:
-    return str(PurePosixPath(directory, path)) if directory else path
+    return make_call(tool, {"command": command, "description": "Run the requested command"})
 
 
 def _free(span: tuple[int, int], taken: list[tuple[int, int]]) -> bool:
@@ -172,3 +152,40 @@ def _as_command(step: Step) -> str:
         quoted = [re.sub(r"([/\\&.*\[\]^$])", r"\\\1", part) for part in (step.old, step.text)]
         return f"sed -i {shlex.quote('s/{}/{}/g'.format(*quoted))} {shlex.quote(step.path)}"
     return step.command
+
+
+def edits_as_text(steps: Sequence[Step], view: Prompt) -> str:
+    """The steps that change files, for a client that offers no tools and reads edits from the answer (aider): in the
+    format that the prompt asks for; empty if it asks for none or nothing changes."""
+    rules = "".join(message.text for message in view.messages if message.role == "system")
+    form = next((form for words, form in _EDIT_FORMS if words in rules), None)
+    changes = [] if form is None else [step for step in steps if step.kind in ("write", "edit")]
+    return "\n\n".join(_written(step, str(form), _contents(step.path, view)) for step in changes)
+
+
+def _written(step: Step, form: str, before: str) -> str:
+    if step.kind == "write":
+        old, new = "", step.text
+    elif form == "listing":
+        old, new = before, before.replace(step.old, step.text)
+    else:
+        old = next((line for line in before.splitlines() if step.old in line), step.old)
+        new = old.replace(step.old, step.text)
+    if form == "listing":
+        return f"{step.path}\n```\n{new}\n```"
+    if form == "blocks":
+        return f"{step.path}\n```\n<<<<<<< SEARCH\n{old + chr(10) if old else ''}=======\n{new}\n>>>>>>> REPLACE\n```"
+    source = step.path if old else "/dev/null"
+    removed = [f"-{line}" for line in old.splitlines()]
+    added = [f"+{line}" for line in new.splitlines()]
+    lines = [f"--- {source}", f"+++ {step.path}", "@@ ... @@", *removed, *added]
+    return "```diff\n" + "\n".join(lines) + "\n```"
+
+
+def _contents(path: str, view: Prompt) -> str:
+    """The file as the user's messages show it last: its name on a line, then its text in a fence."""
+    shown = re.compile(
+        rf"^{re.escape(path)}\n(?P<fence>`{{3,}})\w*\n(?P<text>.*?)\n?^(?P=fence)$", re.DOTALL | re.MULTILINE
+    )
+    found = [hit["text"] for message in view.messages if message.role == "user" for hit in shown.finditer(message.text)]
+    return found[-1] if found else ""

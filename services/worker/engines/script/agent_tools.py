@@ -1,17 +1,27 @@
-"""Fits what the scripted agent wants to do to the tools of any client, by their names and JSON schemas. Pure.
+"""Fits the scripted agent's calls to the tools of any client, by their names and JSON schemas. Pure.
 
 A tool's arguments have roles: `cmd`, `command` and `commands` are the command, `files[].path` is the path. What has no
 role gets the least value that the schema takes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 from services.worker.engines.script.agent_prompt import Tool
 from services.worker.engines.script.agent_schema import instance
 
 Role: TypeAlias = Literal["command", "path", "text", "old", "new", "patch", "answer", "description"]
 ToolKind: TypeAlias = Literal["shell", "read", "write", "edit", "patch", "finish"]
+
+
+class ToolCall(Struct, frozen=True):
+    """A call as the agent makes it."""
+
+    name: str
+    arguments: dict[str, Any]
+
 
 _NAMES: dict[ToolKind, str] = {
     "shell": "bash exec_command shell shell_command local_shell exec run_shell_command run_shell run_command"
@@ -49,19 +59,19 @@ def find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
     by_name = {tool.name.lower().rpartition(".")[2]: tool for tool in reversed(tools)}
     for name in _NAMES[kind].split():
         tool = by_name.get(name)
-        if tool is not None and (not tool.properties or _NEEDS[kind] <= _roles(tool.schema)):
+        if tool is not None and (not _properties(tool.schema) or _NEEDS[kind] <= _roles(tool.schema)):
             return tool
     return next((tool for tool in tools if _fits(kind, tool)), None)
 
 
-def call_arguments(tool: Tool, values: Mapping[Role, str]) -> dict[str, Any]:
-    """The arguments of a call that give `values` to the tool, nested as its schema nests them."""
-    if not tool.properties:
-        return {role: value for role, value in values.items() if role != "description"}
+def make_call(tool: Tool, values: Mapping[Role, str]) -> ToolCall:
+    """A call that gives `values` to the tool, nested as its schema nests them."""
+    if not _properties(tool.schema):
+        return ToolCall(tool.name, {role: value for role, value in values.items() if role != "description"})
     given = dict(values)
     if "text" in given and "text" not in _roles(tool.schema):  # an editor that creates files takes the new text
         given["new"] = given.pop("text")
-    return _complete(_fill(tool.schema, given), tool.schema)
+    return ToolCall(tool.name, _complete(_fill(tool.schema, given), tool.schema))
 
 
 def _fits(kind: ToolKind, tool: Tool) -> bool:
@@ -80,20 +90,18 @@ def _fits(kind: ToolKind, tool: Tool) -> bool:
             return False
 
 
-def _roles(schema: Any, *, required: bool = False) -> frozenset[Role]:
+def _roles(schema: Any, *, required: bool = False) -> set[Role]:
     """The roles of a schema's arguments, those inside lists and objects too; `required`: only what must be given."""
-    return frozenset(_each_role(schema, required=required))
-
-
-def _each_role(schema: Any, *, required: bool) -> Iterator[Role]:
+    found: set[Role] = set()
     for name, node in _properties(schema).items():
         if required and name not in (schema.get("required") or []):
             continue
-        inner = _properties(_items(_concrete(node)))
-        if inner:
-            yield from _each_role(_items(_concrete(node)), required=required)
+        items = _items(_concrete(node))
+        if _properties(items):
+            found |= _roles(items, required=required)
         elif role := _role(name):
-            yield role
+            found.add(role)
+    return found
 
 
 def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
@@ -101,12 +109,16 @@ def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
     for name, raw in _properties(schema).items():
         node, role = _concrete(raw), _role(name)
         items = _items(node)
-        inner = _complete(filled, items) if _properties(items) and (filled := _fill(items, values)) else None
-        value: Any = inner if inner is not None else values.get(role) if role and not _properties(items) else None
+        value: Any
+        if nests := bool(_properties(items)):
+            filled = _fill(items, values)
+            value = _complete(filled, items) if filled else None
+        else:
+            value = values.get(role) if role else None
         if value is None:
             continue
         if node.get("type") == "array":
-            is_argv = role == "command" and inner is None and not name.endswith("s")
+            is_argv = role == "command" and not nests and not name.endswith("s")
             value = ["bash", "-lc", value] if is_argv else [value]
         found[name] = value
     return found

@@ -40,6 +40,8 @@ from services.worker.engines.script.ticker import NOW, Ticker, aligned, now_us
 from services.worker.engines.support import OpenTurn, OpenTurns
 from services.worker.kv.held_blocks import HeldBlocks, extended
 
+LACKING = {"kv_events": "its cache is simulated", "grammar": "its agent writes calls by its own rules"}
+"""The features that it lacks, and why."""
 BLOCK_TOKENS = 16
 DEFAULT_WINDOW = 131_072
 DEFAULT_KV_TOKENS = 4_194_304
@@ -59,7 +61,7 @@ class _Stream:
     prompt_tokens: int
     keys: Sequence[int]
     tail: Sequence[int]
-    """What of the prompt fills no block."""
+    """The ids at the prompt's end that fill no block."""
     salt: str | None
     resumed: int
     logprobs: int | None
@@ -89,13 +91,12 @@ class ScriptEngine:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._capacity = config.kv_tokens or DEFAULT_KV_TOKENS
-        self._turns = OpenTurns("script")
         self._ticker: Ticker[_Stream] = Ticker(self._step)
+        self._turns = OpenTurns("script", self._ticker.stop)
         self._cache = HeldBlocks(max(1, self._capacity // BLOCK_TOKENS))
         self._waiting: list[tuple[float, _Stream]] = []
         """(-priority, turn), the next one first."""
         self._running: set[_Stream] = set()
-        self._writing: set[asyncio.Task[None]] = set()
         self._prefill_free_us = 0
         self._marks = -1
         self._source: OutputSource
@@ -138,20 +139,22 @@ class ScriptEngine:
             block_tokens=BLOCK_TOKENS,
             kv_tokens=config.kv_tokens,
             eos_ids=facts.eos_ids,
-            features=FEATURES - {"kv_events", "grammar"},
+            features=FEATURES - LACKING.keys(),
             vocab_size=self._vocabulary_size,
+            lacking=LACKING,
         )
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
         """See `Explainable.explain`."""
-        return EngineSupport("1", FEATURES - {"kv_events"}, {"kv_events": "its cache is simulated"})
+        return EngineSupport("1", FEATURES - LACKING.keys(), LACKING)
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """See `Engine.open`."""
         keys = request.block_keys
         if keys is None:
             keys = list(block_keys(pack_ids(request.token_ids), BLOCK_TOKENS, salt=request.cache_salt))
+        named = self._source.named(request)
         turn = self._turns.open(request.id, sink, lambda: self._release(stream))
         stream = _Stream(
             prompt_tokens=len(request.token_ids),
@@ -164,17 +167,10 @@ class ScriptEngine:
             put_running=sink.put,
             opened_us=now_us(),
         )
-        try:
-            named = self._source.named(request)
-        except Exception:
-            turn.close()
-            raise
         if named is not None:
             self._enqueue(stream, request.priority, *named)
         else:
-            writing = self._loop.create_task(self._write(stream, request))
-            self._writing.add(writing)
-            writing.add_done_callback(self._writing.discard)
+            turn.run(self._write(stream, request))
         return turn
 
     async def _write(self, stream: _Stream, request: EngineRequest) -> None:
@@ -186,8 +182,7 @@ class ScriptEngine:
         except Exception as error:
             stream.turn.fail(EngineFailed(f"the script engine has no output: {type(error).__name__}: {error}"))
         else:
-            if not stream.turn.ended:
-                self._enqueue(stream, request.priority, *written)
+            self._enqueue(stream, request.priority, *written)
 
     def _enqueue(self, stream: _Stream, priority: float, directive: PlayDirective, playback: Playback) -> None:
         delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
@@ -214,8 +209,6 @@ class ScriptEngine:
         """See `Engine.stop`."""
         self._ticker.stop()
         self._turns.stop()
-        for writing in self._writing:
-            writing.cancel()
         if self._marks >= 0:
             os.close(self._marks)
             self._marks = -1
@@ -253,7 +246,7 @@ class ScriptEngine:
             delay = stream.delay_us
             return (now // delay + 1) * delay if delay else NOW  # `aligned`, without the call
         except Exception as error:  # the ticker serves all turns: an error here must end them, not leave them hanging
-            self._die(f"{type(error).__name__}: {error}")
+            self._turns.die(f"{type(error).__name__}: {error}")
             return None
 
     def _full_step(self, stream: _Stream, now: int) -> int | None:
@@ -279,15 +272,11 @@ class ScriptEngine:
         delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
         stream.cached = stream.waited_s = None
         if stream.logprobs is not None:
-            at = stream.resumed + end - len(ids)
-            delta.logprobs = [
-                synthetic_logprobs(token, at + n, stream.logprobs, self._vocabulary_size) for n, token in enumerate(ids)
-            ]
+            delta.logprobs = [self._logprobs(stream, token, end - len(ids) + n) for n, token in enumerate(ids)]
         if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
             delta.finish, delta.stop_id = playback.finish, playback.stop_id
             if stream.logprobs is not None and delta.stop_id is not None:
-                at, size = stream.resumed + end, self._vocabulary_size
-                delta.stop_logprobs = synthetic_logprobs(delta.stop_id, at, stream.logprobs, size)
+                delta.stop_logprobs = self._logprobs(stream, delta.stop_id, end)
         if first:
             self._afterwards(self._cache.use, stream.keys)
         stream.turn.put(delta)
@@ -295,12 +284,15 @@ class ScriptEngine:
             return None
         return aligned(now, stream.delay_us) if stream.delay_us else NOW
 
+    def _logprobs(self, stream: _Stream, token: int, at: int) -> list[tuple[int, float]]:
+        return synthetic_logprobs(token, stream.resumed + at, stream.logprobs or 0, self._vocabulary_size)
+
     def _interrupt(self, stream: _Stream, action: Action, now: int) -> int | None:
         """An action that no token follows in this step."""
         if action.kind == "pause":
             return aligned(now + round(action.amount * 1000), stream.delay_us)
         if action.kind == "die":
-            self._die(action.text or "the script ends it")
+            self._turns.die(action.text or "the script ends it")
         elif action.kind == "fail":
             stream.turn.fail(EngineFailed(action.text or "the script fails here"))
         return None  # `silence`: the turn keeps its slot until it is cancelled
@@ -332,10 +324,6 @@ class ScriptEngine:
     def _keep(self, stream: _Stream) -> None:
         rest = pack_ids([*stream.tail, *stream.ids[: stream.pos]])
         self._cache.use(extended(stream.keys, rest, BLOCK_TOKENS, stream.salt))
-
-    def _die(self, reason: str) -> None:
-        self._ticker.stop()
-        self._turns.die(reason)
 
 
 def synthetic_logprobs(token: int, at: int, top: int, vocabulary: int) -> list[tuple[int, float]]:

@@ -1,4 +1,4 @@
-"""Written model output: parses scripts and directives, and computes what a request gets of them. Pure.
+"""Parses scripts, which are written model output, and directives, and makes a request's output of them. Pure.
 
 A script is a list of parts: text (special tokens included), tokens of plain prose, and actions that take effect at
 their place. Files hold either raw text or a JSON list of parts; a JSON object holds several scripts by name:
@@ -31,7 +31,7 @@ PROSE = (
     "these sentences means anything to the reader, and nothing in them looks like the opening of a tool call. They "
     "are here to be counted, and when they come to their end they begin again. "
 )
-"""What `fill` is made of."""
+"""The text of which `fill` takes tokens."""
 _TEXT_ACTIONS: frozenset[ActionKind] = frozenset(("mark", "fail", "die", "silence"))
 _JSON_KINDS = {"pause_ms": "pause", "delay_ms": "delay"} | {kind: kind for kind in ("burst", "fill", *_TEXT_ACTIONS)}
 
@@ -149,7 +149,7 @@ def perform(
     *,
     resumed: int = 0,
 ) -> Playback:
-    """What a request gets of a script: up to `max_tokens` or the first stop id, from token `resumed` on.
+    """The part of a script that a request gets: from token `resumed` up to `max_tokens` or the first stop id.
 
     The script's own end is an end token; where the request ignores those, or has not had `min_tokens` yet, prose
     follows. `max_tokens` and `min_tokens` count from `resumed`.

@@ -124,7 +124,7 @@ def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]
 
 
 def lacking(args: EngineArgs, *, graphs: bool, guided: bool) -> dict[str, str]:
-    """What the engine lacks: feature and reason. `graphs`: steps run as CUDA graphs, or may; `guided`: llguidance
+    """The features that the engine lacks, and why. `graphs`: steps run as CUDA graphs, or may; `guided`: llguidance
     is there, and can read the tokenizer."""
     found = dict.fromkeys(("kv_events", "priority", "salt"), "continuous batching of transformers has none")
     if args.mode == "greedy":
@@ -156,29 +156,29 @@ class Progress:
         self._wants_logprobs = request.sampling.logprobs is not None
         self._limit = request.sampling.max_tokens or 0
         self.taken = 0
-        """How many tokens have come out."""
+        """The number of tokens that were returned."""
         self.finished = False
         """The library has ended this request."""
         self.host_logprobs: Mapping[int, list[tuple[int, float]]] | None = None
         """By output index, with alternatives, in place of the library's own."""
 
     def take(self, generated: Sequence[int], logprobs: Sequence[float], cached: int | None) -> Delta:
-        """What is new. The library reports no reason for an end: it is the stop token at the end, else the limit."""
+        """The new tokens. The library reports no reason for an end: it is the stop token at the end, else the limit."""
         if self._limit == 0:
             return Delta(cached=cached, finish=FinishReason.LENGTH if self.finished else None)
-        ids = list(generated[self.taken :])
+        fresh = generated[self.taken :]
+        ids = list(fresh)
         delta = Delta(ids, cached=cached)
         if self.finished:
             delta.finish = FinishReason.LENGTH
             if ids and ids[-1] in self._stops:
                 delta.finish, delta.stop_id = FinishReason.STOP, ids.pop()
-        if self._wants_logprobs and (found := self.host_logprobs) is not None:
-            delta.logprobs = [found.get(self.taken + n, [(token, LOWEST_LOGPROB)]) for n, token in enumerate(ids)]
-            delta.stop_logprobs = found.get(self.taken + len(ids)) if delta.stop_id is not None else None
-        elif self._wants_logprobs:
-            chosen = logprobs[self.taken :]
-            delta.logprobs = [[(token, value)] for token, value in zip(ids, chosen, strict=False)]
-            if delta.stop_id is not None and len(chosen) > len(ids):
-                delta.stop_logprobs = [(delta.stop_id, chosen[len(ids)])]
+        if self._wants_logprobs:
+            if (found := self.host_logprobs) is not None:
+                rows = [found.get(self.taken + n, [(token, LOWEST_LOGPROB)]) for n, token in enumerate(fresh)]
+            else:
+                rows = [[pair] for pair in zip(fresh, logprobs[self.taken :], strict=False)]
+            delta.logprobs = rows[: len(ids)]
+            delta.stop_logprobs = next(iter(rows[len(ids) :]), None)
         self.taken += len(ids)
         return delta

@@ -9,7 +9,6 @@ On a shared CPU, OpenMP threads that spin while they wait slow decoding down 10 
 the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 """
 
-import asyncio
 import random
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, in_
 from services.worker.engines.transformers.adapter import MAX_SEED, Progress, parse_args, row_arguments
 from services.worker.engines.transformers.loader import Loaded, explain, load_model
 
-WATCH_INTERVAL_S = 0.25
+THREAD_ENDED = "the generation thread has ended"
 
 
 class TransformersEngine:
@@ -45,7 +44,8 @@ class TransformersEngine:
         they were searched, as the prefill began. Written on the library's thread."""
         self._held = 0
         self._stopping = False
-        self._watcher: asyncio.Task[None] | None = None
+        self._batches = -1
+        """The number of steps that the library has run."""
         self._manager: Any = None
         self._rows: Any = None
         self._own: Sampling
@@ -67,7 +67,7 @@ class TransformersEngine:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
         self._rows = loaded.rows
-        self._watcher = asyncio.create_task(self._watch())
+        self._turns.watch(self._config.watchdog_s, self._check)
         try:
             await decode_one(self, Sampling(max_tokens=1))
         except EngineFailed:
@@ -84,14 +84,10 @@ class TransformersEngine:
         turn = self._turns.open(request.id, sink, lambda: self._release(key, prompt_tokens, progress))
         self._held += prompt_tokens
         try:
-            added = self._submit(key, turn, request, progress)
+            self._submit(key, turn, request, progress)
         except Exception:
             turn.close()
             raise
-        if not added:
-            turn.close()  # the exception reports the death to this one
-            self._turns.die("the generation thread has ended")
-            raise self._turns.died()
         return turn
 
     def load(self) -> Load:
@@ -108,16 +104,14 @@ class TransformersEngine:
     async def stop(self, grace_s: float) -> None:
         """See `Engine.stop`."""
         self._stopping = True
-        if self._watcher is not None:
-            self._watcher.cancel()
         self._turns.stop()
         if (manager := self._manager) is not None:
             # Hard: a soft stop decodes every open turn to its end first.
             stop = partial(manager.stop, block=True, timeout=grace_s, hard_stop=True)
             await run_for(grace_s, stop, "transformers-stop")
 
-    def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> bool:
-        """Submits the request. False: the library takes nothing any more."""
+    def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> None:
+        """Submits the request. Raises EngineDied if the library takes nothing any more."""
         arguments: dict[str, Any] = {}
         if self._args.mode == "sampling":
             sampling = with_defaults(request.sampling, self._own)
@@ -136,7 +130,10 @@ class TransformersEngine:
             eos_token_id=sorted(set(request.stop_ids)) or [-1],
             **arguments,
         )
-        return added is not None
+        if added is None:
+            turn.close()  # the exception reports the death to this one
+            self._turns.die(THREAD_ENDED)
+            raise self._turns.died()
 
     def _callback(self, key: str, turn: OpenTurn, progress: Progress) -> Callable[[Any], None]:
         opened = time.monotonic()
@@ -180,21 +177,12 @@ class TransformersEngine:
             with router._lock:
                 router.result_handlers.pop(key, None)
 
-    async def _watch(self) -> None:
-        """Detects a thread that has ended without a report, or is stuck in a step."""
-        loop = asyncio.get_running_loop()
-        steps, since = -1, loop.time()
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            if not self._manager.is_running():
-                self._turns.die("the generation thread has ended")
-                return
-            now_at = self._manager.current_batch
-            if now_at != steps or not self._turns:
-                steps, since = now_at, loop.time()
-            elif loop.time() - since > self._config.watchdog_s:
-                self._turns.die(f"no step in {self._config.watchdog_s:.0f} s")
-                return
+    def _check(self) -> str | None:
+        """Notes steps, which the library does not report, and a thread that has ended without a report."""
+        if self._batches != self._manager.current_batch:
+            self._batches = self._manager.current_batch
+            self._turns.stepped()
+        return None if self._manager.is_running() else THREAD_ENDED
 
     def _load(self) -> Loaded:
         """On a thread of its own: up to the running generation thread."""

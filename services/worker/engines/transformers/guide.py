@@ -11,9 +11,8 @@ import torch
 
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
-
-_SPACING = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
-"""Room for a deep indent. With unlimited white space, small models write it to the end of the window."""
+from services.guides.calls import SPACING
+from services.worker.engine import EngineRequest
 
 
 class Guide:
@@ -55,16 +54,18 @@ class Guides:
         self._library = importlib.import_module("llguidance")
         self._tokenizer = importlib.import_module("llguidance.hf").from_tokenizer(tokenizer, n_vocab=vocabulary)
 
-    def open_grammar(self, text: str) -> Guide:
-        """Raises Invalid, with the library's message, for a grammar with a schema that it does not support."""
-        return self._open(self._library.LLMatcher.grammar_from_lark(text), "tools", "tools")
+    def open(self, request: EngineRequest) -> Guide | None:
+        """The guide of a request, None if its output is free. Raises Invalid, with the library's message, for a schema
+        that it does not support."""
+        if request.grammar:
+            return self._open(self._library.LLMatcher.grammar_from_lark(request.grammar), "tools", "tools")
+        return None if request.guided is None else self._open_form(request.guided)
 
-    def open(self, form: OutputFormat) -> Guide:
-        """Raises Invalid, with the library's message, for a schema that it does not support."""
+    def _open_form(self, form: OutputFormat) -> Guide:
         schema = form.schema if form.kind == "json_schema" and form.schema is not None else {"type": "object"}
         matcher = self._library.LLMatcher
         try:
-            grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), defaults=_SPACING)
+            grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), defaults=SPACING)
         except ValueError as error:
             raise Invalid(f"the schema cannot be kept to: {error}", param="response_format") from None
         return self._open(grammar, "schema", "response_format")

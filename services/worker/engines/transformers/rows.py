@@ -51,7 +51,8 @@ class Row:
         """Changes the scores of the next token, one row, in place."""
         sampling = self._sampling
         if self._seen:
-            self._repeat(scores, float(sampling.repetition_penalty or 1.0))
+            ids, penalty = torch.tensor(self._seen, device=scores.device), float(sampling.repetition_penalty or 1.0)
+            scores[ids] = torch.where(scores[ids] < 0, scores[ids] * penalty, scores[ids] / penalty)
         if self._counts and (sampling.presence_penalty or sampling.frequency_penalty):
             ids = torch.tensor(list(self._counts), device=scores.device)
             counts = torch.tensor(list(self._counts.values()), device=scores.device, dtype=scores.dtype)
@@ -63,11 +64,6 @@ class Row:
             scores[self._stops] = -torch.inf
         if self._guide is not None:
             self._guide.mask(scores, self._stops)
-
-    def _repeat(self, scores: torch.Tensor, penalty: float) -> None:
-        ids = torch.tensor(self._seen, device=scores.device)
-        there = scores[ids]
-        scores[ids] = torch.where(there < 0, there * penalty, there / penalty)
 
     def record(self, logprobs: torch.Tensor, chosen: int) -> None:
         """Records a step's log probabilities: of the model's own distribution, and of the token chosen from it."""
@@ -89,18 +85,11 @@ class Rows:
 
     def open(self, key: str, request: EngineRequest, sampling: Sampling) -> dict[int, list[tuple[int, float]]] | None:
         """Adds a row for a request that needs one; returns where its log probabilities will be. Raises Invalid."""
-        guide = self._guide(request)
+        guide = None if self.guides is None else self.guides.open(request)
         if guide is None and not any(feature in HOST_FEATURES for _, feature in required_features(sampling)):
             return None
         row = self._open[key] = Row(request, sampling, guide)
         return row.logprobs
-
-    def _guide(self, request: EngineRequest) -> Guide | None:
-        if self.guides is None:
-            return None
-        if request.grammar:
-            return self.guides.open_grammar(request.grammar)
-        return self.guides.open(request.guided) if request.guided is not None else None
 
     def close(self, key: str) -> None:
         """The request has ended."""

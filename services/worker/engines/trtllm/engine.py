@@ -14,7 +14,7 @@ import contextlib
 import importlib
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -59,17 +59,14 @@ class TrtllmEngine:
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        self._turns = OpenTurns("trtllm")
+        self._turns = OpenTurns("trtllm", self._stop_reading)
         self._handles: dict[str, Any] = {}
-        self._pumps: dict[str, asyncio.Task[None]] = {}
         self._readers: list[Follower | Poller] = []
         self._guard: LoopGuard | None = None
         self._kv_queue = KvEventQueue()
         self._kv_used: float | None = None
         self._iteration: Any = None
-        self._progress_at = 0.0
         self._healthy_at = 0.0
-        self._watcher: asyncio.Task[None] | None = None
         self._llm: Any = None
         self._trtllm: Any = None
         self._llmapi: Any = None
@@ -107,11 +104,11 @@ class TrtllmEngine:
         try:
             self._library = installed_release(self._trtllm, self._llmapi)
             self._info = await in_daemon_thread(self._build, "trtllm-build")
-            await self._learn_window()
+            await self._probe_window()
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._guard = LoopGuard(max(GUARD_S, self._config.watchdog_s))
-        self._watcher = asyncio.create_task(self._watch())
+        self._turns.watch(self._config.watchdog_s, self._late_health_check, WATCH_INTERVAL_S)
         return self._info
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
@@ -119,22 +116,16 @@ class TrtllmEngine:
         check_room(len(request.token_ids), request.sampling.max_tokens or 0, self._window)
         turn = self._turns.open(request.id, sink, lambda: self._release(request.id))
         try:
-            if len(self._turns) == 1:
-                self._progress_at = time.monotonic()  # the engine was idle, not silent
             handle = self._handles[request.id] = self._submit(turn, request)
         except BaseException:
             turn.close()
             raise
         # TensorRT-LLM returns an iterator and nothing else, so that each turn needs a task.
-        pump = asyncio.create_task(self._pump(turn, handle, request))
-        self._pumps[request.id] = pump
+        turn.run(self._pump(turn, handle, request))
         return turn
 
     def _release(self, turn_id: str) -> None:
-        handle, pump = self._handles.pop(turn_id, None), self._pumps.pop(turn_id, None)
-        if pump is not None and pump is not asyncio.current_task():
-            pump.cancel()
-        if handle is not None:
+        if (handle := self._handles.pop(turn_id, None)) is not None:
             _abort(handle)
 
     def load(self) -> Load:
@@ -153,8 +144,6 @@ class TrtllmEngine:
         """See `Engine.stop`. A shutdown that takes longer continues on a daemon thread; the process should then leave
         with `os._exit`, for TensorRT-LLM's own exit handlers wait for it without end."""
         deadline = time.monotonic() + grace_s
-        if self._watcher is not None:
-            self._watcher.cancel()
         for reader in self._readers:
             reader.stop()
         if self._guard is not None:
@@ -162,8 +151,8 @@ class TrtllmEngine:
         for handle in self._handles.values():
             _abort(handle)
         # Engines answer an abort with a last response, and only then drop the request.
-        if self._pumps and self.healthy():
-            await asyncio.wait(self._pumps.values(), timeout=grace_s * ABORT_SHARE)
+        if (tasks := self._turns.tasks()) and self.healthy():
+            await asyncio.wait(tasks, timeout=grace_s * ABORT_SHARE)
         self._turns.stop()
         self._kv_queue.close()
         if self._llm is not None:
@@ -184,7 +173,7 @@ class TrtllmEngine:
         except Exception as error:
             if self._is_death(error):
                 turn.close()  # the exception reports the death of this one
-                self._die(str(error))
+                self._turns.die(str(error))
                 raise self._turns.died() from error
             if isinstance(error, (self._request_error, *REQUEST_ERRORS)):
                 raise Invalid(f"TensorRT-LLM refused the request: {error}") from error
@@ -196,7 +185,7 @@ class TrtllmEngine:
         try:
             async for output in handle:
                 # The same object each time, changed in place: it must be read before the next await.
-                self._alive()
+                self._note_output()
                 delta = progress.take(output)
                 if delta.finish is FinishReason.LENGTH and progress.cut_at is not None:
                     self._window = min(self._window, progress.cut_at)
@@ -208,7 +197,7 @@ class TrtllmEngine:
             turn.fail(error)
         except Exception as error:
             if self._is_death(error) or not isinstance(error, (self._request_error, *REQUEST_ERRORS)):
-                self._die(f"{type(error).__name__}: {error}")
+                self._turns.die(f"{type(error).__name__}: {error}")
             else:
                 turn.fail(self._request_failure(request, error))
 
@@ -229,38 +218,34 @@ class TrtllmEngine:
                 return overflow
         return EngineFailed(f"TensorRT-LLM: {type(error).__name__}: {error}")
 
-    def _alive(self) -> None:
-        self._progress_at = time.monotonic()
+    def _note_output(self) -> None:
+        self._turns.stepped()
         if not self._readers:  # statistics and events can only be read after the first response
-            self._read()
+            self._start_readers()
 
-    def _read(self) -> None:
-        llm = self._llm
-        translator = KvTranslator(self._info.block_tokens or requests.BLOCK_TOKENS)
-        put = self._kv_queue.put
-        events = "kv_events" in self._info.features
-        if self._library.statistics == "iterator":
-            stats = Follower(lambda: llm.get_stats_async(FOLLOW_TIMEOUT_S), self._stats, FOLLOW_INTERVAL_S)
-            self._readers = [stats]
-            if events:
-                source = partial(llm.get_kv_cache_events_async, FOLLOW_TIMEOUT_S)
-                self._readers.append(
-                    Follower(source, lambda found: put(translator.translate(found)), FOLLOW_INTERVAL_S)
-                )
-        else:
-            polled = partial(llm.get_stats, timeout=POLL_TIMEOUT_S)
-            self._readers = [Poller("trtllm-stats", polled, self._stats, STATS_INTERVAL_S)]
-            if events:
-                polled = partial(llm.get_kv_cache_events, timeout=POLL_TIMEOUT_S)
-                self._readers.append(
-                    Poller("trtllm-kv", lambda: translator.translate(polled() or []), put, KV_INTERVAL_S)
-                )
+    def _start_readers(self) -> None:
+        self._readers = [self._reader("get_stats", list, self._stats, STATS_INTERVAL_S)]
+        if "kv_events" in self._info.features:
+            translate = KvTranslator(self._info.block_tokens or requests.BLOCK_TOKENS).translate
+            self._readers.append(self._reader("get_kv_cache_events", translate, self._kv_queue.put, KV_INTERVAL_S))
         # Not public, and not in early 1.2.
-        if hasattr(llm, "_check_health"):
+        if (check := getattr(self._llm, "_check_health", None)) is not None:
             self._healthy_at = time.monotonic()
-            self._readers.append(
-                Poller("trtllm-health", lambda: (bool(llm._check_health()),), self._checked, HEALTH_INTERVAL_S)
-            )
+            self._readers.append(Poller("trtllm-health", lambda: (bool(check()),), self._checked, HEALTH_INTERVAL_S))
+
+    def _reader(
+        self,
+        method: str,
+        translate: Callable[[list[Any]], list[Any]],
+        deliver: Callable[[list[Any]], None],
+        interval_s: float,
+    ) -> Follower | Poller:
+        """Reads a list again and again by one of the library's methods, in the way that suits the release."""
+        if self._library.statistics == "iterator":
+            follow = partial(getattr(self._llm, f"{method}_async"), FOLLOW_TIMEOUT_S)
+            return Follower(follow, lambda found: deliver(translate(found)), FOLLOW_INTERVAL_S)
+        poll = partial(getattr(self._llm, method), timeout=POLL_TIMEOUT_S)
+        return Poller(f"trtllm-{method}", lambda: translate(poll() or []), deliver, interval_s)
 
     def _stats(self, iterations: list[Any]) -> None:
         last = iterations[-1]
@@ -270,33 +255,23 @@ class TrtllmEngine:
         self._kv_used = self._kv_used if used is None else used
         if last.get("iter") != self._iteration:  # in a long prefill there are no outputs, but iterations
             self._iteration = last.get("iter")
-            self._progress_at = time.monotonic()
+            self._turns.stepped()
 
     def _checked(self, health: tuple[bool]) -> None:
         self._healthy_at = time.monotonic()
         if not health[0]:
-            self._die("its health check failed")
+            self._turns.die("its health check failed")
 
-    async def _watch(self) -> None:
-        """Detects an engine that died without a report: no request has outputs any more."""
-        while self.healthy():
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            self._judge()
+    def _late_health_check(self) -> str | None:
+        late = self._healthy_at and time.monotonic() - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S
+        return f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s" if late else None
 
-    def _judge(self) -> None:
-        now = time.monotonic()
-        if self._turns and now - self._progress_at > self._config.watchdog_s:
-            self._die(f"it reported nothing for {self._config.watchdog_s:.0f} s")
-        elif self._healthy_at and now - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S:
-            self._die(f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s")
-
-    def _die(self, reason: str) -> None:
-        self._turns.die(reason)
+    def _stop_reading(self) -> None:
         for reader in self._readers:
             reader.stop()
         self._kv_queue.close()
 
-    async def _learn_window(self) -> None:
+    async def _probe_window(self) -> None:
         """Submits a prompt that cannot fit. The worker refuses it at once, and its error has the worker's window, which
         may be smaller than the one in this process's configuration: the cache may not hold more."""
         self._window = self._info.max_model_len

@@ -1,4 +1,4 @@
-"""What a release of TensorRT-LLM takes, ignores and refuses: `releases.toml`, and what the installed one shows itself.
+"""Describes what a release of TensorRT-LLM takes, ignores and refuses, from `releases.toml` and the installed library.
 
 Argument names, the scheduler's policies and the way statistics are read can be seen in the installed library, which
 then decides. Fields that a release accepts and ignores cannot; for them the version counts.
@@ -59,7 +59,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
 
 
 def known_release(version: str) -> Release:
-    """What `releases.toml` has for a version. One that cannot be read counts as the oldest, which ignores most.
+    """The release of this version in `releases.toml`. A version that cannot be read counts as the oldest, which ignores
+    most.
 
     Raises ValueError for a release that is too old.
     """
@@ -83,8 +84,6 @@ def installed_release(tensorrt_llm: Any, llmapi: Any) -> Release:
     return msgspec.structs.replace(
         known,
         llm=_fields(getattr(llmapi, "TorchLlmArgs", None)) or known.llm,
-        scheduler=_fields(scheduler) or known.scheduler,
-        kv_cache=_fields(getattr(llmapi, "KvCacheConfig", None)) or known.kv_cache,
         generate=_parameters(tensorrt_llm.LLM.generate_async),
         sampling=_parameters(tensorrt_llm.SamplingParams),
         waiting_queue_policy=known.waiting_queue_policy if scheduler is None else _policies(scheduler),

@@ -17,6 +17,7 @@ BLOCK_TOKENS = 32
 EVENT_BUFFER = 65_536
 _LARK_BACKEND = "llguidance"
 """The guided decoding backend that reads Lark."""
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED}
 _NAMES = {"logit_bias": "embedding_bias"}
 """Arguments of `SamplingParams` that have another name than the field of `Sampling`."""
 
@@ -51,7 +52,7 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
 
 
 def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | None = None) -> dict[str, str]:
-    """What an engine lacks that was built with `arguments`, for a model with so many tokens: feature and reason."""
+    """The features that an engine built with `arguments` lacks for a model with so many tokens, and why."""
     name = f"TensorRT-LLM {release.version}"
     cache = arguments.get("kv_cache_config") or {}
     scheduler = arguments.get("scheduler_config") or {}
@@ -131,7 +132,7 @@ def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
 
 
 def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
-    """What is added to each token's score: a row over the whole vocabulary (`embedding_bias`)."""
+    """The row over the whole vocabulary that is added to the scores (`embedding_bias`)."""
     row = [0.0] * vocab_size
     for token, bias in logit_bias.items():
         row[token] = bias
@@ -163,7 +164,7 @@ class Progress:
         self._started = False
 
     def take(self, output: Any) -> Delta:
-        """What is new in `output`. Raises EngineFailed for an end that the contract does not have.
+        """The new tokens of `output`. Raises EngineFailed for an end that the contract does not have.
 
         `token_ids` holds all tokens so far. It may get shorter at the end, where stop words are cut off, so that the
         cursor may stand behind it. Whether the end id is among them depends on the backend: both are accepted. A stop
@@ -174,16 +175,24 @@ class Progress:
         out = output.outputs[0]
         ids: list[int] = list(out.token_ids[self._seen :])
         stop_id: int | None = None
-        reason = out.finish_reason
         if ids and ids[-1] in self._stops:
             stop_id = ids.pop()
-        delta = Delta([] if self._prefill_only else ids, cached=self._cached(output))
-        if reason is not None:
-            delta.finish = self._finish(reason)
-            if stop_id is not None and not self._prefill_only and delta.finish is FinishReason.LENGTH:
-                delta.finish = FinishReason.STOP  # the limit and the end in one token
-            if delta.finish is FinishReason.STOP:
-                delta.stop_id = stop_id if stop_id is not None else self._stop_id(out.stop_reason)
+        delta = Delta([] if self._prefill_only else ids)
+        if not self._started:
+            self._started = True
+            delta.cached = min(self._prompt, int(getattr(output, "cached_tokens", 0) or 0))
+        if out.finish_reason is not None:
+            finish = _FINISH.get(out.finish_reason)
+            if finish is None:
+                raise EngineFailed(f"TensorRT-LLM ended the request: {out.finish_reason}")
+            if finish is not FinishReason.CANCELLED and self._prefill_only:
+                finish = FinishReason.LENGTH
+            elif finish is FinishReason.LENGTH and stop_id is not None:
+                finish = FinishReason.STOP  # the limit and the end in one token
+            delta.finish = finish
+            if finish is FinishReason.STOP:
+                named = out.stop_reason if isinstance(out.stop_reason, int) else self._end_id
+                delta.stop_id = named if stop_id is None else stop_id
         if self._logprobs is not None:
             found = self._chosen(out.logprobs or [], ids if stop_id is None else [*ids, stop_id])
             delta.logprobs = found[: len(delta.ids)]
@@ -196,24 +205,6 @@ class Progress:
     def cut_at(self) -> int | None:
         """The window, where a turn with finish LENGTH has less than its `max_tokens`: the worker cuts them silently."""
         return self._prompt + self._seen if self._seen < self._max_tokens else None
-
-    def _finish(self, reason: str) -> FinishReason:
-        if self._prefill_only and reason in {"stop", "length"}:
-            return FinishReason.LENGTH
-        known = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED}
-        if reason not in known:
-            raise EngineFailed(f"TensorRT-LLM ended the request: {reason}")
-        return known[reason]
-
-    def _stop_id(self, stop_reason: Any) -> int | None:
-        return stop_reason if isinstance(stop_reason, int) else self._end_id
-
-    def _cached(self, output: Any) -> int | None:
-        """Reported with the first response."""
-        if self._started:
-            return None
-        self._started = True
-        return min(self._prompt, int(getattr(output, "cached_tokens", 0) or 0))
 
     def _chosen(self, logprobs: Sequence[Any], ids: Sequence[int]) -> list[list[tuple[int, float]]]:
         """Each id's (token, log probability) pairs, the chosen one first. Either dicts by token, or plain numbers."""

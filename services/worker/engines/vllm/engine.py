@@ -4,11 +4,9 @@ vLLM runs the model in a process of its own, which sends each step's outputs to 
 guard its entry point with `if __name__ == "__main__"`: the engine's processes import the main module again.
 """
 
-import asyncio
 import dataclasses
 import importlib
 import os
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from typing import Any
@@ -32,9 +30,9 @@ from services.worker.engines.vllm.requests import (
     sampling_arguments,
 )
 
-WATCH_INTERVAL_S = 0.25
 STOP_SHARE = 0.5
 """Of the time to stop: for vLLM's processes to end by themselves."""
+DEATH = "its process has ended; the log has vLLM's own error"
 PRIORITY_STEPS = 1000
 """vLLM's whole priorities for a difference of 1 between ours."""
 
@@ -45,11 +43,8 @@ class VllmEngine:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._turns = OpenTurns("vllm")
-        self._pumps: dict[str, asyncio.Task[None]] = {}
         self._reader: KvEventReader | None = None
         self._kv_used: float | None = None
-        self._progress_at = 0.0
-        self._watcher: asyncio.Task[None] | None = None
         self._llm: Any = None
         self._vllm: _Names
         self._facts: ModelFacts
@@ -84,27 +79,20 @@ class VllmEngine:
                 raise
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         # Not before the first token, which may take longer than the watchdog waits.
-        self._watcher = asyncio.create_task(self._watch())
+        self._turns.watch(self._config.watchdog_s, lambda: DEATH if self._llm.errored else None)
         return self._info
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """See `Engine.open`."""
-        turn = self._turns.open(request.id, sink, lambda: self._release(request.id))
-        if len(self._turns) == 1:
-            self._progress_at = time.monotonic()  # the engine was idle, not silent
+        turn = self._turns.open(request.id, sink)
         try:
             outputs = self._submit(request)
         except Exception:
             turn.close()
             raise
-        # vLLM returns an iterator and nothing else, so that each turn needs a task.
-        self._pumps[request.id] = asyncio.create_task(self._pump(turn, outputs, Progress(request)))
+        # vLLM returns an iterator and nothing else. Cancelling the task closes it, and that aborts the request.
+        turn.run(self._pump(turn, outputs, Progress(request)))
         return turn
-
-    def _release(self, turn_id: str) -> None:
-        pump = self._pumps.pop(turn_id, None)
-        if pump is not None and pump is not asyncio.current_task():
-            pump.cancel()  # which closes vLLM's iterator, and that aborts the request
 
     def load(self) -> Load:
         """See `Engine.load`."""
@@ -115,15 +103,13 @@ class VllmEngine:
         return self._turns.death is None
 
     async def kv_events(self) -> AsyncGenerator[KvEvent, None]:
-        """What the KV cache holds, as it changes, until the engine stops. For one reader."""
+        """See `KvEventSource.kv_events`."""
         if self._reader is not None and self._info.block_tokens is not None:
             async for event in self._reader.read(self._info.block_tokens):
                 yield event
 
     async def stop(self, grace_s: float) -> None:
         """See `Engine.stop`. Whatever is left of vLLM's processes then ends with this one (`parent`)."""
-        if self._watcher is not None:
-            self._watcher.cancel()
         self._turns.stop()
         if self._reader is not None:
             self._reader.close()
@@ -136,9 +122,9 @@ class VllmEngine:
         names = self._vllm
         arguments = sampling_arguments(request, self._facts.sampling)
         try:
-            sampling = names.sampling(
-                output_kind=names.delta, structured_outputs=self._constraint(request), **arguments
-            )
+            if (form := guided_arguments(request)) is not None:
+                arguments["structured_outputs"] = names.structured_outputs(**form)
+            sampling = names.sampling(output_kind=names.delta, **arguments)
         except (names.client_error, ValueError, TypeError) as error:
             raise Invalid(_refusal(error)) from error
         ids = prompt_ids(request, self._info.max_model_len)
@@ -147,17 +133,12 @@ class VllmEngine:
         priority = -round(request.priority * PRIORITY_STEPS)
         return self._llm.generate(prompt, sampling, request.id, priority=priority)
 
-    def _constraint(self, request: EngineRequest) -> Any:
-        """What guided decoding allows; None: everything."""
-        arguments = guided_arguments(request)
-        return None if arguments is None else self._vllm.structured_outputs(**arguments)
-
     async def _pump(self, turn: OpenTurn, outputs: Any, progress: Progress) -> None:
         """Passes the outputs to the turn."""
         try:
             async with aclosing(outputs):
                 async for output in outputs:
-                    self._progress_at = time.monotonic()
+                    self._turns.stepped()
                     turn.put(progress.take(output))
                     if turn.ended and not output.finished:
                         return
@@ -165,7 +146,7 @@ class VllmEngine:
         except self._vllm.client_error as error:
             turn.fail(Invalid(_refusal(error)))
         except self._vllm.dead_error:
-            self._turns.die("its process has ended; the log has vLLM's own error")
+            self._turns.die(DEATH)
         except EngineFailed as error:
             turn.fail(error)
         except Exception as error:
@@ -173,18 +154,9 @@ class VllmEngine:
 
     def _stepped(self, stats: Any) -> None:
         """A step has been run, also one of a long prefill, which has no outputs."""
-        self._progress_at = time.monotonic()
+        self._turns.stepped()
         if stats is not None:
             self._kv_used = min(1.0, float(stats.kv_cache_usage))
-
-    async def _watch(self) -> None:
-        """Detects a dead engine while no turn is open, and one that is stuck in a step."""
-        while self.healthy():
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            if self._llm.errored:
-                self._turns.die("its process has ended; the log has vLLM's own error")
-            elif self._turns and time.monotonic() - self._progress_at > self._config.watchdog_s:
-                self._turns.die(f"no step in {self._config.watchdog_s:.0f} s")
 
     def _build(self, arguments: dict[str, Any]) -> EngineInfo:
         """On a thread of its own."""
@@ -218,7 +190,7 @@ class VllmEngine:
 
 
 class _Names:
-    """What is used of vLLM. Its import takes ten seconds or more."""
+    """The parts of vLLM that are used. Importing it takes ten seconds or more."""
 
     def __init__(self) -> None:
         load = importlib.import_module

@@ -55,7 +55,7 @@ def publishes_events(arguments: Mapping[str, Any]) -> bool:
 
 
 def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, caches: bool = True) -> dict[str, str]:
-    """What an engine with these arguments lacks: feature and reason.
+    """The features that an engine with these arguments lacks, and why.
 
     `sampling_fields`: what the installed `SamplingParams` has; `caches`: the engine has a prefix cache, which some
     models cannot have.
@@ -123,7 +123,7 @@ class Progress:
         self._started = False
 
     def take(self, output: Any) -> Delta:
-        """What is new in `output`. Raises EngineFailed for an end that the contract does not have."""
+        """The new tokens of `output`. Raises EngineFailed for an end that the contract does not have."""
         (out,) = output.outputs
         ids = list(out.token_ids)
         finish = None if out.finish_reason is None else _FINISH.get(out.finish_reason)

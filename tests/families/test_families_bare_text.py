@@ -1,0 +1,71 @@
+"""Bare text as a value of a type that its schema admits."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.families.readers.bare_text import coerced
+from services.families.readers.values import number_text
+from services.families.tool_types import CONTAINERS, STRING
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "expected"),
+    [
+        ("null", {"string", "null"}, None),
+        ("None", {"integer", "null"}, None),
+        ("None", {"string", "null"}, "None"),
+        ("null", {"integer"}, "null"),
+        ("12", {"integer"}, 12),
+        ("12", {"string"}, "12"),
+        ("9007199254740993", {"integer"}, 9007199254740993),
+        ("-0012", {"integer"}, -12),
+        ("12.0", {"integer"}, 12.0),
+        ("12.5", {"integer"}, "12.5"),
+        ("1e-3", {"number"}, 0.001),
+        (".5", {"number"}, 0.5),
+        ("1.2.3", {"number"}, "1.2.3"),
+        ("NaN", {"number"}, "NaN"),
+        ("", {"number"}, ""),
+        ("True", {"boolean"}, True),
+        ("FALSE", {"boolean"}, False),
+        ("1", {"boolean"}, True),
+        ("1", {"boolean", "integer"}, 1),
+        ("yes", {"boolean"}, "yes"),
+        ('{"a": 1}', {"object"}, {"a": 1}),
+        ("{'a': True}", {"object"}, {"a": True}),
+        ("[1, 2]", {"array"}, [1, 2]),
+        ("[1, 2", {"array"}, "[1, 2"),
+        ("[1]", {"object"}, "[1]"),
+        ('{"a": 1}', {"string"}, '{"a": 1}'),
+        (" 4 ", {"integer"}, 4),
+        (" x ", {"integer"}, " x "),
+        ("4", set(CONTAINERS), "4"),
+        ("[4]", set(CONTAINERS), [4]),
+    ],
+)
+def test_the_first_type_that_fits(text: str, types: set[str], expected: object) -> None:
+    value = json.loads(coerced(text, frozenset(types)))
+    assert value == expected
+    assert isinstance(value, bool) == isinstance(expected, bool)
+
+
+@given(st.text(max_size=40))
+def test_a_string_is_never_retyped(text: str) -> None:
+    assert json.loads(coerced(text, STRING)) == text
+
+
+@given(
+    st.text(max_size=20),
+    st.sets(st.sampled_from(["null", "integer", "number", "boolean", "object", "array", "string"])),
+)
+def test_the_result_is_json(text: str, types: set[str]) -> None:
+    json.loads(coerced(text, frozenset(types)))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
+def test_a_number_keeps_its_spelling(number: float) -> None:
+    spelled = json.dumps(number)
+    assert number_text(spelled, True) == spelled

@@ -1,0 +1,129 @@
+"""Tools without their words: every parser gives the same events with them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.conversation import ToolSpec
+from schemas.events import FinishReason
+from services.families import families, open_parser
+from services.families.bare_tools import bare, types_json
+from services.families.tool_types import types_of
+from tests.families.parser_cases import fold, run, tools, vectors
+
+WORDS = {"description": "What it is.", "title": "T", "examples": ["a"], "default": 1, "minLength": 1}
+
+
+@pytest.mark.parametrize("family", list(families()))
+def test_every_vector_says_the_same(family: str) -> None:
+    for case in vectors(family):
+        specs, reason = tools(case), FinishReason(case["finish_reason"])
+        said = [
+            fold(
+                run(
+                    open_parser(family, tools=kept, in_reasoning=case["prompt_ends_in_reasoning"]),
+                    [case["raw"]],
+                    reason,
+                )
+            )
+            for kept in (specs, bare(specs))
+        ]
+        assert said[0] == said[1], case["case"]
+
+
+def schemas() -> st.SearchStrategy[Any]:
+    words = st.fixed_dictionaries({}, optional={word: st.just(value) for word, value in WORDS.items()})
+    kinds = st.sampled_from(["string", "null", "integer", "number", "boolean", "object", "array"])
+    leaf = st.fixed_dictionaries(
+        {},
+        optional={
+            "type": kinds | st.lists(kinds, max_size=3),
+            "enum": st.lists(st.sampled_from([None, 1, "x", True]), max_size=3),
+            "const": st.sampled_from([None, 1, "x"]),
+            "$ref": st.sampled_from(["#/$defs/d", "#/definitions/d", "#/properties/description", "#/nowhere", "else"]),
+        },
+    )
+    names = st.sampled_from(["description", "title", "type", "a"])
+
+    def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.fixed_dictionaries(
+            {},
+            optional={
+                "properties": st.dictionaries(names, inner, max_size=3),
+                "$defs": st.dictionaries(st.just("d"), inner, max_size=1),
+                "definitions": st.dictionaries(st.just("d"), inner, max_size=1),
+                "items": inner,
+                "additionalProperties": inner | st.booleans(),
+                **{union: st.lists(inner, max_size=2) for union in ("anyOf", "oneOf", "allOf")},
+            },
+        )
+
+    both = st.recursive(leaf, lambda inner: st.builds(lambda a, b, w: {**w, **a, **b}, leaf, deeper(inner), words))
+    return st.builds(lambda schema, w: {**w, **schema}, both, words)
+
+
+@given(schemas())
+def test_the_json_of_tools_has_what_the_tools_without_words_have(schema: dict[str, Any]) -> None:
+    specs = [ToolSpec("f", "Words.", schema), ToolSpec("g")]
+    assert msgspec.json.decode(types_json(specs, msgspec.json.encode(specs)), type=list[ToolSpec]) == bare(specs)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {}, "b": {"description": "{}"}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/b/items"}, "b": {"items": {"title": "T"}}}},
+        {"items": [{"type": "string"}], "properties": None, "anyOf": {"type": "null"}, "additionalProperties": 1},
+        {"type": "object", "properties": {}, "$defs": {}, "definitions": {"d": {"default": {}}}},
+    ],
+)
+def test_odd_schemas_are_kept_as_by_the_walk(schema: dict[str, Any]) -> None:
+    specs = [ToolSpec("f", "Words.", schema)]
+    assert msgspec.json.decode(types_json(specs, msgspec.json.encode(specs)), type=list[ToolSpec]) == bare(specs)
+
+
+def test_schemas_that_are_nested_deeper_than_the_decoder_goes() -> None:
+    schema: dict[str, Any] = {"type": "string", "title": "T"}
+    for _ in range(900):
+        schema = {"items": schema}
+    specs = [ToolSpec("f", "Words.", schema)]
+    kept = msgspec.json.decode(types_json(specs, msgspec.json.encode(specs)), type=list[ToolSpec])
+    assert types_of(kept[0].schema, kept[0].schema) == {"array"}
+
+
+@given(schemas())
+def test_every_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
+    (tool,) = bare([ToolSpec("f", "Words.", schema)])
+
+    def compare(whole: Any, kept: Any) -> None:
+        assert types_of(whole, schema) == types_of(kept, tool.schema)
+        if isinstance(whole, dict):
+            assert bool(whole) == bool(kept)
+            assert [key in whole for key in ("items", "properties")] == [key in kept for key in ("items", "properties")]
+            for name, inner in (whole.get("properties") or {}).items():
+                compare(inner, kept["properties"][name])
+            for key in ("items", "additionalProperties"):
+                if key in whole:
+                    compare(whole[key], kept[key])
+
+    compare(schema, tool.schema)
+
+
+def test_words_are_gone_and_properties_of_their_names_are_not() -> None:
+    schema = {**WORDS, "type": "object", "properties": {"description": {"type": "string", **WORDS}, "title": WORDS}}
+    (tool,) = bare([ToolSpec("f", "Words.", schema, strict=True)])
+    assert tool == ToolSpec(
+        "f",
+        schema={
+            "type": "object",
+            "properties": {"description": {"type": "string"}, "title": {"type": ["array", "object", "string"]}},
+        },
+    )
+
+
+def test_a_reference_into_what_would_be_left_out_keeps_the_whole_schema() -> None:
+    schema = {"properties": {"a": {"$ref": "#/x-types/a"}}, "x-types": {"a": {"type": "integer"}}, "title": "T"}
+    assert bare([ToolSpec("f", schema=schema)])[0].schema == schema
