@@ -17,8 +17,9 @@ from services.frontend.apis.common.openai.wording import unsupported
 from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.answer.compaction import CompactionStream
+from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.answer.items import Shape
-from services.frontend.apis.responses.answer.stream import KEEPALIVE, ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (

@@ -21,7 +21,7 @@ from msgspec import Struct
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.answer.document import response_id
-from services.frontend.apis.responses.answer.stream import payloads
+from services.frontend.apis.responses.answer.events import payloads
 from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.errors import error_reply

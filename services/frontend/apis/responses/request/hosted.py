@@ -1,18 +1,10 @@
-"""Web search in this API's form: the tool, its items, and the item that carries results to the next request.
-
-A `web_search_call` has no results, and agents keep nothing but its own members. What every agent returns unchanged is
-the `encrypted_content` of reasoning: behind the calls of a turn a reasoning item without text carries their results.
-"""
-
-from collections.abc import Sequence
-from typing import Any
+"""Web search in requests: the tool, and the results that clients send back (`answer.searches`)."""
 
 import msgspec
-from msgspec import Raw
 
 from schemas.conversation import HostedTool, ToolSpec
 from schemas.events import HostedResult
-from services.frontend.apis.common.hosted import hosted_argument, hosted_spec, pack, unpack
+from services.frontend.apis.common.hosted import hosted_spec, unpack
 from services.frontend.apis.responses import wire
 
 WEB_SEARCH = "web_search"
@@ -21,7 +13,6 @@ WEB_SEARCH_TYPES = frozenset(
 )
 SOURCES = "web_search_call.action.sources"
 _results = msgspec.json.Decoder(list[HostedResult])
-_encode = msgspec.json.Encoder().encode
 
 
 def search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
@@ -44,24 +35,8 @@ def search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
     ]
 
 
-def call_item(id: str, kind: str, arguments: str, status: str, sources: Sequence[str] | None = None) -> Raw:
-    """A `web_search_call` item. `kind`: of the hosted tool."""
-    argument = hosted_argument(kind, arguments)
-    action: dict[str, Any] = {"type": "open_page", "url": argument}
-    if kind == WEB_SEARCH:
-        action = {"type": "search", "query": argument, "queries": [argument]}
-        if sources is not None:
-            action["sources"] = [{"type": "url", "url": url} for url in sources]
-    return Raw(_encode({"id": id, "type": "web_search_call", "status": status, "action": action}))
-
-
-def results_item(id: str, results: Sequence[HostedResult]) -> Raw:
-    """The item that carries results."""
-    return Raw(_encode({"id": id, "type": "reasoning", "summary": [], "encrypted_content": pack(_encode(results))}))
-
-
 def carried_results(blob: str | None) -> list[HostedResult] | None:
-    """The results in the `encrypted_content` of such an item; None for any other."""
+    """The results in the `encrypted_content` of reasoning; None where it is something else."""
     data = unpack(blob)
     if data is None:
         return None
