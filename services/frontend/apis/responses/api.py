@@ -4,12 +4,14 @@ from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.conversations.paths import PATH as CONVERSATIONS
 from services.frontend.apis.responses.conversations.paths import ConversationBody, ConversationChange, NewItems
+from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.server import RESPONSES, ResponsesServer
 from services.frontend.http.mount import Api, Mount
 
@@ -125,7 +127,7 @@ def _mount(mount: Mount) -> None:
 API = Api(
     name="Responses",
     title="OpenAI Responses",
-    errors=OPENAI,
+    errors=replace(OPENAI, reply=error_reply),
     paths=("/v1/responses", CONVERSATIONS),
     operations=(
         Operation(

@@ -9,7 +9,7 @@ from msgspec import Raw
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.base import ErrorReply
 from services.frontend.apis.common.decode import tags_of
-from services.frontend.apis.common.openai.wording import explainer, out_of_range
+from services.frontend.apis.common.openai.wording import explainer
 from services.frontend.apis.common.shared_errors import openai_error, openai_reply
 from services.frontend.apis.responses import wire
 
@@ -29,15 +29,10 @@ _PARAMS = {"messages": "input", "format": "text.format"}
 """Fields which the pipeline calls by their names in other APIs."""
 
 
-def with_own_param(info: ErrorInfo) -> ErrorInfo:
-    """The error with the name that its field has in this API."""
-    own = _PARAMS.get(info.param or "")
-    return msgspec.structs.replace(info, param=own) if own else info
-
-
 def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    """An error before the first byte of the answer."""
-    return openai_reply(with_own_param(info), request_id, status)
+    """An error before the first byte of the answer, with the name that its field has in this API."""
+    own = _PARAMS.get(info.param or "", info.param)
+    return openai_reply(msgspec.structs.replace(info, param=own), request_id, status)
 
 
 def failure(info: ErrorInfo) -> dict[str, Any]:
@@ -56,15 +51,6 @@ def previous_not_found(name: str) -> Invalid:
         param="previous_response_id",
         code="previous_response_not_found",
     )
-
-
-def check_range(name: str, value: float, low: int, high: int | None) -> None:
-    """Raises Invalid for a number below its minimum or above its maximum."""
-    kind = "integer" if isinstance(value, int) else "decimal"
-    if value < low:
-        raise out_of_range(name, kind, ">=", str(low), value)
-    if high is not None and value > high:
-        raise out_of_range(name, kind, "<=", str(high), value)
 
 
 def _literals(hint: Any) -> list[str]:

@@ -6,27 +6,34 @@ message for a history. The `compaction` item is the first item of the answer; fo
 for everything before it.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
+from msgspec.structs import replace
 
-from schemas.errors import raised
-from schemas.events import Usage
+from schemas.conversation import Conversation
+from schemas.errors import TimedOut, raised
+from schemas.events import TurnEvent, Usage
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.answer.document import Status
+from services.frontend.apis.responses.answer.document import ResponseState, Status
 from services.frontend.apis.responses.answer.stream import ResponsesStream
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import convert
-from services.frontend.apis.responses.live.runner import Emitter, Runner
+from services.frontend.apis.responses.live.runner import TOO_LATE, Runner
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
+from services.frontend.apis.responses.request.truncation import fitted
 from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.store.chain import Histories, items_of
 from services.frontend.apis.responses.store.input_items import stored_items
+from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import StoredResponse, item_id, json_size
 from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
 from services.frontend.http.middleware import RequestContext
-from services.frontend.pipeline.interfaces import TurnGateway
+from services.frontend.pipeline.side_turn import run_side_turn
 
 SealerOf = Callable[[str, str | None], TextSealer]
 """Returns the sealer for a model, by the name that a client has for it, and a tenant."""
@@ -35,7 +42,8 @@ _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
 _managed = msgspec.json.Decoder(list[wire.ManagedContext] | None)
 
 
-class AcceptedRequest(Struct, frozen=True):
+@dataclass
+class AcceptedRequest:
     """A converted request, with what is needed to store its response."""
 
     ask: ResponsesAsk
@@ -47,21 +55,20 @@ class AcceptedRequest(Struct, frozen=True):
     tenant: str | None
     context: list[Raw] | None = None
     """Set where the context is compacted: the items that stand for everything before the turn's own output."""
-    stored: list[Raw] | None = None
-    """`items()`, where they are made already."""
 
+    @cached_property
     def items(self) -> list[Raw]:
         """The items of its own input, each with an id, and with references replaced by what they name."""
-        return stored_items(self.ask.request, self.turn, self.references.get) if self.stored is None else self.stored
+        return stored_items(self.ask.request, self.turn, self.references.get)
 
-    def without_input(self) -> "AcceptedRequest":
-        """What is needed to answer a request that is not stored."""
-        ask = msgspec.structs.replace(self.ask, request=self.ask.request.without_input())
-        return msgspec.structs.replace(self, ask=ask, references={}, history=[])
+    def drop_input(self) -> None:
+        """Keeps only what an answer needs that is not stored."""
+        self.ask = replace(self.ask, request=self.ask.request.without_input())
+        self.references, self.history = {}, []
 
     def record(self, stream: ResponsesStream, *, status: Status | None = None, owner: str = "") -> StoredResponse:
         """The response as it stands. `status` overrides the stream's; `owner`: the process in which it still runs."""
-        request, output = self.ask.request, list(stream.state.items)
+        body, output = self.ask.request.body, list(stream.state.items)
         document = stream.state.document(status)
         return StoredResponse(
             id=document["id"],
@@ -69,11 +76,11 @@ class AcceptedRequest(Struct, frozen=True):
             response=Raw(msgspec.json.encode(document)),
             status=document["status"],
             tenant=self.tenant,
-            previous=request.body.previous_response_id,
-            input=self.items(),
+            previous=body.previous_response_id,
+            input=self.items,
             output=output,
             events=b"" if owner else stream.recording(),
-            background=bool(request.body.background),
+            background=bool(body.background),
             context=None if self.context is None else [*self.context, *output[len(self.ask.shape.before) :]],
             owner=owner,
         )
@@ -82,14 +89,12 @@ class AcceptedRequest(Struct, frozen=True):
 class Intake:
     """Accepts requests."""
 
-    def __init__(
-        self, dialect: Responses, histories: Histories, sealer_of: SealerOf, runner: Runner, gateway: TurnGateway
-    ) -> None:
-        self.histories = histories
-        self._dialect = dialect
+    def __init__(self, dialect: Responses, store: MemoryStore, sealer_of: SealerOf, runner: Runner) -> None:
+        self.dialect = dialect
+        self.store = store
+        self.runner = runner
+        self.histories = Histories(store)
         self._sealer_of = sealer_of
-        self._runner = runner
-        self._gateway = gateway
 
     async def accept(
         self,
@@ -105,65 +110,73 @@ class Intake:
         """Converts a request. Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
         where a store does not answer. `histories`: where to look instead of the deployment's store.
         `conversation`: the items of the one that the request names."""
-        tenant = exchange.tenant
-        previous = request.body.previous_response_id
-        histories = histories or self.histories
-        history = items_of(await histories.chain(previous, tenant)) if previous is not None else conversation or []
+        histories, tenant = histories or self.histories, exchange.tenant
+        previous, history = request.body.previous_response_id, conversation or []
+        if previous is not None:
+            history = items_of(await histories.chain(previous, tenant))
         named = set(request.references)
         references = {id: item for item in conversation or () if (id := item_id(item)) in named}
         references |= await histories.items(named - references.keys(), tenant)
         size = request.size + json_size(*history, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.
         early = size >= UNDERSTAND_APART_BYTES and request.store and not counting
+        sealer = self._sealer_of(request.model, tenant)
+        understand = self.dialect.understand
 
         def understood() -> AcceptedRequest:
-            ask = self._dialect.understand(
+            ask = understand(
                 request,
                 headers,
                 history=history,
                 resolve=references.get,
-                sealer=self._sealer_of(request.model, tenant),
+                sealer=sealer,
                 counting=counting,
                 compacting=compacting,
             )
-            stored = stored_items(request, exchange.id, references.get) if early else None
-            return AcceptedRequest(ask, references, history, exchange.id, tenant, stored=stored)
+            accepted = AcceptedRequest(ask, references, history, exchange.id, tenant)
+            if early:
+                _ = accepted.items
+            return accepted
 
         accepted = await apart(size, understood)
         if counting:
             return accepted
         if accepted.ask.sealer is not None:
-            return msgspec.structs.replace(accepted, context=instructions([*history, *accepted.items()]))
-        threshold = compact_threshold(request)
-        if threshold is None or request.prefill or await self._gateway.count(accepted.ask.conversation) < threshold:
+            accepted.context = instructions([*history, *accepted.items])
             return accepted
-        items = [*history, *accepted.items()]
-        item, spent = await self._summary(request.with_items(items), headers, exchange)
-        context = [*instructions(items), item, *user_messages(items)[-1:]]
-        sealer = self._sealer_of(request.model, exchange.tenant)
-        ask = self._dialect.understand(request.with_items(context), headers, sealer=sealer)
-        shape = msgspec.structs.replace(ask.shape, before=[item], spent=spent)
-        ask = msgspec.structs.replace(ask, request=request, notes=accepted.ask.notes, shape=shape)
-        return msgspec.structs.replace(accepted, ask=ask, context=context)
+        threshold = compact_threshold(request)
+        if threshold is None or request.prefill:
+            return accepted
+        if await self.runner.server.gateway.count(accepted.ask.conversation) < threshold:
+            return accepted
+        items = [*history, *accepted.items]
+        summary = await self._summary(request.with_items(items), headers, exchange, sealer)
+        accepted.context = [*instructions(items), *summary.items, *user_messages(items)[-1:]]
+        ask = understand(request.with_items(accepted.context), headers, sealer=sealer)
+        shape = replace(ask.shape, before=summary.items, spent=summary.usage or Usage())
+        accepted.ask = replace(ask, request=request, notes=accepted.ask.notes, shape=shape)
+        return accepted
 
     async def _summary(
-        self, request: ResponsesRequest, headers: Mapping[str, str], exchange: RequestContext
-    ) -> tuple[Raw, Usage]:
-        def understood() -> ResponsesAsk:
-            sealer = self._sealer_of(request.model, exchange.tenant)
-            return self._dialect.understand(request, headers, sealer=sealer, compacting=True)
-
+        self, request: ResponsesRequest, headers: Mapping[str, str], exchange: RequestContext, sealer: TextSealer
+    ) -> ResponseState:
+        """The compaction of a conversation. Its tokens are charged to the caller."""
+        understood = partial(self.dialect.understand, request, headers, sealer=sealer, compacting=True)
         ask = await apart(json_size(*request.items), understood)
-        renderer = ask.renderer(self._runner.reply(exchange, request.model))
-        record = self._runner.record()
-        own = self._runner.exchange(exchange)
-        await self._runner.run(ask, renderer, own, record, Emitter(lambda _data: None))
-        if exchange.caller is not None:
-            exchange.caller.spend(record.tokens)
-        if renderer.state.failure is not None:
-            raise raised(renderer.state.failure)
-        (item,) = renderer.state.items
-        return item, record.usage or Usage()
+        server = self.runner.server
+        stream = ask.renderer(self.runner.reply(exchange, request.model))
+
+        async def write(conversation: Conversation) -> Sequence[TurnEvent]:
+            return await run_side_turn(server, conversation, exchange, self.dialect.name)
+
+        try:
+            async with asyncio.timeout(server.config.request_timeout_s):
+                stream.events(await fitted(ask.conversation, write, server.gateway.count, truncate=ask.truncate))
+        except TimeoutError:
+            raise TimedOut(TOO_LATE) from None
+        if stream.state.failure is not None:
+            raise raised(stream.state.failure)
+        return stream.state
 
 
 def compact_threshold(request: ResponsesRequest) -> int | None:

@@ -47,7 +47,7 @@ _object = msgspec.json.Decoder(dict[str, Raw])
 
 
 class BuiltInItem(OutputItem):
-    """A call of a built-in tool, sent when it is complete. With invalid arguments it becomes a function call, so that the
+    """A call of a built-in tool, sent when it is complete. With invalid arguments it becomes a function call: then the
     client returns an error to the model."""
 
     dispatch = "tool_call_dispatch"

@@ -22,7 +22,6 @@ from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.pipeline.metrics import TurnRecord
-from services.runtime.observability.telemetry import FilteringBoundLogger
 
 RETRY_AFTER_S = 5.0
 POLL_S = 0.5
@@ -45,7 +44,8 @@ class Job:
         self.ended: StoredResponse | None = None
         self.cancelled = False
         self.running = False
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None]
+        """Set when the job starts."""
         self._changed = asyncio.Event()
 
     @property
@@ -91,12 +91,9 @@ class Job:
 class Background:
     """The background responses of this process. At most `slots` run, and as many again wait."""
 
-    def __init__(
-        self, runner: Runner, store: MemoryStore, log: FilteringBoundLogger, *, slots: int, owner: str
-    ) -> None:
+    def __init__(self, runner: Runner, store: MemoryStore, *, slots: int, owner: str) -> None:
         self._runner = runner
         self._store = store
-        self._log = log
         self._limit = 2 * slots
         self._slots = asyncio.Semaphore(slots)
         self._owner = owner
@@ -140,7 +137,7 @@ class Background:
     def cancel(self, id: str) -> None:
         """Cancels a response if it runs here. The caller has checked its tenant."""
         job = self._jobs.get(id)
-        if job is not None and job.task is not None and not job.cancelled:
+        if job is not None and not job.cancelled:
             job.cancelled = True
             job.task.cancel()
 
@@ -148,21 +145,16 @@ class Background:
         """Accepts nothing new, and returns when the last response has ended. When cancelled, ends the others."""
         self._draining = True
         try:
-            await asyncio.gather(*self._tasks(), return_exceptions=True)
+            await asyncio.gather(*(job.task for job in self._jobs.values()), return_exceptions=True)
         except asyncio.CancelledError:
             await self.end()
             raise
 
     async def end(self) -> None:
         """Ends what still runs, each response with an error that is stored."""
-        self._draining = True
-        tasks = self._tasks()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _tasks(self) -> "list[asyncio.Task[None]]":
-        return [job.task for job in self._jobs.values() if job.task is not None]
+        for job in self._jobs.values():
+            job.task.cancel()
+        await self.drain()
 
     async def _work(self, job: Job, exchange: RequestContext, record: TurnRecord) -> None:
         try:
@@ -175,12 +167,12 @@ class Background:
             self._fail(job, error.info)
         except Exception:
             # Nobody awaits this task: an unexpected error must be logged, and end the response.
-            self._log.exception("responses.background_failed", request=exchange.request_id)
+            self._runner.server.log.exception("responses.background_failed", request=exchange.request_id)
             self._fail(job, INTERNAL)
 
     def _ended(self, job: Job) -> None:
         """Stores the final state of a response, however its task ended."""
-        if job.task is not None and job.task.cancelled() and not job.cancelled:
+        if job.task.cancelled() and not job.cancelled:
             self._fail(job, Unavailable("This server was shut down.").info)
         running = job.status not in ENDED
         if running and job.payloads:

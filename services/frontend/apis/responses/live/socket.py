@@ -11,30 +11,27 @@ too long, its turns are cancelled.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-import msgspec
 from aiohttp import WSMsgType, web
 from cachetools import LRUCache
-from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.answer.document import response_id
 from services.frontend.apis.responses.answer.events import payloads
-from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
-from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.conversations.turns import ConversationTurns
 from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.live import frames
-from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter, Runner
+from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.store.chain import Histories
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
+from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.sse import StreamLimits
-from services.runtime.config import FrontendConfig
-from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_AGE_S = 60 * 60.0
 """OpenAI's limit."""
@@ -55,29 +52,20 @@ WRITE_BYTES = 32 * 1024
 """What is written between two checks whether the client still reads."""
 
 
-class Services(Struct, frozen=True):
-    """What all connections share."""
-
-    dialect: Responses
-    runner: Runner
-    store: MemoryStore
-    intake: Intake
-    turns: ConversationTurns
-    limits: StreamLimits
-    log: FilteringBoundLogger
-
-
 class Socket:
     """One connection."""
 
-    def __init__(self, ws: web.WebSocketResponse, request: web.Request, services: Services) -> None:
+    def __init__(
+        self, ws: web.WebSocketResponse, request: web.Request, intake: Intake, turns: ConversationTurns
+    ) -> None:
         self._ws = ws
         self._request = request
         self._exchange = request[REQUEST_CONTEXT]
-        self._services = services
+        self._intake = intake
+        self._turns = turns
         self._memory = MemoryStore(StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES), time.time)
-        self._histories = Histories(self._memory, services.store)
-        self._outbox = Outbox(ws, services.limits, self._disconnect)
+        self._histories = Histories(self._memory, intake.store)
+        self._outbox = Outbox(ws, intake.runner.server.limits, self._disconnect)
         self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
         """The requests of each busy lane: the first one runs."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,27 +112,32 @@ class Socket:
             self._request.transport.abort()
 
     def _receive(self, data: bytes) -> None:
-        lane: str | None = None
-        try:
+        with self._errors_sent(None):
             envelope = frames.read_envelope(data)
             if envelope.type == "response.steer":
                 self._refuse_steering(envelope)
                 return
             lane = frames.lane_of(envelope)
-            if envelope.type != "response.create":
-                raise Invalid(f"Unknown frame type: '{str(envelope.type)[:64]}'.", param="type", code="invalid_value")
-            if self._ending is not None:
-                raise raised(_closing(self._ending))
-            self._enqueue(lane, data)
+            with self._errors_sent(lane):
+                if envelope.type != "response.create":
+                    message = f"Unknown frame type: '{str(envelope.type)[:64]}'."
+                    raise Invalid(message, param="type", code="invalid_value")
+                if self._ending is not None:
+                    raise raised(_closing(self._ending))
+                self._enqueue(lane, self._intake.dialect.decode(data, self._request.headers))
+
+    @contextmanager
+    def _errors_sent(self, lane: str | None) -> Iterator[None]:
+        """Sends errors to the client: one frame or response must not end the other lanes."""
+        try:
+            yield
         except TurnwireError as error:
             self._refuse(error.info, lane)
         except Exception:
-            # An unexpected error in one frame must not end the other lanes.
-            self._services.log.exception("responses.frame_failed", request=self._exchange.request_id)
+            self._intake.runner.server.log.exception("responses.frame_failed", request=self._exchange.request_id)
             self._refuse(INTERNAL, lane)
 
-    def _enqueue(self, lane: str | None, data: bytes) -> None:
-        request = self._services.dialect.decode(data, self._request.headers)
+    def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
         if request.body.background:
             raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
         waiting = self._lanes.get(lane)
@@ -165,7 +158,8 @@ class Socket:
         waiting = self._lanes[lane]
         try:
             while waiting:
-                await self._respond(lane, waiting[0])
+                with self._errors_sent(lane):
+                    await self._respond(lane, waiting[0])
                 waiting.popleft()
         finally:
             del self._lanes[lane]
@@ -173,56 +167,40 @@ class Socket:
             self.end(self._ending)
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
-        exchange = self._services.runner.exchange(self._exchange)
-        try:
-            with await self._services.turns.begin(request.conversation, exchange.tenant) as turn:
-                turn.check(request.items)
-                await self._run(lane, request, exchange, turn)
-        except TurnwireError as error:
-            self._refuse(error.info, lane)
-        except Exception:
-            # Nobody awaits this task: an unexpected error must be logged and sent.
-            self._services.log.exception("responses.socket_failed", request=exchange.request_id)
-            self._refuse(INTERNAL, lane)
-
-    async def _run(
-        self, lane: str | None, request: ResponsesRequest, exchange: RequestContext, turn: ConversationTurn
-    ) -> None:
-        services, runner = self._services, self._services.runner
-        suffix = frames.lane_suffix(lane)
+        runner = self._intake.runner
+        exchange, suffix = runner.exchange(self._exchange), frames.lane_suffix(lane)
 
         def emit(rendered: bytes) -> None:
             for payload in payloads(rendered):
                 self._outbox.send(payload[:-1] + suffix)
 
-        accepted = await services.intake.accept(
-            request, self._request.headers, exchange, histories=self._histories, conversation=turn.items
-        )
-        reply = runner.reply(exchange, request.model)
-        if lane is not None:
-            self._lane_of[response_id(reply.turn)] = lane
-        renderer = accepted.ask.renderer(reply)
-
         def keep() -> None:
             # Before the client receives the end: its next request may continue this response.
             record = accepted.record(renderer)
             turn.end(record)
-            self._memory.put(msgspec.structs.replace(record, events=b""))
+            self._memory.put(replace(record, events=b""))
             if request.store:
-                services.store.put(record)
+                self._intake.store.put(record)
 
-        record = runner.record()
-        try:
-            with exchange.turn(record):
-                await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
-        except Invalid as error:
-            if not request.prefill or error.kind is not ErrorKind.INVALID:
-                raise
-            # Codex warms up with instructions only, which some templates cannot render.
-            emit(renderer.start([NOT_STARTED]))
-            last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
-            keep()
-            emit(last)
+        with await self._turns.begin(request.conversation, exchange.tenant, request.items) as turn:
+            accepted = await self._intake.accept(
+                request, self._request.headers, exchange, histories=self._histories, conversation=turn.items
+            )
+            reply = runner.reply(exchange, request.model)
+            if lane is not None:
+                self._lane_of[response_id(reply.turn)] = lane
+            renderer, record = accepted.ask.renderer(reply), runner.record()
+            try:
+                with exchange.turn(record):
+                    await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
+            except Invalid as error:
+                if not request.prefill or error.kind is not ErrorKind.INVALID:
+                    raise
+                # Codex warms up with instructions only, which some templates cannot render.
+                emit(renderer.start([NOT_STARTED]))
+                last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
+                keep()
+                emit(last)
 
     def _refuse_steering(self, envelope: frames.Envelope) -> None:
         target = envelope.previous_response_id
@@ -237,9 +215,10 @@ class Socket:
 class Connections:
     """Serves WebSocket connections."""
 
-    def __init__(self, services: Services, config: FrontendConfig) -> None:
-        self._services = services
-        self._config = config
+    def __init__(self, intake: Intake, turns: ConversationTurns) -> None:
+        self._intake = intake
+        self._turns = turns
+        self._config = intake.runner.server.config
         self._open: set[Socket] = set()
         self._draining: str | None = None
 
@@ -259,7 +238,7 @@ class Connections:
             reply = error_reply(info, request[REQUEST_CONTEXT].request_id, 426)
             return web.Response(status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body)
         await ws.prepare(request)
-        socket = Socket(ws, request, self._services)
+        socket = Socket(ws, request, self._intake, self._turns)
         self._open.add(socket)
         try:
             await socket.run()

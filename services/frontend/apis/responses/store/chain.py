@@ -38,15 +38,13 @@ class Histories:
 
     async def items(self, ids: Iterable[str], tenant: str | None) -> dict[str, Raw]:
         """Stored items by their ids. Raises NotFound."""
-        found: dict[str, Raw] = {}
-        for id in ids:
-            for store in self._stores:
-                if (item := await store.item(id, tenant)) is not None:
-                    found[id] = item
-                    break
-            else:
-                raise NotFound(f"Item with id '{id}' not found.", param="input")
-        return found
+        return {id: await self._item(id, tenant) for id in ids}
+
+    async def _item(self, id: str, tenant: str | None) -> Raw:
+        for store in self._stores:
+            if (item := await store.item(id, tenant)) is not None:
+                return item
+        raise NotFound(f"Item with id '{id}' not found.", param="input")
 
     async def _get(self, id: str, tenant: str | None, *, patient: bool) -> StoredResponse | None:
         for store in self._stores if is_response(id) else ():

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
-from services.frontend.apis.responses.errors import check_range
+from services.frontend.apis.common.openai.wording import invalid_value, out_of_range
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, is_reference
 from services.frontend.apis.responses.store.record import item_id
 
@@ -92,27 +92,24 @@ def page_of(query: Mapping[str, str], order: Literal["asc", "desc"] = "desc") ->
     """
     given = query.get("order", order)
     if given not in ("asc", "desc"):
-        raise Invalid(
-            f"Invalid value: '{given}'. Supported values are: 'asc' and 'desc'.", param="order", code="invalid_value"
-        )
-    limit = integer(query, "limit", 0, MAX_LIMIT)
+        raise invalid_value(given, "order", ("asc", "desc"))
+    limit = integer(query, "limit", MAX_LIMIT)
     return Page(query.get("after") or None, limit or DEFAULT_LIMIT, given == "desc")
 
 
-def integer(query: Mapping[str, str], name: str, low: int, high: int | None) -> int | None:
-    """An integer of a query string; None where it is missing. Raises Invalid."""
-    text = query.get(name)
-    if text is None:
+def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int | None:
+    """An integer of a query string, at least 0; None where it is missing. Raises Invalid."""
+    if name not in query:
         return None
     try:
-        value = int(text)
+        value = int(query[name])
     except ValueError:
-        raise Invalid(
-            f"Invalid type for '{name}': expected an integer, but got a string instead.",
-            param=name,
-            code="invalid_type",
-        ) from None
-    check_range(name, value, low, high)
+        message = f"Invalid type for '{name}': expected an integer, but got a string instead."
+        raise Invalid(message, param=name, code="invalid_type") from None
+    if value < 0:
+        raise out_of_range(name, "integer", ">=", "0", value)
+    if high is not None and value > high:
+        raise out_of_range(name, "integer", "<=", str(high), value)
     return value
 
 
