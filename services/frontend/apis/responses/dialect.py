@@ -108,7 +108,7 @@ def understand(
     else:
         begun = request.begun
         if begun is not None and begun.history.model == request.model:
-            items = begun.history.go_on(tools, sealer)
+            items = begun.history.fork(tools, sealer)
         else:
             begun = None
         first = 0 if begun is None else begun.messages

@@ -1,7 +1,8 @@
 """Errors of this API: failed validations in OpenAI's wording, and the `error` of a response that failed."""
 
 import math
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints, overload
 
 import msgspec
 from msgspec import Raw
@@ -72,10 +73,14 @@ explain = explainer(_CHOICES | {"format.type": _FORMATS, "content.type": _PARTS,
 """The native error for a failed validation of the body."""
 
 
-def convert(decoder: msgspec.json.Decoder[T], raw: Raw | bytes, place: str) -> T:
+@overload
+def convert(kind: type[T], raw: Raw, place: str) -> T: ...
+@overload
+def convert(kind: UnionType, raw: Raw, place: str) -> Any: ...
+def convert(kind: Any, raw: Raw, place: str) -> Any:
     """Decodes the part of the request at `place`. Raises Invalid, which names the field."""
     try:
-        return decoder.decode(raw)
+        return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `$")
         raise explain(b"null", f"{what} - at `$.{place}{path or '`'}") from None

@@ -39,7 +39,6 @@ SealerOf = Callable[[str, str | None], TextSealer]
 """Returns the sealer for a model, by the name that a client has for it, and a tenant."""
 
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
-_managed = msgspec.json.Decoder(list[wire.ManagedContext] | None)
 
 
 @dataclass
@@ -181,8 +180,8 @@ class Intake:
 
 def compact_threshold(request: ResponsesRequest) -> int | None:
     """The prompt size in tokens from which the context is compacted. Raises Invalid."""
-    managed = convert(_managed, request.body.context_management, "context_management") or []
-    return next((entry.compact_threshold for entry in managed if entry.type == "compaction"), None)
+    managed = convert(list[wire.ManagedContext] | None, request.body.context_management, "context_management")
+    return next((entry.compact_threshold for entry in managed or () if entry.type == "compaction"), None)
 
 
 def instructions(items: Sequence[Raw]) -> list[Raw]:

@@ -37,6 +37,7 @@ from services.frontend.http.mount import Mount, json_response
 from services.frontend.pipeline.interfaces import TurnGateway
 from services.runtime.storage.seal import Sealer, TenantSealer
 
+PATH = "/v1/responses"
 CANCEL_POLLS = 20
 CANCEL_POLL_S = 0.1
 """How often, and how far apart, a response that another process cancels is read again."""
@@ -94,14 +95,14 @@ class ResponsesServer:
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
         self.conversations.add_to(router)
-        router.add_post("/v1/responses", self.create)
-        router.add_get("/v1/responses", self.connections.handle, allow_head=False)
-        router.add_post("/v1/responses/compact", self.compact)
-        router.add_post("/v1/responses/input_tokens", self.input_tokens)
-        router.add_get("/v1/responses/{id}", self.retrieve, allow_head=False)
-        router.add_delete("/v1/responses/{id}", self.delete)
-        router.add_post("/v1/responses/{id}/cancel", self.cancel)
-        router.add_get("/v1/responses/{id}/input_items", self.input_items, allow_head=False)
+        router.add_post(PATH, self.create)
+        router.add_get(PATH, self.connections.handle, allow_head=False)
+        router.add_post(f"{PATH}/compact", self.compact)
+        router.add_post(f"{PATH}/input_tokens", self.input_tokens)
+        router.add_get(f"{PATH}/{{id}}", self.retrieve, allow_head=False)
+        router.add_delete(f"{PATH}/{{id}}", self.delete)
+        router.add_post(f"{PATH}/{{id}}/cancel", self.cancel)
+        router.add_get(f"{PATH}/{{id}}/input_items", self.input_items, allow_head=False)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Creates a response: whole, as a stream, or in the background."""

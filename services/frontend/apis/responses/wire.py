@@ -311,20 +311,14 @@ class SearchCall(Struct):
 
 
 class CallOutput(Struct):
-    """The result of a function or a freeform tool."""
+    """The result of a function, a freeform tool or `local_shell`. Of the last one `id` is natively the call's; older
+    Codex sends `call_id`."""
 
     output: str | list[Part]
     call_id: str | None = None
+    id: str | None = None
     name: str | None = None
     namespace: str | None = None
-
-
-class LocalShellOutput(Struct):
-    """The result of `local_shell`. Natively `id` is the call's; older Codex sends `call_id`."""
-
-    output: str
-    id: str | None = None
-    call_id: str | None = None
 
 
 class ShellChunk(Struct):
@@ -356,18 +350,12 @@ class ComputerOutput(Struct):
     output: ComputerScreenshot
 
 
-class SearchOutput(Struct):
-    """The tools that a search found; the model can call them from here on."""
+class MoreTools(Struct):
+    """Tools that come with the input; with `call_id` and `execution` those that a search found."""
 
     tools: list[Raw]
     call_id: str | None = None
     execution: str | None = None
-
-
-class AdditionalTools(Struct):
-    """Tools that come with the input."""
-
-    tools: list[Raw]
 
 
 class ConfigurationUpdate(Struct):

@@ -23,7 +23,8 @@ from services.frontend.http.bodies import read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.mount import json_response
 
-PATH = "/v1/conversations"
+CONVERSATIONS = "/v1/conversations"
+CONVERSATION = f"{CONVERSATIONS}/{{id}}"
 MAX_ITEMS = 20
 """Items that one request may add."""
 B = TypeVar("B", bound=Struct)
@@ -61,14 +62,14 @@ class Conversations:
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
-        router.add_post(PATH, self.create)
-        router.add_get(f"{PATH}/{{id}}", self.retrieve, allow_head=False)
-        router.add_post(f"{PATH}/{{id}}", self.update)
-        router.add_delete(f"{PATH}/{{id}}", self.delete)
-        router.add_get(f"{PATH}/{{id}}/items", self.list_items, allow_head=False)
-        router.add_post(f"{PATH}/{{id}}/items", self.add_items)
-        router.add_get(f"{PATH}/{{id}}/items/{{item}}", self.item, allow_head=False)
-        router.add_delete(f"{PATH}/{{id}}/items/{{item}}", self.delete_item)
+        router.add_post(CONVERSATIONS, self.create)
+        router.add_get(CONVERSATION, self.retrieve, allow_head=False)
+        router.add_post(CONVERSATION, self.update)
+        router.add_delete(CONVERSATION, self.delete)
+        router.add_get(f"{CONVERSATION}/items", self.list_items, allow_head=False)
+        router.add_post(f"{CONVERSATION}/items", self.add_items)
+        router.add_get(f"{CONVERSATION}/items/{{item}}", self.item, allow_head=False)
+        router.add_delete(f"{CONVERSATION}/items/{{item}}", self.delete_item)
 
     async def create(self, request: web.Request) -> web.Response:
         """Creates a conversation."""

@@ -11,7 +11,7 @@ too long, its turns are cancelled.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import WSMsgType, web
@@ -168,11 +168,10 @@ class Socket:
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
         runner = self._intake.runner
-        exchange, suffix = runner.exchange(self._exchange), frames.lane_suffix(lane)
+        exchange = runner.exchange(self._exchange)
 
         def emit(rendered: bytes) -> None:
-            for payload in payloads(rendered):
-                self._outbox.send(payload[:-1] + suffix)
+            self._send(payloads(rendered), lane)
 
         def keep() -> None:
             # Before the client receives the end: its next request may continue this response.
@@ -205,11 +204,16 @@ class Socket:
     def _refuse_steering(self, envelope: frames.Envelope) -> None:
         target = envelope.previous_response_id
         lane = self._lane_of.get(target) if isinstance(target, str) else None
-        self._outbox.send(frames.steer_refused(envelope, self._steers, lane))
+        self._send([frames.steer_refused(envelope, self._steers)], lane)
         self._steers += 1
 
     def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
-        self._outbox.send(frames.error_frame(info, lane))
+        self._send([frames.error_frame(info)], lane)
+
+    def _send(self, payloads: Iterable[bytes], lane: str | None) -> None:
+        suffix = frames.lane_suffix(lane)
+        for payload in payloads:
+            self._outbox.send(payload[:-1] + suffix)
 
 
 class Connections:

@@ -35,8 +35,6 @@ Resolve = Callable[[str], Raw | None]
 TRIGGER = "compaction_trigger"
 _SESSION_HEADERS = ("session-id", "thread-id", "x-session-id", "x-session-affinity")
 _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
-_reasoning = msgspec.json.Decoder(wire.Reasoning)
-_text = msgspec.json.Decoder(wire.TextConfig)
 
 
 def build(
@@ -112,10 +110,10 @@ def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reason
     """The request's reasoning and text settings, with the changes of a configuration update."""
     reasoning, text = request.reasoning, request.text
     if given(items.reasoning):
-        update = convert(_reasoning, items.reasoning, "input.reasoning")
+        update = convert(wire.Reasoning, items.reasoning, "input.reasoning")
         reasoning = msgspec.structs.replace(reasoning, effort=update.effort or reasoning.effort)
     if given(items.text):
-        changed = convert(_text, items.text, "input.text")
+        changed = convert(wire.TextConfig, items.text, "input.text")
         text = wire.TextConfig(changed.format or text.format, changed.verbosity or text.verbosity)
     return reasoning, text
 

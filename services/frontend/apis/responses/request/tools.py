@@ -67,10 +67,6 @@ _BUILT_IN: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     ),
 }
 _SERVED = frozenset({"function", "custom", "namespace", *_BUILT_IN})
-_type = msgspec.json.Decoder(wire.ToolType)
-_tool = msgspec.json.Decoder(wire.Tool)
-_choice = msgspec.json.Decoder(str | wire.ToolChoice)
-_allowed_tool = msgspec.json.Decoder(wire.AllowedTool)
 _MODES: dict[str, Any] = {"none": "none", "auto": "auto", "required": "any"}
 
 
@@ -141,9 +137,9 @@ class RequestTools(Struct):
         rendered: list[str] = []
         for index, raw in enumerate(raws):
             at = f"{place}[{index}]"
-            kind = convert(_type, raw, at).type
+            kind = convert(wire.ToolType, raw, at).type
             if kind in WEB_SEARCH_TYPES and WEB_SEARCH in self.served:
-                searches = search_specs(convert(_tool, raw, at), self.served)
+                searches = search_specs(convert(wire.Tool, raw, at), self.served)
                 for search in searches:
                     self.specs.setdefault(search.name, search)
                     self.names.setdefault(search.name, ToolName("web_search", search.name))
@@ -152,7 +148,7 @@ class RequestTools(Struct):
             if kind not in _SERVED:  # nothing but the type is decoded
                 self.dropped.append(kind)
                 continue
-            tool = convert(_tool, raw, at)
+            tool = convert(wire.Tool, raw, at)
             if tool.type == "namespace" and namespace is None:
                 if not tool.name:
                     raise missing_parameter(f"{at}.name")
@@ -230,7 +226,7 @@ def choice(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
     if not given(body.tool_choice):
         return ToolChoice(parallel=parallel)
-    chosen = convert(_choice, body.tool_choice, "tool_choice")
+    chosen = convert(str | wire.ToolChoice, body.tool_choice, "tool_choice")
     if isinstance(chosen, str):
         if chosen not in _MODES:
             raise invalid_value(chosen, "tool_choice", tuple(_MODES))
@@ -251,7 +247,7 @@ def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> To
     allowed: list[str] = []
     for index, raw in enumerate(chosen.tools or []):
         place = f"tool_choice.tools[{index}]"
-        tool = convert(_allowed_tool, raw, place)
+        tool = convert(wire.AllowedTool, raw, place)
         if tool.type == "namespace":
             allowed += [name.rendered for name in tools.names.values() if name.namespace == tool.name]
         elif (name := _find(tool, tools)) is not None:
