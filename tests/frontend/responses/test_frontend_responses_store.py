@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.responses.answer.recording import EventPacker, unpack_events
+from services.frontend.apis.responses.answer.events import EventPacker, unpack_events
 from services.frontend.apis.responses.store.chain import MAX_CHAIN, Histories, items_of
 from services.frontend.apis.responses.store.input_items import Page, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits

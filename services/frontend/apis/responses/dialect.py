@@ -16,21 +16,20 @@ from services.frontend.apis.common.known.turns import KnownTurns
 from services.frontend.apis.common.openai.wording import unsupported
 from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.answer.compaction import CompactionStream
 from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.answer.items import Shape
-from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.answer.stream import CompactionStream, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
     REASONING_SEALED,
+    SOURCES,
     ResponsesRequest,
     decode,
     is_reference,
     item_kinds,
 )
 from services.frontend.apis.responses.request.conversation import TRIGGER, Resolve
-from services.frontend.apis.responses.request.hosted import SOURCES
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.sealing import TextSealer
@@ -102,9 +101,8 @@ def understand(
     items = ItemReader(tools, sealer, pairing=not counting, model=request.model)
     turns: KnownTurns | None = None
     if sessions is None or history or counting or compacting or not request.data or request.references:
-        before = conversation.resolved(history, item_kinds(history, "history"), resolve)
-        items.read(zip(*before, strict=True), place="history")
-        items.read(zip(*conversation.resolved(request.items, request.kinds, resolve), strict=True))
+        items.read(conversation.resolved(history, item_kinds(history, "history"), resolve), place="history")
+        items.read(conversation.resolved(request.items, request.kinds, resolve))
     else:
         begun = request.begun
         if begun is not None and begun.history.model == request.model:
@@ -131,7 +129,6 @@ def understand(
         sources=SOURCES in (body.include or ()),
         logprobs=built.sampling.logprobs is not None,
         prefill=request.prefill,
-        compacting=sealer is not None,
     )
     notes = [*tools.dropped, *items.notes]
     return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, get_args, get_type_hints, overload
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.base import ErrorReply
@@ -33,7 +34,7 @@ _PARAMS = {"messages": "input", "format": "text.format"}
 def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
     """An error before the first byte of the answer, with the name that its field has in this API."""
     own = _PARAMS.get(info.param or "", info.param)
-    return openai_reply(msgspec.structs.replace(info, param=own), request_id, status)
+    return openai_reply(replace(info, param=own), request_id, status)
 
 
 def failure(info: ErrorInfo) -> dict[str, Any]:

@@ -186,11 +186,8 @@ def compact_threshold(request: ResponsesRequest) -> int | None:
 
 def instructions(items: Sequence[Raw]) -> list[Raw]:
     """The items that instruct the model: system and developer messages, tools and settings."""
-    return [
-        item
-        for item, kind in zip(items, item_kinds(items, "history"), strict=True)
-        if kind.type in _INSTRUCTING or kind.role in ("system", "developer")
-    ]
+    kinds = zip(items, item_kinds(items, "history"), strict=True)
+    return [item for item, kind in kinds if kind.type in _INSTRUCTING or kind.role in ("system", "developer")]
 
 
 def user_messages(items: Sequence[Raw]) -> list[Raw]:

@@ -43,7 +43,6 @@ CANCEL_POLL_S = 0.1
 """How often, and how far apart, a response that another process cancels is read again."""
 SETTLE_S = 2.0
 """At the end, for the last writes to the bucket."""
-CLOSING = "This server is shutting down; open a new connection to go on."
 
 
 class ModelSealer:
@@ -183,16 +182,16 @@ class ResponsesServer:
         if not record.ended:
             if self._sharing is not None:  # the frontend in which it runs cancels it
                 self._sharing.publish_notice(FrontendNotice("cancel", id))
-            record = await self._until_ended(record)
+            for _ in range(CANCEL_POLLS):
+                await asyncio.sleep(CANCEL_POLL_S)
+                record = await self.store.get(id, record.tenant, patient=False) or record
+                if record.ended:
+                    break
         return json_response(record.response)
 
     async def input_items(self, request: web.Request) -> web.Response:
         """Lists the items that a response was made from, with the chain before it."""
-        page = page_of(request.query)
-        job = self._job(request)
-        if job is not None:
-            return json_response(listed([*job.accepted.history, *job.accepted.items], page))
-        record = await self._record(request)
+        page, record = page_of(request.query), await self._record(request)
         before: list[Raw] = []
         if record.previous is not None:
             try:
@@ -267,14 +266,6 @@ class ResponsesServer:
             raise _not_found(id)
         return record
 
-    async def _until_ended(self, record: StoredResponse) -> StoredResponse:
-        for _ in range(CANCEL_POLLS):
-            await asyncio.sleep(CANCEL_POLL_S)
-            found = await self.store.get(record.id, record.tenant, patient=False)
-            if found is None or found.ended:
-                return found or record
-        return record
-
     def apply_notice(self, notice: FrontendNotice) -> None:
         """Applies a notice of another frontend about a stored response."""
         if notice.action == "cancel":
@@ -284,7 +275,7 @@ class ResponsesServer:
 
     async def drain(self) -> None:
         """Accepts nothing new; returns when background responses have ended and all writes to the store are done."""
-        self.connections.drain(CLOSING)
+        self.connections.drain()
         try:
             await self.background.drain()
         finally:
@@ -293,7 +284,7 @@ class ResponsesServer:
 
     async def close(self, _app: web.Application) -> None:
         """Signal handler of the application's shutdown: ends what still runs."""
-        self.connections.drain(CLOSING)
+        self.connections.drain()
         await self.background.end()
         await self.turns.close(SETTLE_S)
 

@@ -1,19 +1,53 @@
-"""Numbers, encodes and records the events of one stream, and splits a rendered stream into its events again."""
+"""Writes and records the events of one stream, and splits a stream into its events again."""
 
 from typing import Any, Literal
 
 import msgspec
+import zstandard
 from msgspec import Raw
 
 from services.frontend.apis.base import Reply
-from services.frontend.apis.responses.answer.recording import EventPacker
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 """An event, because Codex takes no comment for a sign of life. The TypeScript helper accepts no other type without
 content; openai-python and the AI SDK skip it."""
-
+_CHUNK_BYTES = 64 * 1024
+"""What a recording holds uncompressed, at most."""
 _encode = msgspec.json.Encoder().encode
+
+
+class EventPacker:
+    """Compresses a stream while it is sent. Events repeat each other: a tenth of their size or less is left."""
+
+    def __init__(self) -> None:
+        self._packed = bytearray()  # a copy: the buffer of each result of zstandard keeps its uncompressed size
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Adds the next bytes of the stream."""
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= _CHUNK_BYTES:
+            self._pack()
+
+    def packed(self) -> bytes:
+        """The stream so far, for `unpack_events`."""
+        if self._pending:
+            self._pack()
+        return bytes(self._packed)
+
+    def _pack(self) -> None:
+        self._packed += zstandard.ZstdCompressor(level=1).compress(b"".join(self._pending))
+        self._pending.clear()
+        self._pending_bytes = 0
+
+
+def unpack_events(packed: bytes) -> bytes:
+    """The stream that an `EventPacker` compressed."""
+    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+        return reader.read()
 
 
 class EventWriter:

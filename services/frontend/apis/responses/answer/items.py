@@ -12,8 +12,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.events import BlockStop, TokenLogprob, Usage
-from services.frontend.apis.common.decode import is_json
-from services.frontend.apis.common.freeform import FreeformInput
 from services.frontend.apis.common.openai.chunks import logprob
 from services.frontend.apis.responses.answer.events import EventWriter, delta_head
 from services.frontend.apis.responses.request.tools import ToolName
@@ -39,8 +37,6 @@ class Shape(Struct, frozen=True):
     logprobs: bool = False
     prefill: bool = False
     """Nothing is generated: an answer without output is complete."""
-    compacting: bool = False
-    """The answer is one compaction item."""
     before: Sequence[Raw] = ()
     """Items that were made before the turn and come first."""
     spent: Usage = Usage()
@@ -194,75 +190,6 @@ class ReasoningItem(OutputItem):
             self._event("reasoning_summary_text.done", {"summary_index": 0, "text": text})
             self._event("reasoning_summary_part.done", {"summary_index": 0, "part": _part("summary_text", text)})
         return True
-
-
-class FunctionItem(OutputItem):
-    """A call of a function."""
-
-    delta = "function_call_arguments"
-    dispatch = "tool_call_dispatch"
-    prefix, kind, member = "fc", "function_call", "arguments"
-
-    def __init__(self, writer: EventWriter, turn: str, index: int, name: ToolName, call_id: str) -> None:
-        super().__init__(writer, f"{self.prefix}_{turn}{index:03d}", index)
-        self.plain = True
-        self.name = name
-        self.call_id = call_id
-
-    def begin(self) -> None:
-        """See `OutputItem.begin`."""
-        self.writer.item("added", self.index, self._json("in_progress"))
-
-    def end(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.end`."""
-        if stop.complete and not self.pieces:
-            self.add("{}")
-        return super().end(stop)
-
-    def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
-        return self._json("completed" if stop.complete else "incomplete")
-
-    def _end_content(self, item: Raw, stop: BlockStop) -> bool:
-        text = self.text
-        if not stop.complete and (not text.strip() or is_json(text, Raw)):
-            return False
-        if not is_json(text, dict[str, Raw]):
-            self.dispatch = ""
-        self._event("function_call_arguments.done", {"arguments": text, "name": self.name.name})
-        return True
-
-    def _json(self, status: str) -> Raw:
-        call = {"id": self.id, "type": self.kind, "status": status, "call_id": self.call_id, "name": self.name.name}
-        namespace = {"namespace": self.name.namespace} if self.name.namespace else {}
-        return raw(call | {self.member: self.text} | namespace)
-
-
-class CustomItem(FunctionItem):
-    """A call of a freeform tool."""
-
-    delta = "custom_tool_call_input"
-    prefix, kind, member = "ctc", "custom_tool_call", "input"
-
-    def __init__(self, writer: EventWriter, turn: str, index: int, name: ToolName, call_id: str) -> None:
-        super().__init__(writer, turn, index, name, call_id)
-        self.plain = False
-        self._input = FreeformInput()
-
-    def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """See `OutputItem.add`."""
-        super().add(self._input.feed(text))
-
-    def end(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.end`."""
-        if stop.complete:
-            OutputItem.add(self, self._input.end())  # an input that was not spelled as expected
-        return OutputItem.end(self, stop)
-
-    def _end_content(self, item: Raw, stop: BlockStop) -> bool:
-        if stop.complete:  # a truncated input looks like a whole one
-            self._event("custom_tool_call_input.done", {"input": self.text})
-        return stop.complete
 
 
 def raw(item: dict[str, Any]) -> Raw:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
-from schemas.errors import ErrorInfo, raised
+from schemas.errors import ErrorInfo, ErrorKind, raised
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -30,22 +30,22 @@ from schemas.events import (
     TurnEvent,
 )
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.responses.answer.built_in import ID_PREFIXES, BuiltInItem
+from services.frontend.apis.responses.answer.calls import (
+    ID_PREFIXES,
+    BuiltInItem,
+    CustomItem,
+    FunctionItem,
+    SearchItem,
+    results_item,
+)
 from services.frontend.apis.responses.answer.citations import url_citations
 from services.frontend.apis.responses.answer.document import ResponseState
 from services.frontend.apis.responses.answer.events import EventWriter
-from services.frontend.apis.responses.answer.items import (
-    CUT_OFF,
-    CustomItem,
-    FunctionItem,
-    MessageItem,
-    OutputItem,
-    ReasoningItem,
-    Shape,
-)
-from services.frontend.apis.responses.answer.searches import SearchItem, results_item
+from services.frontend.apis.responses.answer.items import CUT_OFF, MessageItem, OutputItem, ReasoningItem, Shape
 from services.frontend.apis.responses.request.tools import tool_name
+from services.frontend.apis.responses.sealing import TextSealer, seal_summary
 
+NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -193,8 +193,9 @@ class ResponsesStream:
         self._turn = event.turn
 
     def _finish(self, event: Finish) -> None:
-        self._close(CUT_OFF if self._pending_stop is None or self.state.cut_by(event) else self._pending_stop)
-        self.state.finish(event)
+        cut = self.state.cut_by(event)
+        self._close(CUT_OFF if cut or self._pending_stop is None else self._pending_stop)
+        self.state.finish(event.usage, cut=cut)
         self._end()
 
     def _fail(self, info: ErrorInfo) -> None:
@@ -216,6 +217,40 @@ class ResponsesStream:
     def _end(self) -> None:
         self._writer.event(self.state.status, {"response": self.state.document()})
         self._writer.end()
+
+
+class _HiddenItem(OutputItem):
+    """A block of which nothing is sent."""
+
+    def final(self, stop: BlockStop) -> None:
+        return None
+
+
+class CompactionStream(ResponsesStream):
+    """Renders a compaction: one item with the summary that the model wrote, sealed. Codex takes anything else beside it
+    for a failure, so neither reasoning nor text is sent; until then the stream has its keep-alive events only."""
+
+    def __init__(self, reply: Reply, shape: Shape, sealer: TextSealer, *, recorded: bool = False) -> None:
+        super().__init__(reply, shape, recorded=recorded)
+        self._sealer = sealer
+        self._texts: list[_HiddenItem] = []
+
+    def _new_item(self, start: BlockStart) -> OutputItem:
+        item = _HiddenItem(self._writer, "", 0)
+        if start.kind == "text":
+            self._texts.append(item)
+        return item
+
+    def _finish(self, event: Finish) -> None:
+        summary = "\n".join(text for item in self._texts if (text := item.text)).strip()
+        if not summary:
+            self._fail(NO_SUMMARY)
+            return
+        sealed = seal_summary(self._sealer, summary)
+        item = {"id": f"cmp_{self.state.reply.turn}000", "type": "compaction", "encrypted_content": sealed}
+        self._add_whole(Raw(msgspec.json.encode(item)))
+        self.state.finish(event.usage, cut=False)  # a summary that reached the limit is still a summary
+        self._end()
 
 
 class ResponsesCollector:

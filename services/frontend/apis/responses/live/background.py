@@ -12,8 +12,7 @@ from aiohttp import web
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable
 from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.document import Status, response_id
-from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame
-from services.frontend.apis.responses.answer.recording import unpack_events
+from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame, unpack_events
 from services.frontend.apis.responses.answer.stream import ResponsesStream
 from services.frontend.apis.responses.intake import AcceptedRequest
 from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter, Runner

@@ -1,7 +1,6 @@
 """Runs turns that have no HTTP response of their own: background responses and those of WebSocket lanes."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable
 
@@ -65,12 +64,6 @@ class Runner:
 
     def __init__(self, server: TurnServer) -> None:
         self.server = server
-
-    def exchange(self, connection: RequestContext) -> RequestContext:
-        """The ids of one turn, where one HTTP request makes many turns."""
-        exchange = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
-        exchange.caller = connection.caller
-        return exchange
 
     def record(self) -> TurnRecord:
         """The record of a turn that begins now, for `RequestContext.turn`."""

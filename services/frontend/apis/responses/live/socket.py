@@ -9,6 +9,7 @@ too long, its turns are cancelled.
 """
 
 import asyncio
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +31,7 @@ from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, 
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.store.chain import Histories
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import StreamLimits
 
 MAX_AGE_S = 60 * 60.0
@@ -115,7 +116,10 @@ class Socket:
         with self._errors_sent(None):
             envelope = frames.read_envelope(data)
             if envelope.type == "response.steer":
-                self._refuse_steering(envelope)
+                target = envelope.previous_response_id
+                lane = self._lane_of.get(target) if isinstance(target, str) else None
+                self._send([frames.steer_refused(envelope, self._steers)], lane)
+                self._steers += 1
                 return
             lane = frames.lane_of(envelope)
             with self._errors_sent(lane):
@@ -168,7 +172,8 @@ class Socket:
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
         runner = self._intake.runner
-        exchange = runner.exchange(self._exchange)
+        exchange = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
+        exchange.caller = self._exchange.caller
 
         def emit(rendered: bytes) -> None:
             self._send(payloads(rendered), lane)
@@ -201,12 +206,6 @@ class Socket:
                 keep()
                 emit(last)
 
-    def _refuse_steering(self, envelope: frames.Envelope) -> None:
-        target = envelope.previous_response_id
-        lane = self._lane_of.get(target) if isinstance(target, str) else None
-        self._send([frames.steer_refused(envelope, self._steers)], lane)
-        self._steers += 1
-
     def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
         self._send([frames.error_frame(info)], lane)
 
@@ -224,7 +223,7 @@ class Connections:
         self._turns = turns
         self._config = intake.runner.server.config
         self._open: set[Socket] = set()
-        self._draining: str | None = None
+        self._draining = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -236,7 +235,7 @@ class Connections:
             max_msg_size=self._config.max_body_bytes,
             writer_limit=WRITE_BYTES,
         )
-        enabled = self._config.enable_responses_websocket and self._draining is None
+        enabled = self._config.enable_responses_websocket and not self._draining
         if not enabled or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
             info = Invalid("This path is for WebSockets, and this server takes none; POST the request instead.").info
             reply = error_reply(info, request[REQUEST_CONTEXT].request_id, 426)
@@ -250,11 +249,11 @@ class Connections:
             self._open.discard(socket)
         return ws
 
-    def drain(self, reason: str) -> None:
+    def drain(self) -> None:
         """Opens no more connections; each open one ends with the last response on it."""
-        self._draining = reason
+        self._draining = True
         for socket in list(self._open):
-            socket.end(reason)
+            socket.end("This server is shutting down; open a new connection to go on.")
 
 
 class Outbox:

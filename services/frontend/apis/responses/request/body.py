@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from schemas.errors import Invalid
 from services.frontend.apis.common.decode import decode_body, given
@@ -21,6 +22,7 @@ from services.frontend.apis.responses.errors import convert, explain
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
+SOURCES = "web_search_call.action.sources"
 MESSAGE = "message"
 _REFERENCE = "item_reference"
 S = TypeVar("S", wire.Reasoning, wire.TextConfig, wire.CacheOptions)
@@ -74,12 +76,12 @@ class ResponsesRequest(Struct, frozen=True):
 
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """The same request with other input items. Raises Invalid."""
-        return msgspec.structs.replace(self, items=items, kinds=item_kinds(items, "input"), data=b"", begun=None)
+        return replace(self, items=items, kinds=item_kinds(items, "input"), data=b"", begun=None)
 
     def without_input(self) -> "ResponsesRequest":
         """What rendering the answer needs. The items would keep the bytes of the whole request alive."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
-        return msgspec.structs.replace(self, body=body, items=[], kinds=[], data=b"", begun=None)
+        return replace(self, body=body, items=[], kinds=[], data=b"", begun=None)
 
 
 def decode(

@@ -15,13 +15,12 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, ResultPar
 from schemas.errors import Invalid
 from schemas.events import HostedResult
 from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hosted import result_part
+from services.frontend.apis.common.hosted import result_part, unpack
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
-from services.frontend.apis.responses.request.hosted import carried_results
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
 from services.frontend.apis.responses.sealing import TextSealer, open_summary
 
@@ -115,7 +114,7 @@ class ItemReader:
         as ours do, is left out."""
         text = "".join(part.text for part in item.content or ()) or None
         summary = [part.text for part in item.summary or () if part.text]
-        if (found := carried_results(item.encrypted_content)) is not None:
+        if (found := _carried_results(item.encrypted_content)) is not None:
             self._hosted_results(found, at)
             return
         seal = item.encrypted_content or None
@@ -289,3 +288,14 @@ def _chunk(chunk: wire.ShellChunk) -> str:
     elif outcome.get("exit_code"):
         lines.append(f"[exit code {outcome['exit_code']}]")
     return "\n".join(lines)
+
+
+def _carried_results(blob: str | None) -> list[HostedResult] | None:
+    """The results in the `encrypted_content` of reasoning; None where it is something else."""
+    data = unpack(blob)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=list[HostedResult])
+    except (msgspec.DecodeError, RecursionError):
+        return []

@@ -2,7 +2,7 @@
 
 Functions and freeform tools pass through, also those in a namespace. Tools which the client runs and which OpenAI's
 models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. Of the tools
-which OpenAI's servers run, `web_search` is served where an operator has a provider (`hosted.py`). The others are left
+which OpenAI's servers run, `web_search` is served where an operator has a provider . The others are left
 out and named in the notes and to the model: Codex sends `web_search` with every request, and a 400 would end its
 session.
 """
@@ -10,23 +10,27 @@ session.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from schemas.conversation import Grammar, ToolChoice, ToolSpec
+from schemas.conversation import Grammar, HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.common.client_grammars import checked_grammar
 from services.frontend.apis.common.decode import given
+from services.frontend.apis.common.hosted import hosted_spec
 from services.frontend.apis.common.known.parts import KnownParts
 from services.frontend.apis.common.openai.wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.request.hosted import WEB_SEARCH, WEB_SEARCH_TYPES, search_specs
 
 CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"]
 
 TOOL_SEARCH = "tool_search"
+WEB_SEARCH = "web_search"
+WEB_SEARCH_TYPES = frozenset(
+    {WEB_SEARCH, "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"}
+)
 _STRING = {"type": "string"}
 _INTEGER = {"type": "integer"}
 _STRINGS = {"type": "array", "items": _STRING}
@@ -116,7 +120,7 @@ class RequestTools(Struct):
             return tools
 
         own = known.get(b",".join(raws), read)
-        return msgspec.structs.replace(
+        return replace(
             own, specs=own.specs.copy(), names=own.names.copy(), dropped=own.dropped.copy(), found=own.found.copy()
         )
 
@@ -139,7 +143,7 @@ class RequestTools(Struct):
             at = f"{place}[{index}]"
             kind = convert(wire.ToolType, raw, at).type
             if kind in WEB_SEARCH_TYPES and WEB_SEARCH in self.served:
-                searches = search_specs(convert(wire.Tool, raw, at), self.served)
+                searches = _search_specs(convert(wire.Tool, raw, at), self.served)
                 for search in searches:
                     self.specs.setdefault(search.name, search)
                     self.names.setdefault(search.name, ToolName("web_search", search.name))
@@ -162,8 +166,8 @@ class RequestTools(Struct):
                     # Templates have no place for a namespace's description: it goes before its first tool's.
                     about = f"{namespace.name}: {namespace.description}"
                     text = f"{about}\n\n{spec.description}" if spec.description else about
-                    spec = msgspec.structs.replace(spec, description=text)
-                spec = msgspec.structs.replace(spec, namespace=namespace.name)
+                    spec = replace(spec, description=text)
+                spec = replace(spec, namespace=namespace.name)
             name = ToolName(tool.type, spec.name, spec.namespace)  # type: ignore[arg-type]
             rendered.append(name.rendered)
             if name.rendered in self.specs and self.specs[name.rendered].hosted is None:
@@ -172,7 +176,7 @@ class RequestTools(Struct):
                     raise Invalid(message, param=f"{at}.name", code="invalid_value")
                 continue
             if found:
-                spec = msgspec.structs.replace(spec, deferred=True)
+                spec = replace(spec, deferred=True)
                 self.found.add(name.rendered)
             self.specs[name.rendered] = spec
             self.names[name.rendered] = name
@@ -189,7 +193,7 @@ class RequestTools(Struct):
         if self.client_searches:
             return list(self.specs.values())
         return [
-            msgspec.structs.replace(spec, deferred=False) if spec.deferred and name not in self.found else spec
+            replace(spec, deferred=False) if spec.deferred and name not in self.found else spec
             for name, spec in self.specs.items()
         ]
 
@@ -218,6 +222,26 @@ class RequestTools(Struct):
         description, properties, required = _BUILT_IN[tool.type]
         schema = tool.parameters or {"type": "object", "properties": properties, "required": list(required)}
         return ToolSpec(tool.type, description=tool.description or description, schema=schema)
+
+
+def _search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
+    """The tool as the model sees it: a search and, where it is served, a fetch for its action `open_page`. Empty where
+    it is not served, or where the client wants cached pages only, which no provider has."""
+    if WEB_SEARCH not in served or tool.external_web_access is False:
+        return []
+    filters = tool.filters or wire.SearchFilters()
+    return [
+        hosted_spec(
+            HostedTool(
+                kind,  # type: ignore[arg-type]
+                allowed_domains=filters.allowed_domains or [],
+                blocked_domains=filters.blocked_domains or [],
+                location=tool.user_location or {},
+            )
+        )
+        for kind in (WEB_SEARCH, "web_fetch")
+        if kind in served
+    ]
 
 
 def choice(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:

@@ -7,7 +7,7 @@ are dropped first, a call always with its results. A binary search with exact co
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Result, Turn
 from schemas.errors import ContextOverflow
@@ -77,5 +77,5 @@ def without(conversation: Conversation, places: Iterable[int]) -> Conversation:
             continue
         parts = [part for part in turn.parts if not (isinstance(part, Result) and part.call_id in calls)]
         if parts or not turn.parts:
-            turns.append(turn if len(parts) == len(turn.parts) else msgspec.structs.replace(turn, parts=parts))
-    return msgspec.structs.replace(conversation, turns=turns)
+            turns.append(turn if len(parts) == len(turn.parts) else replace(turn, parts=parts))
+    return replace(conversation, turns=turns)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """The final states of a response."""
@@ -103,7 +104,7 @@ def failed_view(record: StoredResponse) -> StoredResponse:
     document = msgspec.json.decode(record.response)
     error = {"code": "server_error", "message": "The server that ran this response is gone."}
     response = Raw(msgspec.json.encode(document | {"status": "failed", "error": error}))
-    return msgspec.structs.replace(record, status="failed", response=response, owner="")
+    return replace(record, status="failed", response=response, owner="")
 
 
 class _Named(Struct):

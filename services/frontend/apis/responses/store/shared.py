@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from schemas.control import FrontendNotice
 from schemas.errors import RETRY_AFTER_S, TooLarge, TurnwireError, Unavailable
@@ -174,7 +175,7 @@ class SharedStore(MemoryStore):
             await asyncio.wait([before])
         key, value = digest_key(record.tenant, record.id), msgspec.json.encode(record)
         if len(value) > MAX_VALUE_BYTES:
-            value = msgspec.json.encode(msgspec.structs.replace(record, events=b""))
+            value = msgspec.json.encode(replace(record, events=b""))
         try:
             await self._sharing.bucket.put(key, value)
             if record.id.startswith(CHAT_PREFIX):
