@@ -25,7 +25,7 @@ from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.live.runner import TOO_LATE, Runner
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
-from services.frontend.apis.responses.request.truncation import fitted
+from services.frontend.apis.responses.request.truncation import try_shortened
 from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.store.chain import Histories, items_of
 from services.frontend.apis.responses.store.input_items import stored_items
@@ -120,18 +120,11 @@ class Intake:
         # A small input is prepared for the store after the answer, when no client waits.
         early = size >= UNDERSTAND_APART_BYTES and request.store and not counting
         sealer = self._sealer_of(request.model, tenant)
-        understand = self.dialect.understand
+        understand = partial(self.dialect.understand, headers=headers, sealer=sealer)
 
         def understood() -> AcceptedRequest:
-            ask = understand(
-                request,
-                headers,
-                history=history,
-                resolve=references.get,
-                sealer=sealer,
-                counting=counting,
-                compacting=compacting,
-            )
+            found = partial(understand, request, history=history, resolve=references.get)
+            ask = found(counting=counting, compacting=compacting)
             accepted = AcceptedRequest(ask, references, history, exchange.id, tenant)
             if early:
                 _ = accepted.items
@@ -143,15 +136,13 @@ class Intake:
         if accepted.ask.sealer is not None:
             accepted.context = instructions([*history, *accepted.items])
             return accepted
-        threshold = compact_threshold(request)
-        if threshold is None or request.prefill:
-            return accepted
-        if await self.runner.server.gateway.count(accepted.ask.conversation) < threshold:
+        threshold, count = compact_threshold(request), self.runner.server.gateway.count
+        if threshold is None or request.prefill or await count(accepted.ask.conversation) < threshold:
             return accepted
         items = [*history, *accepted.items]
         summary = await self._summary(request.with_items(items), headers, exchange, sealer)
         accepted.context = [*instructions(items), *summary.items, *user_messages(items)[-1:]]
-        ask = understand(request.with_items(accepted.context), headers, sealer=sealer)
+        ask = understand(request.with_items(accepted.context))
         shape = replace(ask.shape, before=summary.items, spent=summary.usage or Usage())
         accepted.ask = replace(ask, request=request, notes=accepted.ask.notes, shape=shape)
         return accepted
@@ -170,7 +161,8 @@ class Intake:
 
         try:
             async with asyncio.timeout(server.config.request_timeout_s):
-                stream.events(await fitted(ask.conversation, write, server.gateway.count, truncate=ask.truncate))
+                count, truncate = server.gateway.count, ask.truncate
+                stream.events(await try_shortened(ask.conversation, write, count, truncate=truncate))
         except TimeoutError:
             raise TimedOut(TOO_LATE) from None
         if stream.state.failure is not None:

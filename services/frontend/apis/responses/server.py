@@ -40,7 +40,7 @@ from services.runtime.storage.seal import Sealer, TenantSealer
 PATH = "/v1/responses"
 CANCEL_POLLS = 20
 CANCEL_POLL_S = 0.1
-"""How often, and how far apart, a response that another process cancels is read again."""
+"""Reads of a response that another process is to cancel, and the pause before each."""
 SETTLE_S = 2.0
 """At the end, for the last writes to the bucket."""
 

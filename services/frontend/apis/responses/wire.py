@@ -131,7 +131,7 @@ class ToolType(Struct):
 
 
 class ToolEnvironment(Struct):
-    """Where a shell runs: `local`, or a container of OpenAI's."""
+    """The place where a shell runs: `local`, or a container of OpenAI's."""
 
     type: str = "local"
 
@@ -242,7 +242,7 @@ Part: TypeAlias = (
 
 
 class ItemKind(Struct):
-    """The members that tell items apart. `type` may be missing from a message or a reference."""
+    """The members that distinguish items. `type` may be missing from a message or a reference."""
 
     type: str | None = None
     role: str | None = None
@@ -322,7 +322,7 @@ class CallOutput(Struct):
 
 
 class ShellChunk(Struct):
-    """What one command of a shell call wrote, and how it ended."""
+    """The output and outcome of one command of a shell call."""
 
     stdout: str = ""
     stderr: str = ""

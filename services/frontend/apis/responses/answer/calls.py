@@ -15,7 +15,7 @@ from services.frontend.apis.responses.answer.items import OutputItem, raw
 from services.frontend.apis.responses.request.tools import ToolName
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
-"""Of calls of built-in tools."""
+"""By the kind of built-in tool."""
 
 
 class FunctionItem(OutputItem):

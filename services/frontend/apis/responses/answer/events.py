@@ -13,7 +13,7 @@ KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 """An event, because Codex takes no comment for a sign of life. The TypeScript helper accepts no other type without
 content; openai-python and the AI SDK skip it."""
 _CHUNK_BYTES = 64 * 1024
-"""What a recording holds uncompressed, at most."""
+"""Most bytes that a recording holds uncompressed."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -58,7 +58,7 @@ class EventWriter:
         self.packer = EventPacker() if recorded else None
         self._dispatched = {"tool_call_dispatch": reply.dispatch, "reasoning_dispatch": reply.dispatch_reasoning}
         self.number = 0
-        """Of the next event."""
+        """The `sequence_number` of the next event."""
         self._out: list[bytes] = []
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ class EventWriter:
         self._out.append(DONE)
 
     def take(self) -> bytes:
-        """What was written since the last call."""
+        """Returns the events since the last call."""
         data = b"".join(self._out)
         self._out.clear()
         if self.packer is not None:
@@ -103,7 +103,7 @@ class EventWriter:
 
 
 def delta_head(event: str, id: str, index: int, place: str = "") -> bytes:
-    """What a delta event begins with, up to its number. `place`: of the text in the item."""
+    """The beginning of a delta event, up to its number. `place`: of the text in the item."""
     members = f'"type":"{event}","item_id":"{id}","output_index":{index}{place}'
     return f'event: {event}\ndata: {{{members},"sequence_number":'.encode()
 

@@ -49,7 +49,7 @@ class OutputItem(ABC):
     delta = ""
     """The event of a piece of text; none where an item is sent when it is complete."""
     place = ""
-    """Where in the item its text is, as members of that event."""
+    """Members of that event: the place of the text in the item."""
     dispatch = ""
     """The event that repeats the finished item for clients that switch it on."""
 

@@ -38,7 +38,7 @@ class ConversationBody(Struct):
 
 
 class ConversationChange(Struct):
-    """What can be changed of a conversation."""
+    """A change of a conversation."""
 
     metadata: Metadata
 

@@ -1,4 +1,4 @@
-"""Lets one response at a time continue a conversation, of all that any frontend makes.
+"""Serializes the responses that continue a conversation, across all frontends.
 
 The record of a conversation names the turn that runs and its process. A turn begins by writing its name, which the
 store does only if no other one is there, and its last write adds the items and removes the name. A client may be faster
@@ -172,7 +172,7 @@ class ConversationTurns:
 
         def ended(record: StoredResponse) -> StoredResponse:
             if (record.owner, record.turn) != (self._owner, name):
-                raise _Over
+                raise _TurnGone
             freed = replace(record, owner="", turn="")
             if made is None:
                 return freed
@@ -182,7 +182,7 @@ class ConversationTurns:
         try:
             for pause in chain(RETRY_S, repeat(RETRY_S[-1])):
                 try:
-                    with suppress(_Over):
+                    with suppress(_TurnGone):
                         await self._store.revise(id, tenant, ended)
                     return
                 except TooLarge:
@@ -195,8 +195,8 @@ class ConversationTurns:
             self._running.discard(name)
 
 
-class _Over(Exception):
-    """The turn is not in the record any more."""
+class _TurnGone(Exception):
+    """The record names another turn or none."""
 
 
 def check_size(items: list[Raw]) -> None:

@@ -51,7 +51,7 @@ class Job:
     def status(self) -> Status:
         """The state in which the response is shown."""
         state = self.renderer.state
-        return state.status if state.over or self.running or self.payloads else "queued"
+        return state.status if state.over or self.running else "queued"
 
     def document(self) -> dict[str, object]:
         """The Response object as it stands."""

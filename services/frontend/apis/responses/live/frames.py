@@ -13,12 +13,11 @@ from services.frontend.apis.responses.errors import error_reply
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
 """On this code Codex and the SDK open another connection and send the whole conversation."""
 STREAM_LIMIT = "websocket_stream_limit_reached"
-INVALID_STREAM = "invalid_stream_id"
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,256}")
 
 
 class Envelope(Struct):
-    """The members that tell a client's frames apart."""
+    """The members that decide what a client's frame is."""
 
     type: str | None = None
     stream_id: Raw = NULL
@@ -51,11 +50,8 @@ def lane_of(envelope: Envelope) -> str | None:
     except msgspec.ValidationError:
         lane = ""
     if not _STREAM_ID.fullmatch(lane):
-        raise Invalid(
-            "'stream_id' must be 1 to 256 characters of A-Z, a-z, 0-9, '_', '-', '.' and ':'.",
-            param="stream_id",
-            code=INVALID_STREAM,
-        )
+        message = "'stream_id' must be 1 to 256 characters of A-Z, a-z, 0-9, '_', '-', '.' and ':'."
+        raise Invalid(message, param="stream_id", code="invalid_stream_id")
     return lane
 
 

@@ -9,7 +9,7 @@ from schemas.errors import ErrorInfo, ErrorKind, TimedOut, raised
 from schemas.events import Prepared
 from services.frontend.apis.base import Renderer, Reply
 from services.frontend.apis.responses.dialect import ResponsesAsk
-from services.frontend.apis.responses.request.truncation import fitted
+from services.frontend.apis.responses.request.truncation import try_shortened
 from services.frontend.http.middleware import RequestContext
 from services.frontend.pipeline.interfaces import OpenTurn
 from services.frontend.pipeline.metrics import TurnRecord
@@ -93,7 +93,7 @@ class Runner:
             async with asyncio.timeout(server.config.request_timeout_s):
                 (conversation,) = server.admit(ask, exchange, record)
                 record.stream = True
-                turn = await fitted(conversation, opened, server.gateway.count, truncate=ask.truncate)
+                turn = await try_shortened(conversation, opened, server.gateway.count, truncate=ask.truncate)
                 record.prompt_tokens = turn.prepared.prompt_tokens
                 if (refusal := sink.refusal()) is not None and not sink.begun:
                     raise raised(refusal)

@@ -44,13 +44,13 @@ MAX_TARGETS = 4096
 """Responses whose lane is remembered."""
 MEMORY_BYTES = 64 * 1024 * 1024
 MEMORY_ENTRIES = 4096
-"""What a connection may remember. A client whose response was dropped gets `previous_response_not_found`, on which it
+"""Limits of a connection's memory. A client whose response was dropped gets `previous_response_not_found`, on which it
 sends everything."""
 
 HEARTBEAT_S = 30.0
 """Between two pings. A client that does not answer within half that time is disconnected."""
 WRITE_BYTES = 32 * 1024
-"""What is written between two checks whether the client still reads."""
+"""Bytes between two checks whether the client still reads."""
 
 
 class Socket:
@@ -78,7 +78,9 @@ class Socket:
 
     async def run(self) -> None:
         """Serves the connection until it is closed."""
-        timer = asyncio.get_running_loop().call_later(MAX_AGE_S, self._too_old)
+        limit = f"its limit of {round(MAX_AGE_S / 60)} minutes"
+        too_old = f"This connection has reached {limit}; open a new one to go on."
+        timer = asyncio.get_running_loop().call_later(MAX_AGE_S, self.end, too_old)
         writing = asyncio.create_task(self._outbox.run())
         try:
             async for message in self._ws:
@@ -101,10 +103,6 @@ class Socket:
         if not self._lanes:
             self._refuse(_closing(self._ending), None)
             self._outbox.close()
-
-    def _too_old(self) -> None:
-        minutes = round(MAX_AGE_S / 60)
-        self.end(f"This connection has reached its limit of {minutes} minutes; open a new one to go on.")
 
     def _disconnect(self) -> None:
         for task in self._tasks:

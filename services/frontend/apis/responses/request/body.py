@@ -79,7 +79,7 @@ class ResponsesRequest(Struct, frozen=True):
         return replace(self, items=items, kinds=item_kinds(items, "input"), data=b"", begun=None)
 
     def without_input(self) -> "ResponsesRequest":
-        """What rendering the answer needs. The items would keep the bytes of the whole request alive."""
+        """Keeps what rendering the answer needs: the items would keep the bytes of the whole request alive."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
         return replace(self, body=body, items=[], kinds=[], data=b"", begun=None)
 
@@ -158,11 +158,8 @@ def _one_line(raw: Raw) -> Raw:
 
 def _refuse_unsupported(body: wire.Body) -> None:
     if given(body.conversation) and body.previous_response_id is not None:
-        raise Invalid(
-            "Mutually exclusive parameters: 'conversation' and 'previous_response_id'.",
-            param="conversation",
-            code="mutually_exclusive_parameters",
-        )
+        message = "Mutually exclusive parameters: 'conversation' and 'previous_response_id'."
+        raise Invalid(message, param="conversation", code="mutually_exclusive_parameters")
     if given(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:

@@ -105,7 +105,7 @@ class RequestTools(Struct):
     """The kinds of hosted tools that this server runs."""
     client_searches: bool = False
     shown: list[ToolSpec] | None = None
-    """What `settled` returns as long as nothing is added."""
+    """The result of `settled`, as long as nothing is added."""
 
     @classmethod
     def of(
@@ -226,8 +226,8 @@ class RequestTools(Struct):
 
 def _search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
     """The tool as the model sees it: a search and, where it is served, a fetch for its action `open_page`. Empty where
-    it is not served, or where the client wants cached pages only, which no provider has."""
-    if WEB_SEARCH not in served or tool.external_web_access is False:
+    the client wants cached pages only, which no provider has."""
+    if tool.external_web_access is False:
         return []
     filters = tool.filters or wire.SearchFilters()
     return [

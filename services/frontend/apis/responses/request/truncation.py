@@ -19,7 +19,7 @@ Count = Callable[[Conversation], Awaitable[int]]
 """Returns the exact number of prompt tokens."""
 
 
-async def fitted(
+async def try_shortened(
     conversation: Conversation, attempt: Callable[[Conversation], Awaitable[T]], count: Count, *, truncate: bool
 ) -> T:
     """Returns what `attempt` does: with the conversation or, where that does not fit and `truncate` is set, with a

@@ -46,7 +46,7 @@ _PART_DEFAULTS: dict[bytes, tuple[str, Any]] = {
 
 
 class Page(Struct, frozen=True):
-    """Which items to list."""
+    """The part of a list that is requested."""
 
     after: str | None = None
     limit: int = DEFAULT_LIMIT

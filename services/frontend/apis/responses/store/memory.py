@@ -13,7 +13,7 @@ Change = Callable[[StoredResponse], StoredResponse]
 
 
 class StoreLimits(Struct, frozen=True):
-    """What a store may hold."""
+    """The limits of a store."""
 
     ttl_s: float
     entries: int

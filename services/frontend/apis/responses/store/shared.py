@@ -43,7 +43,7 @@ WAITS_S = (0.02, 0.05, 0.1, 0.2)
 
 
 class Sharing(Struct, frozen=True):
-    """How several frontends share stored responses: the bucket, and what the store needs of its process."""
+    """Access to the bucket that several frontends share, and to the process."""
 
     bucket: Bucket
     id: str
