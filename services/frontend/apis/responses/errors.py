@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from schemas.errors import ErrorInfo, ErrorKind, Invalid
+from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound
 from services.frontend.apis.base import ErrorReply
 from services.frontend.apis.common.decode import tags_of
 from services.frontend.apis.common.openai.wording import explainer
@@ -44,6 +44,11 @@ def failure(info: ErrorInfo) -> dict[str, Any]:
         # Codex reads the time to wait from the text.
         message = f"{message} Please try again in {math.ceil(info.retry_after_s)}s."
     return {"code": _FAILURE_CODES.get(info.kind, "invalid_prompt"), "message": message}
+
+
+def not_found(what: str, id: str, param: str) -> NotFound:
+    """The error for an object that is not stored."""
+    return NotFound(f"{what} with id '{id}' not found.", param=param)
 
 
 def previous_not_found(name: str) -> Invalid:

@@ -48,8 +48,6 @@ class AcceptedRequest:
     ask: ResponsesAsk
     references: dict[str, Raw]
     """The stored items that it names, by their ids."""
-    history: list[Raw]
-    """The items of the chain that it continues."""
     turn: str
     tenant: str | None
     context: list[Raw] | None = None
@@ -63,7 +61,7 @@ class AcceptedRequest:
     def drop_input(self) -> None:
         """Keeps only what an answer needs that is not stored."""
         self.ask = replace(self.ask, request=self.ask.request.without_input())
-        self.references, self.history = {}, []
+        self.references = {}
 
     def record(self, stream: ResponsesStream, *, status: Status | None = None, owner: str = "") -> StoredResponse:
         """The response as it stands. `status` overrides the stream's; `owner`: the process in which it still runs."""
@@ -125,7 +123,7 @@ class Intake:
         def understood() -> AcceptedRequest:
             found = partial(understand, request, history=history, resolve=references.get)
             ask = found(counting=counting, compacting=compacting)
-            accepted = AcceptedRequest(ask, references, history, exchange.id, tenant)
+            accepted = AcceptedRequest(ask, references, exchange.id, tenant)
             if early:
                 _ = accepted.items
             return accepted
@@ -134,7 +132,10 @@ class Intake:
         if counting:
             return accepted
         if accepted.ask.sealer is not None:
-            accepted.context = instructions([*history, *accepted.items])
+            items = [*history, *accepted.items]
+            accepted.context = instructions(items)
+            if compacting:
+                accepted.ask = replace(accepted.ask, user_messages=user_messages(items))
             return accepted
         threshold, count = compact_threshold(request), self.runner.server.gateway.count
         if threshold is None or request.prefill or await count(accepted.ask.conversation) < threshold:

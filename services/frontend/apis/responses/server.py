@@ -13,13 +13,14 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.control import FrontendNotice
-from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError
+from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.conversations.paths import Conversations
 from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
-from services.frontend.apis.responses.intake import AcceptedRequest, Intake, user_messages
+from services.frontend.apis.responses.errors import not_found
+from services.frontend.apis.responses.intake import AcceptedRequest, Intake
 from services.frontend.apis.responses.live.background import Background, Job, send_events, stored_events
 from services.frontend.apis.responses.live.runner import Runner
 from services.frontend.apis.responses.live.socket import Connections
@@ -167,7 +168,7 @@ class ResponsesServer:
             self.background.cancel(id)
             await job.wait()
         if not is_response(id) or not await self.store.delete(id, tenant):
-            raise _not_found(id)
+            raise not_found("Response", id, "response_id")
         return json_response(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
 
     async def cancel(self, request: web.Request) -> web.Response:
@@ -217,8 +218,7 @@ class ResponsesServer:
             body.body.input = []  # optional here: an empty conversation is compacted too
 
         async def read() -> ResponsesAsk:
-            accepted = await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT], compacting=True)
-            return replace(accepted.ask, user_messages=user_messages([*accepted.history, *accepted.items]))
+            return (await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT], compacting=True)).ask
 
         return await self._server.serve(request, self.dialect, read)
 
@@ -263,7 +263,7 @@ class ResponsesServer:
         id = request.match_info["id"]
         record = await self.store.get(id, request[REQUEST_CONTEXT].tenant) if is_response(id) else None
         if record is None:
-            raise _not_found(id)
+            raise not_found("Response", id, "response_id")
         return record
 
     def apply_notice(self, notice: FrontendNotice) -> None:
@@ -287,10 +287,6 @@ class ResponsesServer:
         self.connections.drain()
         await self.background.end()
         await self.turns.close(SETTLE_S)
-
-
-def _not_found(id: str) -> NotFound:
-    return NotFound(f"Response with id '{id}' not found.", param="response_id")
 
 
 RESPONSES: web.AppKey[ResponsesServer] = web.AppKey("responses", ResponsesServer)

@@ -13,9 +13,9 @@ from schemas.errors import NotFound
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.openai.wording import out_of_length
-from services.frontend.apis.responses.conversations.turns import ConversationTurns, check_size, not_found
+from services.frontend.apis.responses.conversations.turns import ConversationTurns, check_size
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.errors import explain
+from services.frontend.apis.responses.errors import explain, not_found
 from services.frontend.apis.responses.store.input_items import listed, page_of, stored_items
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, item_id
@@ -99,7 +99,7 @@ class Conversations:
         """Deletes a conversation. Its responses stay."""
         id, tenant = _key(request)
         if not id.startswith(CONVERSATION_PREFIX) or not await self._store.delete(id, tenant):
-            raise not_found(id)
+            raise not_found("Conversation", id, "conversation")
         return json_response(msgspec.json.encode({"id": id, "object": "conversation.deleted", "deleted": True}))
 
     async def list_items(self, request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.errors import Invalid, NotFound, TooLarge, TurnwireError
+from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.store.memory import Change, MemoryStore
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, json_size
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -88,7 +89,7 @@ class ConversationTurns:
             if pause is None or not self._in_use(found):
                 return found
             await asyncio.sleep(pause)
-        raise not_found(id)
+        raise not_found("Conversation", id, "conversation")
 
     async def begin(self, id: str | None, tenant: str | None, items: list[Raw]) -> ConversationTurn:
         """Begins a turn with this input, which the caller ends; one without a conversation where `id` is None.
@@ -133,7 +134,7 @@ class ConversationTurns:
         """Replaces a conversation by what `change` makes of it, also while a turn runs."""
         found = await self._store.revise(id, tenant, change) if id.startswith(CONVERSATION_PREFIX) else None
         if found is None:
-            raise not_found(id)
+            raise not_found("Conversation", id, "conversation")
         return found
 
     async def settled(self, timeout_s: float | None = None) -> None:
@@ -207,8 +208,3 @@ def check_size(items: list[Raw]) -> None:
             param="conversation",
             code="conversation_too_large",
         )
-
-
-def not_found(id: str) -> NotFound:
-    """The error for a conversation that is not stored."""
-    return NotFound(f"Conversation with id '{id}' not found.", param="conversation")

@@ -7,14 +7,14 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolSpec, Turn
-from schemas.errors import Invalid, NotFound
+from schemas.errors import Invalid
 from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.common.openai.wording import missing_parameter
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import convert
+from services.frontend.apis.responses.errors import convert, not_found
 from services.frontend.apis.responses.request import tools
 from services.frontend.apis.responses.request.body import LOGPROBS, ResponsesRequest, is_reference, item_kinds
 from services.frontend.apis.responses.request.items import ItemReader
@@ -73,7 +73,7 @@ def resolved(
         if is_reference(kind):
             named = resolve(kind.id) if resolve is not None and kind.id is not None else None
             if named is None:
-                raise NotFound(f"Item with id '{kind.id}' not found.", param="input")
+                raise not_found("Item", str(kind.id), "input")
             found += [(named, kind) for kind in item_kinds([named], "input")]
         elif kind.type != TRIGGER:
             found.append((item, kind))

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Raw
 
-from schemas.errors import Invalid, NotFound
-from services.frontend.apis.responses.errors import previous_not_found
+from schemas.errors import Invalid
+from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import StoredResponse, is_response
 
@@ -44,7 +44,7 @@ class Histories:
         for store in self._stores:
             if (item := await store.item(id, tenant)) is not None:
                 return item
-        raise NotFound(f"Item with id '{id}' not found.", param="input")
+        raise not_found("Item", id, "input")
 
     async def _get(self, id: str, tenant: str | None, *, patient: bool) -> StoredResponse | None:
         for store in self._stores if is_response(id) else ():
