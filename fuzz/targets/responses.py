@@ -91,13 +91,13 @@ def one(data: bytes) -> None:
     counting = bool(data[:1] and data[0] & 1)
     known = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
     try:
-        request = decode(data[1:], counting=counting)
-        ask = understand(request, {"user-agent": "fuzz"}, resolve=known.get, sealer=_Sealer(), counting=counting)
+        request = decode(data[1:], counting=counting).with_references(known)
+        ask = understand(request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting)
     except (Invalid, NotFound) as error:
         _encoder.encode(openai_error(error.info))
         return
     _encoder.encode(ask.conversation)
-    _encoder.encode(stored_items(request, "t1", known.get))
+    _encoder.encode(stored_items(request, "t1"))
     renderer = ask.renderer(Reply("t1", "req", ask.request.model, 1))
     rendered = renderer.start([Prepared(1, 1)]) + renderer.events(_TURN)
     for number, payload in enumerate(payloads(rendered)):

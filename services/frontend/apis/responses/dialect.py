@@ -19,17 +19,17 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.answer.stream import CompactionStream, ResponsesCollector, ResponsesStream
-from services.frontend.apis.responses.errors import previous_not_found
+from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
     REASONING_SEALED,
     SOURCES,
+    TRIGGER,
     ResponsesRequest,
     decode,
     is_reference,
     item_kinds,
 )
-from services.frontend.apis.responses.request.conversation import TRIGGER, Resolve
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.sealing import TextSealer
@@ -78,7 +78,6 @@ def understand(
     headers: Mapping[str, str],
     *,
     history: Sequence[Raw] = (),
-    resolve: Resolve | None = None,
     sealer: TextSealer | None = None,
     counting: bool = False,
     compacting: bool = False,
@@ -86,7 +85,7 @@ def understand(
     sessions: KnownHistory[ItemReader] | None = None,
     served: frozenset[str] = frozenset(),
 ) -> ResponsesAsk:
-    """Converts a request to a conversation. Raises Invalid; NotFound for a reference that `resolve` does not find.
+    """Converts a request to a conversation. Raises Invalid; NotFound for a reference to a stored item that is left.
 
     `history`: the items of the chain that `previous_response_id` names, before the request's own. `sealer` opens
     compaction items, and seals a new one where the input ends in a `compaction_trigger` or `compacting` is set.
@@ -95,14 +94,16 @@ def understand(
     """
     body = request.body
     tools = RequestTools.of(body.tools or [], KnownParts() if known is None else known, served)
+    if request.references:
+        raise not_found("Item", request.references[0], "input")
     compacting = conversation.ends_in_trigger(request) or compacting
     if compacting and sealer is None and not counting:
         raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
     items = ItemReader(tools, sealer, pairing=not counting, model=request.model)
     turns: KnownTurns | None = None
-    if sessions is None or history or counting or compacting or not request.data or request.references:
-        items.read(conversation.resolved(history, item_kinds(history, "history"), resolve), place="history")
-        items.read(conversation.resolved(request.items, request.kinds, resolve))
+    if sessions is None or history or counting or compacting or not request.data:
+        items.read(zip(history, item_kinds(history, "history"), strict=True), place="history")
+        items.read(zip(request.items, request.kinds, strict=True))
     else:
         begun = request.begun
         if begun is not None and begun.history.model == request.model:

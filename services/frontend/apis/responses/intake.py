@@ -46,8 +46,6 @@ class AcceptedRequest:
     """A converted request, with what is needed to store its response."""
 
     ask: ResponsesAsk
-    references: dict[str, Raw]
-    """The stored items that it names, by their ids."""
     turn: str
     tenant: str | None
     context: list[Raw] | None = None
@@ -55,13 +53,8 @@ class AcceptedRequest:
 
     @cached_property
     def items(self) -> list[Raw]:
-        """The items of its own input, each with an id, and with references replaced by what they name."""
-        return stored_items(self.ask.request, self.turn, self.references.get)
-
-    def drop_input(self) -> None:
-        """Keeps only what an answer needs that is not stored."""
-        self.ask = replace(self.ask, request=self.ask.request.without_input())
-        self.references = {}
+        """The items of its own input, each with an id."""
+        return stored_items(self.ask.request, self.turn)
 
     def record(self, stream: ResponsesStream, *, status: Status | None = None, owner: str = "") -> StoredResponse:
         """The response as it stands. `status` overrides the stream's; `owner`: the process in which it still runs."""
@@ -114,6 +107,8 @@ class Intake:
         named = set(request.references)
         references = {id: item for item in conversation or () if (id := item_id(item)) in named}
         references |= await histories.items(named - references.keys(), tenant)
+        if references:
+            request = request.with_references(references)
         size = request.size + json_size(*history, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.
         early = size >= UNDERSTAND_APART_BYTES and request.store and not counting
@@ -121,9 +116,8 @@ class Intake:
         understand = partial(self.dialect.understand, headers=headers, sealer=sealer)
 
         def understood() -> AcceptedRequest:
-            found = partial(understand, request, history=history, resolve=references.get)
-            ask = found(counting=counting, compacting=compacting)
-            accepted = AcceptedRequest(ask, references, exchange.id, tenant)
+            ask = understand(request, history=history, counting=counting, compacting=compacting)
+            accepted = AcceptedRequest(ask, exchange.id, tenant)
             if early:
                 _ = accepted.items
             return accepted

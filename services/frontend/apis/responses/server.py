@@ -119,8 +119,8 @@ class ResponsesServer:
                 if accepted is None:
                     accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
                 if not kept:
-                    accepted.drop_input()
                     body = body.without_input()
+                    accepted.ask = replace(accepted.ask, request=body)
                 return accepted.ask
 
             def keep(answer: Renderer | Collector) -> None:

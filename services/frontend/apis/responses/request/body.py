@@ -1,7 +1,6 @@
 """Decodes and checks the body of a Responses request; what is stored or echoed stays raw.
 
-This needs neither store nor key. The caller fetches what `previous_response_id` and `references` name, and passes it to
-`dialect.understand`.
+This needs neither store nor key. The caller fetches what `previous_response_id` and `references` name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,13 @@ from services.frontend.apis.common.known.history import Beginning, KnownHistory,
 from services.frontend.apis.common.known.parts import KnownParts
 from services.frontend.apis.common.openai.wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import convert, explain
+from services.frontend.apis.responses.errors import convert, explain, not_found
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 SOURCES = "web_search_call.action.sources"
 MESSAGE = "message"
+TRIGGER = "compaction_trigger"
 _REFERENCE = "item_reference"
 S = TypeVar("S", wire.Reasoning, wire.TextConfig, wire.CacheOptions)
 
@@ -77,6 +77,16 @@ class ResponsesRequest(Struct, frozen=True):
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """The same request with other input items. Raises Invalid."""
         return replace(self, items=items, kinds=item_kinds(items, "input"), data=b"", begun=None)
+
+    def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
+        """The same request with stored items in place of the references to them. Raises NotFound."""
+        items = [*self.items]
+        for index, kind in enumerate(self.kinds):
+            if is_reference(kind) and kind.id is not None:
+                if kind.id not in stored:
+                    raise not_found("Item", kind.id, "input")
+                items[index] = stored[kind.id]
+        return self.with_items(items)
 
     def without_input(self) -> "ResponsesRequest":
         """Keeps what rendering the answer needs: the items would keep the bytes of the whole request alive."""

@@ -1,9 +1,8 @@
 """Builds the `Conversation` of a Responses request."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolSpec, Turn
@@ -14,16 +13,12 @@ from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.common.openai.wording import missing_parameter
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import convert, not_found
+from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import tools
-from services.frontend.apis.responses.request.body import LOGPROBS, ResponsesRequest, is_reference, item_kinds
+from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, ResponsesRequest
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 
-Resolve = Callable[[str], Raw | None]
-"""Returns a stored item by its id."""
-
-TRIGGER = "compaction_trigger"
 _SESSION_HEADERS = ("session-id", "thread-id", "x-session-id", "x-session-affinity")
 _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
 
@@ -59,25 +54,6 @@ def build(
 
 def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
     return spec if spec.hosted is None else replace(spec, hosted=replace(spec.hosted, max_uses=calls))
-
-
-def resolved(
-    items: Sequence[Raw], kinds: Sequence[wire.ItemKind], resolve: Resolve | None
-) -> list[tuple[Raw, wire.ItemKind]]:
-    """Items with every reference replaced by the item that it names, and without compaction triggers.
-
-    Raises NotFound for a reference to an item that is not stored.
-    """
-    found: list[tuple[Raw, wire.ItemKind]] = []
-    for item, kind in zip(items, kinds, strict=True):
-        if is_reference(kind):
-            named = resolve(kind.id) if resolve is not None and kind.id is not None else None
-            if named is None:
-                raise not_found("Item", str(kind.id), "input")
-            found += [(named, kind) for kind in item_kinds([named], "input")]
-        elif kind.type != TRIGGER:
-            found.append((item, kind))
-    return found
 
 
 def ends_in_trigger(request: ResponsesRequest) -> bool:

@@ -1,6 +1,6 @@
 """The input items of a response: as they are stored, each with an id, a type and a status, and as pages of a list."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
 from services.frontend.apis.common.openai.wording import invalid_value, out_of_range
-from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, is_reference
+from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.store.record import item_id
 
 DEFAULT_LIMIT = 20
@@ -53,18 +53,14 @@ class Page(Struct, frozen=True):
     newest_first: bool = True
 
 
-def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], Raw | None] | None = None) -> list[Raw]:
+def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
     """The request's own input, item by item, for GET …/input_items and for the turns that follow.
 
     Everything that the client sent is kept. Added is what the SDK's strict types require: an id made from the turn's, a
-    type, a message's text as a part, a status. References are replaced by the items that they name.
+    type, a message's text as a part, a status.
     """
     stored: list[Raw] = []
     for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
-        if is_reference(kind):
-            named = resolve(kind.id) if resolve is not None and kind.id is not None else None
-            stored.append(named if named is not None else item)
-            continue
         members: dict[str, Any] = dict(_decode(item))
         name = kind.type or MESSAGE
         members["type"] = name
