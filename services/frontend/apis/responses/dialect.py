@@ -121,12 +121,11 @@ def understand(
         built = request_summary(built)
     else:
         sealer = None
-    summary = request.reasoning.summary or request.reasoning.generate_summary
     shape = Shape(
         names=tools.names,
         echo=request.echo,
         sealed=REASONING_SEALED in (body.include or ()),
-        summary=summary not in (None, "none"),
+        summary=request.reasoning.summary not in (None, "none"),
         sources=SOURCES in (body.include or ()),
         logprobs=built.sampling.logprobs is not None,
         prefill=request.prefill,

@@ -247,8 +247,7 @@ class ResponsesServer:
         with ExitStack() as stack:
             turn = stack.enter_context(await self._begin(body, exchange))
             accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
-            reply = self._intake.runner.reply(exchange, body.model)
-            job = self.background.start(accepted, reply, exchange, turn.end)
+            job = self.background.start(accepted, exchange, turn.end)
             stack.pop_all()  # the job ends the turn
         self._server.report(accepted.ask, exchange)
         if body.body.stream:

@@ -102,9 +102,9 @@ class Background:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def start(self, accepted: AcceptedRequest, reply: Reply, exchange: RequestContext, on_end: OnEnd) -> Job:
-        """Starts a response. Raises RateLimited where too many wait or the caller has too many requests open, and
-        Unavailable while the server shuts down."""
+    def start(self, accepted: AcceptedRequest, exchange: RequestContext, on_end: OnEnd) -> Job:
+        """Starts a response. Raises RateLimited where too many wait or the caller has too many requests open,
+        Unavailable while the server shuts down, and NotFound where the model is not served."""
         if self._draining:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         if len(self._jobs) >= self._limit:
@@ -112,7 +112,7 @@ class Background:
                 f"There are {self._limit} background responses at work or waiting. Please try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        job = Job(accepted, reply, on_end)
+        job = Job(accepted, self._runner.reply(exchange, accepted.ask.request.model), on_end)
         open_request = contextlib.ExitStack()
         record = self._runner.record()
         open_request.enter_context(exchange.turn(record))

@@ -122,6 +122,7 @@ def decode(
         content = [{"type": "input_text", "text": body.input}]
         items = [Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))]
     reasoning = _settings(wire.Reasoning, body.reasoning, "reasoning")
+    reasoning.summary = reasoning.summary or reasoning.generate_summary
     text = _settings(wire.TextConfig, body.text, "text")
     cache = _settings(wire.CacheOptions, body.prompt_cache_options, "prompt_cache_options")
     named = convert(str | wire.ConversationRef | None, body.conversation, "conversation")
@@ -184,8 +185,8 @@ def _echo(
     known: KnownParts[Raw],
 ) -> dict[str, Any]:
     """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
-    summary = reasoning.summary or reasoning.generate_summary
-    shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": None if summary == "none" else summary}
+    summary = None if reasoning.summary == "none" else reasoning.summary
+    shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
     if reasoning.context is not None:
         shown["context"] = reasoning.context
     shown_text: Any = _one_line(body.text)
