@@ -27,7 +27,7 @@ from services.frontend.apis.responses.live.runner import TOO_LATE, Runner
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
 from services.frontend.apis.responses.request.truncation import try_shortened
 from services.frontend.apis.responses.sealing import TextSealer
-from services.frontend.apis.responses.store.chain import Histories, items_of
+from services.frontend.apis.responses.store.chain import chain_items
 from services.frontend.apis.responses.store.input_items import stored_items
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import StoredResponse, item_id, json_size
@@ -83,7 +83,6 @@ class Intake:
         self.dialect = dialect
         self.store = store
         self.runner = runner
-        self.histories = Histories(store)
         self._sealer_of = sealer_of
 
     async def accept(
@@ -92,23 +91,24 @@ class Intake:
         headers: Mapping[str, str],
         exchange: RequestContext,
         *,
-        histories: Histories | None = None,
+        store: MemoryStore | None = None,
         counting: bool = False,
         compacting: bool = False,
         conversation: list[Raw] | None = None,
     ) -> AcceptedRequest:
         """Converts a request. Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
-        where a store does not answer. `histories`: where to look instead of the deployment's store.
+        where a store does not answer. `store`: where to look instead of the deployment's.
         `conversation`: the items of the one that the request names."""
-        histories, tenant = histories or self.histories, exchange.tenant
+        store, tenant = self.store if store is None else store, exchange.tenant
         previous, history = request.body.previous_response_id, conversation or []
         if previous is not None:
-            history = items_of(await histories.chain(previous, tenant))
-        named = set(request.references)
-        references = {id: item for item in conversation or () if (id := item_id(item)) in named}
-        references |= await histories.items(named - references.keys(), tenant)
-        if references:
-            request = request.with_references(references)
+            history = await chain_items(store, previous, tenant)
+        if named := set(request.references):
+            stored = {id: item for item in conversation or () if (id := item_id(item)) in named}
+            for id in named - stored.keys():
+                if (item := await store.item(id, tenant)) is not None:
+                    stored[id] = item
+            request = request.with_references(stored)
         size = request.size + json_size(*history, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.
         early = size >= UNDERSTAND_APART_BYTES and request.store and not counting

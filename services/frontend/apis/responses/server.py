@@ -27,7 +27,7 @@ from services.frontend.apis.responses.live.socket import Connections
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.truncation import shortened
 from services.frontend.apis.responses.sealing import TextSealer
-from services.frontend.apis.responses.store.chain import items_of
+from services.frontend.apis.responses.store.chain import chain_items
 from services.frontend.apis.responses.store.input_items import integer, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.apis.responses.store.record import StoredResponse, is_response
@@ -196,7 +196,7 @@ class ResponsesServer:
         before: list[Raw] = []
         if record.previous is not None:
             try:
-                before = items_of(await self._intake.histories.chain(record.previous, record.tenant))
+                before = await chain_items(self.store, record.previous, record.tenant)
             except Invalid:
                 pass  # deleted or expired since
         return json_response(listed([*before, *record.input], page))

@@ -29,7 +29,6 @@ from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.live import frames
 from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.store.chain import Histories
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import StreamLimits
@@ -64,8 +63,8 @@ class Socket:
         self._exchange = request[REQUEST_CONTEXT]
         self._intake = intake
         self._turns = turns
-        self._memory = MemoryStore(StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES), time.time)
-        self._histories = Histories(self._memory, intake.store)
+        limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
+        self._memory = MemoryStore(limits, time.time, behind=intake.store)
         self._outbox = Outbox(ws, intake.runner.server.limits, self._disconnect)
         self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
         """The requests of each busy lane: the first one runs."""
@@ -186,7 +185,7 @@ class Socket:
 
         with await self._turns.begin(request.conversation, exchange.tenant, request.items) as turn:
             accepted = await self._intake.accept(
-                request, self._request.headers, exchange, histories=self._histories, conversation=turn.items
+                request, self._request.headers, exchange, store=self._memory, conversation=turn.items
             )
             reply = runner.reply(exchange, request.model)
             if lane is not None:

@@ -23,8 +23,9 @@ class StoreLimits(Struct, frozen=True):
 class MemoryStore:
     """Keeps responses in this process. Over a limit, the least recently used are dropped."""
 
-    def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
-        """`clock`: Unix time in seconds."""
+    def __init__(self, limits: StoreLimits, clock: Callable[[], float], *, behind: "MemoryStore | None" = None) -> None:
+        """`clock`: Unix time in seconds. `behind`: has the responses and items that this store lacks."""
+        self._behind = behind
         self._limits = limits
         self._clock = clock
         self._records = _Records(limits.bytes)
@@ -63,11 +64,16 @@ class MemoryStore:
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
         """The tenant's response with this id; a conversation as any process wrote it last. Raises TurnwireError where a
         shared store does not answer. `patient`: wait a moment for one that may be on its way from another process."""
-        return self.find(id, tenant)
+        record = self.find(id, tenant)
+        if record is None and self._behind is not None:
+            return await self._behind.get(id, tenant, patient=patient)
+        return record
 
     async def item(self, id: str, tenant: str | None) -> Raw | None:
         """An input or output item of any of the tenant's responses. Raises as `get`."""
         record = self.find(self._records.owners.get((tenant, id), ""), tenant)
+        if record is None and self._behind is not None:
+            return await self._behind.item(id, tenant)
         return None if record is None else record.item(id)
 
     async def delete(self, id: str, tenant: str | None) -> bool:
