@@ -87,9 +87,9 @@ class ResponsesServer:
 
         self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.server))
         owner, alive = ("here", lambda _: False) if self._sharing is None else (self._sharing.id, self._sharing.alive)
-        self.background = Background(self._intake.runner, self.store, slots=config.max_background, owner=owner)
+        self.background = Background(self._intake, owner=owner)
         self.turns = ConversationTurns(self.store, mount.log, owner=owner, alive=alive)
-        self.conversations = Conversations(self.store, self.turns, self.dialect, max_body_bytes=config.max_body_bytes)
+        self.conversations = Conversations(self._intake, self.turns)
         self.connections = Connections(self._intake, self.turns)
 
     def add_to(self, router: web.UrlDispatcher) -> None:

@@ -14,10 +14,9 @@ from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.openai.wording import out_of_length
 from services.frontend.apis.responses.conversations.turns import ConversationTurns, check_size
-from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.errors import explain, not_found
+from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.store.input_items import listed, page_of, stored_items
-from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, item_id
 from services.frontend.http.bodies import read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
@@ -52,13 +51,11 @@ class NewItems(Struct):
 class Conversations:
     """The paths of conversations."""
 
-    def __init__(
-        self, store: MemoryStore, turns: ConversationTurns, dialect: Responses, *, max_body_bytes: int
-    ) -> None:
-        self._store = store
+    def __init__(self, intake: Intake, turns: ConversationTurns) -> None:
+        self._store = intake.store
+        self._dialect = intake.dialect
+        self._max_body_bytes = intake.runner.server.config.max_body_bytes
         self._turns = turns
-        self._dialect = dialect
-        self._max_body_bytes = max_body_bytes
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""

@@ -14,8 +14,8 @@ from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.document import Status, response_id
 from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame, unpack_events
 from services.frontend.apis.responses.answer.stream import ResponsesStream
-from services.frontend.apis.responses.intake import AcceptedRequest
-from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter, Runner
+from services.frontend.apis.responses.intake import AcceptedRequest, Intake
+from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
@@ -88,11 +88,12 @@ class Job:
 
 
 class Background:
-    """The background responses of this process. At most `slots` run, and as many again wait."""
+    """The background responses of this process. At most `max_background` run, and as many again wait."""
 
-    def __init__(self, runner: Runner, store: MemoryStore, *, slots: int, owner: str) -> None:
-        self._runner = runner
-        self._store = store
+    def __init__(self, intake: Intake, *, owner: str) -> None:
+        self._runner = intake.runner
+        self._store = intake.store
+        slots = self._runner.server.config.max_background
         self._limit = 2 * slots
         self._slots = asyncio.Semaphore(slots)
         self._owner = owner

@@ -257,39 +257,33 @@ class Outbox:
     """Sends frames as fast as the client reads them, and holds a bounded number of bytes."""
 
     def __init__(self, ws: web.WebSocketResponse, limits: StreamLimits, on_slow: Callable[[], None]) -> None:
-        """`on_slow`: called once where the client does not read."""
+        """`on_slow`: called where the client does not read."""
         self._ws = ws
         self._limits = limits
         self._on_slow = on_slow
-        self._frames: deque[bytes] = deque()
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        """None ends the connection."""
         self._bytes = 0
         self._closing = False
-        self._wake = asyncio.Event()
 
     def send(self, frame: bytes) -> None:
         """Queues a frame. A client that leaves too many bytes unread is disconnected."""
         if self._closing:
             return
-        self._frames.append(frame)
+        self._frames.put_nowait(frame)
         self._bytes += len(frame)
-        self._wake.set()
         if self._bytes > self._limits.max_buffered_bytes:
             self._give_up()
 
     def close(self) -> None:
         """Closes the connection after the queued frames."""
         self._closing = True
-        self._wake.set()
+        self._frames.put_nowait(None)
 
     async def run(self) -> None:
         """Sends until `close`, then closes the connection."""
         try:
-            while self._frames or not self._closing:
-                if not self._frames:
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                frame = self._frames.popleft()
+            while (frame := await self._frames.get()) is not None:
                 self._bytes -= len(frame)
                 async with asyncio.timeout(self._limits.slow_reader_timeout_s):
                     await self._ws.send_frame(frame, WSMsgType.TEXT)
@@ -298,7 +292,8 @@ class Outbox:
             self._give_up()
 
     def _give_up(self) -> None:
-        self._frames.clear()
+        while not self._frames.empty():
+            self._frames.get_nowait()
         self.close()
         self._on_slow()
 
