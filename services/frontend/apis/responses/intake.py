@@ -150,6 +150,10 @@ class Intake:
         ask = await apart(json_size(*request.items), understood)
         server = self.runner.server
         stream = ask.renderer(self.runner.reply(exchange, request.model))
+        # The session's own model, among those that share a name.
+        card = server.card(request.model, ask.conversation)
+        client = replace(ask.conversation.client, alias=request.model if request.model in card.aliases else None)
+        conversation = replace(ask.conversation, model=card.name, client=client)
 
         async def write(conversation: Conversation) -> Sequence[TurnEvent]:
             return await run_side_turn(server, conversation, exchange, self.dialect.name)
@@ -157,7 +161,7 @@ class Intake:
         try:
             async with asyncio.timeout(server.config.request_timeout_s):
                 count, truncate = server.gateway.count, ask.truncate
-                stream.events(await try_shortened(ask.conversation, write, count, truncate=truncate))
+                stream.events(await try_shortened(conversation, write, count, truncate=truncate))
         except TimeoutError:
             raise TimedOut(TOO_LATE) from None
         if stream.state.failure is not None:
