@@ -16,7 +16,7 @@ from schemas.errors import Invalid, NotFound
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
 from services.frontend.apis.base import Reply
 from services.frontend.apis.common.shared_errors import openai_error
-from services.frontend.apis.responses.answer.stream import payloads
+from services.frontend.apis.responses.answer.events import payloads
 from services.frontend.apis.responses.dialect import understand
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.store.input_items import stored_items
@@ -91,13 +91,13 @@ def one(data: bytes) -> None:
     counting = bool(data[:1] and data[0] & 1)
     known = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
     try:
-        request = decode(data[1:], counting=counting)
-        ask = understand(request, {"user-agent": "fuzz"}, resolve=known.get, sealer=_Sealer(), counting=counting)
+        request = decode(data[1:], counting=counting).with_references(known)
+        ask = understand(request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting)
     except (Invalid, NotFound) as error:
         _encoder.encode(openai_error(error.info))
         return
     _encoder.encode(ask.conversation)
-    _encoder.encode(stored_items(request, "t1", known.get))
+    _encoder.encode(stored_items(request, "t1"))
     renderer = ask.renderer(Reply("t1", "req", ask.request.model, 1))
     rendered = renderer.start([Prepared(1, 1)]) + renderer.events(_TURN)
     for number, payload in enumerate(payloads(rendered)):

@@ -22,7 +22,7 @@ from schemas.events import (
 )
 from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.citations import url_citations
-from services.frontend.apis.responses.answer.stream import payloads
+from services.frontend.apis.responses.answer.events import payloads
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
 

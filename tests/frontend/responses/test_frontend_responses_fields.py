@@ -37,7 +37,8 @@ class OpenBox:
 
 def understood(body: dict[str, Any]) -> ResponsesAsk:
     request = decode(json.dumps({"model": "m", "input": "Hi.", **body}, ensure_ascii=False).encode())
-    return understand(request, {}, sealer=OpenBox(), counting=True, resolve=stored)
+    request = request.with_references({id: stored(id) for id in request.references})
+    return understand(request, {}, sealer=OpenBox(), counting=True)
 
 
 def stored(name: str) -> Raw:

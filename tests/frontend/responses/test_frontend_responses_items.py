@@ -31,8 +31,10 @@ class Box:
 
 
 def ask(*items: Any, **options: Any) -> ResponsesAsk:
-    body = options.pop("body", {})
+    body, stored = options.pop("body", {}), options.pop("stored", None)
     request = decode(json.dumps({"model": "m", "input": list(items), **body}).encode())
+    if stored is not None:
+        request = request.with_references(stored)
     return understand(request, {}, **options)
 
 
@@ -278,16 +280,16 @@ def test_a_compaction_trigger_asks_for_a_summary() -> None:
 def test_references_become_what_they_name() -> None:
     stored = {"msg_1": raw({"type": "message", "role": "user", "content": "Stored."}), "fc_1": raw(CALL)}
     found = turns(
-        {"type": "item_reference", "id": "msg_1"}, {"id": "fc_1"}, {"type": None, "id": "msg_1"}, resolve=stored.get
+        {"type": "item_reference", "id": "msg_1"}, {"id": "fc_1"}, {"type": None, "id": "msg_1"}, stored=stored
     )
     assert [turn.role for turn in found] == ["user", "assistant", "user"]
     assert found[0].parts == [Text("Stored.")]
     assert decode(b'{"input":[{"type":"item_reference","id":"a"},{"id":"b"}]}').references == ["a", "b"]
-    for resolve in (stored.get, None):
+    for known in (stored, None):
         with pytest.raises(NotFound, match=r"Item with id 'x' not found\."):
-            turns(USER, {"type": "item_reference", "id": "x"}, resolve=resolve)
+            turns(USER, {"type": "item_reference", "id": "x"}, stored=known)
     with pytest.raises(Invalid) as refused:
-        turns(USER, {"type": "item_reference", "id": None}, resolve=stored.get)
+        turns(USER, {"type": "item_reference", "id": None}, stored=stored)
     assert (refused.value.info.param, refused.value.info.code) == ("input[1].id", "missing_required_parameter")
 
 

@@ -294,12 +294,13 @@ def test_stored_items_lose_nothing_and_have_ids() -> None:
         {"id": "msg_old"},
     ]
     request = decode(json.dumps({"input": items}).encode())
-    old = msgspec.Raw(b'{"id":"msg_old","type":"message"}')
-    stored = [json.loads(bytes(item)) for item in stored_items(request, "t1", {"msg_old": old}.get)]
+    old = msgspec.Raw(b'{"id":"msg_old","type":"message","status":"incomplete"}')
+    stored = [json.loads(bytes(item)) for item in stored_items(request.with_references({"msg_old": old}), "t1")]
     assert [item["id"] for item in stored] == ["msg_t1i000", "msg_t1i001", "fc_9", "fco_t1i003", "rs_t1i004", "msg_old"]
     assert stored[0]["content"] == [{"type": "input_text", "text": "Hi."}]
     assert stored[0]["x_own"] == [1.5]
     assert stored[1]["content"] == [{"type": "output_text", "text": "Ho.", "annotations": []}]
-    assert [item.get("status") for item in stored] == ["completed", "completed", "completed", "incomplete", None, None]
+    statuses = ["completed", "completed", "completed", "incomplete", None, "incomplete"]
+    assert [item.get("status") for item in stored] == statuses
     for before, after in zip(items[2:5], stored[2:5], strict=True):
         assert after.items() >= {**before, "id": after["id"]}.items()

@@ -13,7 +13,7 @@ from openai.types.responses import Response, ResponseItemList
 from schemas.conversation import Call
 from schemas.events import BlockStart, Delta
 from services.frontend.apis.base import failure_of
-from services.frontend.apis.responses.answer.stream import KEEPALIVE
+from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.store.input_items import stored_items

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from schemas.errors import Invalid, NotFound
-from services.frontend.apis.responses.answer.recording import EventPacker, unpack_events
-from services.frontend.apis.responses.store.chain import MAX_CHAIN, Histories, items_of
+from schemas.errors import Invalid
+from services.frontend.apis.responses.answer.events import EventPacker, unpack_events
+from services.frontend.apis.responses.store.chain import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.store.input_items import Page, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.apis.responses.store.record import (
@@ -118,16 +118,21 @@ async def test_a_chain_is_walked_to_its_beginning() -> None:
     kept.put(record("a"))
     kept.put(record("b", "a"))
     kept.put(record("c", "b"))
-    chain = await Histories(kept).chain("c", None)
-    assert [item_id(raw) for raw in items_of(chain)] == ["in_a", "out_a", "in_b", "out_b", "in_c", "out_c"]
+    assert [item_id(raw) for raw in await chain_items(kept, "c", None)] == [
+        "in_a",
+        "out_a",
+        "in_b",
+        "out_b",
+        "in_c",
+        "out_c",
+    ]
 
 
 async def test_a_chain_begins_behind_a_compaction() -> None:
     kept = store()
     kept.put(record("b", "forgotten", context=[item("rules"), item("summary")]))
     kept.put(record("c", "b"))
-    chain = await Histories(kept).chain("c", None)
-    assert [item_id(raw) for raw in items_of(chain)] == ["rules", "summary", "in_c", "out_c"]
+    assert [item_id(raw) for raw in await chain_items(kept, "c", None)] == ["rules", "summary", "in_c", "out_c"]
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "c"])
@@ -137,7 +142,7 @@ async def test_a_chain_with_a_hole_is_not_found(missing: str) -> None:
         kept.put(record(id, previous))
     await kept.delete(missing, None)
     with pytest.raises(Invalid) as raised:
-        await Histories(kept).chain("c", None)
+        await chain_items(kept, "c", None)
     assert (raised.value.info.code, raised.value.info.param) == (
         "previous_response_not_found",
         "previous_response_id",
@@ -149,7 +154,7 @@ async def test_a_circle_ends() -> None:
     kept = store()
     kept.put(record("a", "a"))
     with pytest.raises(Invalid, match="not found"):
-        await Histories(kept).chain("a", None)
+        await chain_items(kept, "a", None)
     assert MAX_CHAIN < 100_000
 
 
@@ -157,18 +162,17 @@ async def test_nothing_goes_on_from_what_still_runs() -> None:
     kept = store()
     kept.put(record("a", status="in_progress"))
     with pytest.raises(Invalid, match="has not ended"):
-        await Histories(kept).chain("a", None)
+        await chain_items(kept, "a", None)
 
 
-async def test_the_first_store_that_has_it_counts() -> None:
-    own, common = store(), store()
+async def test_a_store_looks_behind_itself() -> None:
+    common = store()
+    own = MemoryStore(StoreLimits(60.0, 100, 1 << 20), Clock(), behind=common)
     common.put(record("a"))
     own.put(record("b", "a"))
-    histories = Histories(own, common)
-    assert [entry.id for entry in await histories.chain("b", None)] == ["a", "b"]
-    assert await histories.items(["out_a", "in_b"], None) == {"out_a": item("out_a"), "in_b": item("in_b")}
-    with pytest.raises(NotFound, match="Item with id 'nothing' not found"):
-        await histories.items(["in_b", "nothing"], None)
+    assert [item_id(raw) for raw in await chain_items(own, "b", None)] == ["in_a", "out_a", "in_b", "out_b"]
+    assert [await own.item(id, None) for id in ("out_a", "in_b")] == [item("out_a"), item("in_b")]
+    assert await own.item("nothing", None) is None
 
 
 def test_records_and_streams_come_back_as_they_were() -> None:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.responses.answer.stream import DONE, KEEPALIVE, payloads, sse_frame
+from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk, understand
 from services.frontend.apis.responses.request.body import decode
 

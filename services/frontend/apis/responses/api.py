@@ -4,16 +4,21 @@ from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.conversations.paths import PATH as CONVERSATIONS
-from services.frontend.apis.responses.conversations.paths import ConversationBody, ConversationChange, NewItems
-from services.frontend.apis.responses.server import RESPONSES, ResponsesServer
+from services.frontend.apis.responses.conversations.paths import (
+    CONVERSATION,
+    CONVERSATIONS,
+    ConversationBody,
+    ConversationChange,
+    NewItems,
+)
+from services.frontend.apis.responses.errors import error_reply
+from services.frontend.apis.responses.server import PATH, RESPONSES, ResponsesServer
 from services.frontend.http.mount import Api, Mount
-
-PATH = "/v1/responses"
 
 
 class Usage(Struct):
@@ -99,12 +104,16 @@ class Compaction(Struct):
     usage: Usage
 
 
-_of_response = partial(Operation, id="The id of a response.")
-_of_conversation = partial(Operation, id="The id of a conversation.")
+_response = partial(Operation, id="The id of a response.")
+_conversation = partial(Operation, id="The id of a conversation.")
 _EVENTS = "^(response\\..+|error|message|tool_call_dispatch|reasoning_dispatch)$"
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_WEATHER = {"type": "function", "name": "get_weather", "parameters": _SCHEMA, "strict": False}
 _EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
-_ITEMS = (
+_TURN = {**_EXAMPLE, "tools": [_WEATHER], "reasoning": {"effort": "medium"}}
+_HELLO = {"items": [{"type": "message", "role": "user", "content": "Hello."}]}
+_TOPIC = {"metadata": {"topic": "weather"}}
+_PAGE = (
     Query("limit", {"type": "integer", "minimum": 0, "maximum": 100}, "Most items to return; default: 20."),
     Query("after", {"type": "string"}, "Return the items that follow this one."),
     Query("order", {"enum": ["asc", "desc"]}, "Oldest or newest first; default: newest."),
@@ -113,6 +122,8 @@ _FOLLOW = (
     Query("stream", {"type": "boolean"}, "Send the events of the response again."),
     Query("starting_after", {"type": "integer", "minimum": 0}, "Leave out the events up to this sequence number."),
 )
+_ONE, _INPUT = f"{PATH}/{{id}}", f"{PATH}/{{id}}/input_items"
+_ITEMS, _ITEM = f"{CONVERSATION}/items", f"{CONVERSATION}/items/{{item}}"
 
 
 def _mount(mount: Mount) -> None:
@@ -125,85 +136,39 @@ def _mount(mount: Mount) -> None:
 API = Api(
     name="Responses",
     title="OpenAI Responses",
-    errors=OPENAI,
-    paths=("/v1/responses", CONVERSATIONS),
+    errors=replace(OPENAI, reply=error_reply),
+    paths=(PATH, CONVERSATIONS),
     operations=(
+        Operation(PATH, "Create a response", body=wire.Body, example=_TURN, answer=Answer, events=_EVENTS),
+        Operation(PATH, "Open a WebSocket for responses", "get", upgrade=True),
+        Operation(f"{PATH}/compact", "Compact a conversation", body=wire.Body, example=_EXAMPLE, answer=Compaction),
         Operation(
-            PATH,
-            "Create a response",
-            body=wire.Body,
-            example={
-                **_EXAMPLE,
-                "tools": [{"type": "function", "name": "get_weather", "parameters": _SCHEMA, "strict": False}],
-                "reasoning": {"effort": "medium"},
-            },
-            answer=Answer,
-            events=_EVENTS,
-        ),
-        Operation(PATH, "Open a WebSocket for responses", method="get", upgrade=True),
-        Operation(
-            "/v1/responses/compact", "Compact a conversation", body=wire.Body, example=_EXAMPLE, answer=Compaction
-        ),
-        Operation(
-            "/v1/responses/input_tokens",
+            f"{PATH}/input_tokens",
             "Count the tokens of a response's prompt",
             body=wire.Body,
             example=_EXAMPLE,
             answer=Tokens,
         ),
-        _of_response(
-            "/v1/responses/{id}",
-            "Retrieve a stored response",
-            method="get",
-            answer=Answer,
-            events=_EVENTS,
-            query=_FOLLOW,
-        ),
-        _of_response("/v1/responses/{id}", "Delete a stored response", method="delete", answer=Deleted),
-        _of_response("/v1/responses/{id}/cancel", "Cancel a background response", answer=Answer),
-        _of_response(
-            "/v1/responses/{id}/input_items", "List the input of a response", method="get", answer=Items, query=_ITEMS
-        ),
+        _response(_ONE, "Retrieve a stored response", "get", answer=Answer, events=_EVENTS, query=_FOLLOW),
+        _response(_ONE, "Delete a stored response", "delete", answer=Deleted),
+        _response(f"{_ONE}/cancel", "Cancel a background response", answer=Answer),
+        _response(_INPUT, "List the input of a response", "get", answer=Items, query=_PAGE),
         Operation(
-            CONVERSATIONS,
-            "Create a conversation",
-            body=ConversationBody,
-            example={"items": [{"type": "message", "role": "user", "content": "Hello."}]},
-            answer=ConversationAnswer,
+            CONVERSATIONS, "Create a conversation", body=ConversationBody, example=_HELLO, answer=ConversationAnswer
         ),
-        _of_conversation("/v1/conversations/{id}", "Retrieve a conversation", method="get", answer=ConversationAnswer),
-        _of_conversation(
-            "/v1/conversations/{id}",
+        _conversation(CONVERSATION, "Retrieve a conversation", "get", answer=ConversationAnswer),
+        _conversation(
+            CONVERSATION,
             "Change the metadata of a conversation",
             body=ConversationChange,
-            example={"metadata": {"topic": "weather"}},
+            example=_TOPIC,
             answer=ConversationAnswer,
         ),
-        _of_conversation(
-            "/v1/conversations/{id}", "Delete a conversation", method="delete", answer=ConversationDeleted
-        ),
-        _of_conversation(
-            "/v1/conversations/{id}/items", "List the items of a conversation", method="get", answer=Items, query=_ITEMS
-        ),
-        _of_conversation(
-            "/v1/conversations/{id}/items",
-            "Add items to a conversation",
-            body=NewItems,
-            example={"items": [{"type": "message", "role": "user", "content": "Hello."}]},
-            answer=Items,
-        ),
-        _of_conversation(
-            "/v1/conversations/{id}/items/{item}",
-            "Retrieve an item of a conversation",
-            method="get",
-            answer=dict[str, Any],
-        ),
-        _of_conversation(
-            "/v1/conversations/{id}/items/{item}",
-            "Delete an item of a conversation",
-            method="delete",
-            answer=ConversationAnswer,
-        ),
+        _conversation(CONVERSATION, "Delete a conversation", "delete", answer=ConversationDeleted),
+        _conversation(_ITEMS, "List the items of a conversation", "get", answer=Items, query=_PAGE),
+        _conversation(_ITEMS, "Add items to a conversation", body=NewItems, example=_HELLO, answer=Items),
+        _conversation(_ITEM, "Retrieve an item of a conversation", "get", answer=dict[str, Any]),
+        _conversation(_ITEM, "Delete an item of a conversation", "delete", answer=ConversationAnswer),
     ),
     mount=_mount,
 )

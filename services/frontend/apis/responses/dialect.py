@@ -16,20 +16,20 @@ from services.frontend.apis.common.known.turns import KnownTurns
 from services.frontend.apis.common.openai.wording import unsupported
 from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.answer.compaction import CompactionStream
+from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.answer.items import Shape
-from services.frontend.apis.responses.answer.stream import KEEPALIVE, ResponsesCollector, ResponsesStream
-from services.frontend.apis.responses.errors import previous_not_found
+from services.frontend.apis.responses.answer.stream import CompactionStream, ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
     REASONING_SEALED,
+    SOURCES,
+    TRIGGER,
     ResponsesRequest,
     decode,
     is_reference,
     item_kinds,
 )
-from services.frontend.apis.responses.request.conversation import TRIGGER, Resolve
-from services.frontend.apis.responses.request.hosted import SOURCES
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.sealing import TextSealer
@@ -78,7 +78,6 @@ def understand(
     headers: Mapping[str, str],
     *,
     history: Sequence[Raw] = (),
-    resolve: Resolve | None = None,
     sealer: TextSealer | None = None,
     counting: bool = False,
     compacting: bool = False,
@@ -86,7 +85,7 @@ def understand(
     sessions: KnownHistory[ItemReader] | None = None,
     served: frozenset[str] = frozenset(),
 ) -> ResponsesAsk:
-    """Converts a request to a conversation. Raises Invalid; NotFound for a reference that `resolve` does not find.
+    """Converts a request to a conversation. Raises Invalid; NotFound for a reference to a stored item that is left.
 
     `history`: the items of the chain that `previous_response_id` names, before the request's own. `sealer` opens
     compaction items, and seals a new one where the input ends in a `compaction_trigger` or `compacting` is set.
@@ -95,19 +94,20 @@ def understand(
     """
     body = request.body
     tools = RequestTools.of(body.tools or [], KnownParts() if known is None else known, served)
+    if request.references:
+        raise not_found("Item", request.references[0], "input")
     compacting = conversation.ends_in_trigger(request) or compacting
     if compacting and sealer is None and not counting:
         raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
     items = ItemReader(tools, sealer, pairing=not counting, model=request.model)
     turns: KnownTurns | None = None
-    if sessions is None or history or counting or compacting or not request.data or request.references:
-        before = conversation.resolved(history, item_kinds(history, "history"), resolve)
-        items.read(zip(*before, strict=True), place="history")
-        items.read(zip(*conversation.resolved(request.items, request.kinds, resolve), strict=True))
+    if sessions is None or history or counting or compacting or not request.data:
+        items.read(zip(history, item_kinds(history, "history"), strict=True), place="history")
+        items.read(zip(request.items, request.kinds, strict=True))
     else:
         begun = request.begun
         if begun is not None and begun.history.model == request.model:
-            items = begun.history.go_on(tools, sealer)
+            items = begun.history.fork(tools, sealer)
         else:
             begun = None
         first = 0 if begun is None else begun.messages
@@ -121,16 +121,14 @@ def understand(
         built = request_summary(built)
     else:
         sealer = None
-    summary = request.reasoning.summary or request.reasoning.generate_summary
     shape = Shape(
         names=tools.names,
         echo=request.echo,
         sealed=REASONING_SEALED in (body.include or ()),
-        summary=summary not in (None, "none"),
+        summary=request.reasoning.summary not in (None, "none"),
         sources=SOURCES in (body.include or ()),
         logprobs=built.sampling.logprobs is not None,
         prefill=request.prefill,
-        compacting=sealer is not None,
     )
     notes = [*tools.dropped, *items.notes]
     return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)

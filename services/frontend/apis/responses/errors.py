@@ -1,15 +1,17 @@
 """Errors of this API: failed validations in OpenAI's wording, and the `error` of a response that failed."""
 
 import math
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints, overload
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
-from schemas.errors import ErrorInfo, ErrorKind, Invalid
+from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound
 from services.frontend.apis.base import ErrorReply
 from services.frontend.apis.common.decode import tags_of
-from services.frontend.apis.common.openai.wording import explainer, out_of_range
+from services.frontend.apis.common.openai.wording import explainer
 from services.frontend.apis.common.shared_errors import openai_error, openai_reply
 from services.frontend.apis.responses import wire
 
@@ -29,15 +31,10 @@ _PARAMS = {"messages": "input", "format": "text.format"}
 """Fields which the pipeline calls by their names in other APIs."""
 
 
-def with_own_param(info: ErrorInfo) -> ErrorInfo:
-    """The error with the name that its field has in this API."""
-    own = _PARAMS.get(info.param or "")
-    return msgspec.structs.replace(info, param=own) if own else info
-
-
 def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    """An error before the first byte of the answer."""
-    return openai_reply(with_own_param(info), request_id, status)
+    """An error before the first byte of the answer, with the name that its field has in this API."""
+    own = _PARAMS.get(info.param or "", info.param)
+    return openai_reply(replace(info, param=own), request_id, status)
 
 
 def failure(info: ErrorInfo) -> dict[str, Any]:
@@ -49,6 +46,11 @@ def failure(info: ErrorInfo) -> dict[str, Any]:
     return {"code": _FAILURE_CODES.get(info.kind, "invalid_prompt"), "message": message}
 
 
+def not_found(what: str, id: str, param: str) -> NotFound:
+    """The error for an object that is not stored."""
+    return NotFound(f"{what} with id '{id}' not found.", param=param)
+
+
 def previous_not_found(name: str) -> Invalid:
     """The error for a `previous_response_id` that is not stored; on its code Codex sends the whole conversation."""
     return Invalid(
@@ -56,15 +58,6 @@ def previous_not_found(name: str) -> Invalid:
         param="previous_response_id",
         code="previous_response_not_found",
     )
-
-
-def check_range(name: str, value: float, low: int, high: int | None) -> None:
-    """Raises Invalid for a number below its minimum or above its maximum."""
-    kind = "integer" if isinstance(value, int) else "decimal"
-    if value < low:
-        raise out_of_range(name, kind, ">=", str(low), value)
-    if high is not None and value > high:
-        raise out_of_range(name, kind, "<=", str(high), value)
 
 
 def _literals(hint: Any) -> list[str]:
@@ -86,10 +79,14 @@ explain = explainer(_CHOICES | {"format.type": _FORMATS, "content.type": _PARTS,
 """The native error for a failed validation of the body."""
 
 
-def convert(decoder: msgspec.json.Decoder[T], raw: Raw | bytes, place: str) -> T:
+@overload
+def convert(kind: type[T], raw: Raw, place: str) -> T: ...
+@overload
+def convert(kind: UnionType, raw: Raw, place: str) -> Any: ...
+def convert(kind: Any, raw: Raw, place: str) -> Any:
     """Decodes the part of the request at `place`. Raises Invalid, which names the field."""
     try:
-        return decoder.decode(raw)
+        return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `$")
         raise explain(b"null", f"{what} - at `$.{place}{path or '`'}") from None

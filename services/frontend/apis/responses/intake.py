@@ -6,62 +6,59 @@ message for a history. The `compaction` item is the first item of the answer; fo
 for everything before it.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
+from msgspec.structs import replace
 
-from schemas.errors import raised
-from schemas.events import Usage
+from schemas.conversation import Conversation
+from schemas.errors import TimedOut, raised
+from schemas.events import TurnEvent, Usage
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.answer.document import Status
+from services.frontend.apis.responses.answer.document import ResponseState, Status
 from services.frontend.apis.responses.answer.stream import ResponsesStream
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import convert
-from services.frontend.apis.responses.live.runner import Emitter, Runner
+from services.frontend.apis.responses.live.runner import TOO_LATE, Runner
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
+from services.frontend.apis.responses.request.truncation import try_shortened
 from services.frontend.apis.responses.sealing import TextSealer
-from services.frontend.apis.responses.store.chain import Histories, items_of
+from services.frontend.apis.responses.store.chain import chain_items
 from services.frontend.apis.responses.store.input_items import stored_items
+from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import StoredResponse, item_id, json_size
 from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
 from services.frontend.http.middleware import RequestContext
-from services.frontend.pipeline.interfaces import TurnGateway
+from services.frontend.pipeline.side_turn import run_side_turn
 
 SealerOf = Callable[[str, str | None], TextSealer]
 """Returns the sealer for a model, by the name that a client has for it, and a tenant."""
 
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
-_managed = msgspec.json.Decoder(list[wire.ManagedContext] | None)
 
 
-class AcceptedRequest(Struct, frozen=True):
+@dataclass
+class AcceptedRequest:
     """A converted request, with what is needed to store its response."""
 
     ask: ResponsesAsk
-    references: dict[str, Raw]
-    """The stored items that it names, by their ids."""
-    history: list[Raw]
-    """The items of the chain that it continues."""
     turn: str
     tenant: str | None
     context: list[Raw] | None = None
     """Set where the context is compacted: the items that stand for everything before the turn's own output."""
-    stored: list[Raw] | None = None
-    """`items()`, where they are made already."""
 
+    @cached_property
     def items(self) -> list[Raw]:
-        """The items of its own input, each with an id, and with references replaced by what they name."""
-        return stored_items(self.ask.request, self.turn, self.references.get) if self.stored is None else self.stored
-
-    def without_input(self) -> "AcceptedRequest":
-        """What is needed to answer a request that is not stored."""
-        ask = msgspec.structs.replace(self.ask, request=self.ask.request.without_input())
-        return msgspec.structs.replace(self, ask=ask, references={}, history=[])
+        """The items of its own input, each with an id."""
+        return stored_items(self.ask.request, self.turn)
 
     def record(self, stream: ResponsesStream, *, status: Status | None = None, owner: str = "") -> StoredResponse:
         """The response as it stands. `status` overrides the stream's; `owner`: the process in which it still runs."""
-        request, output = self.ask.request, list(stream.state.items)
+        body, output = self.ask.request.body, list(stream.state.items)
         document = stream.state.document(status)
         return StoredResponse(
             id=document["id"],
@@ -69,11 +66,11 @@ class AcceptedRequest(Struct, frozen=True):
             response=Raw(msgspec.json.encode(document)),
             status=document["status"],
             tenant=self.tenant,
-            previous=request.body.previous_response_id,
-            input=self.items(),
+            previous=body.previous_response_id,
+            input=self.items,
             output=output,
             events=b"" if owner else stream.recording(),
-            background=bool(request.body.background),
+            background=bool(body.background),
             context=None if self.context is None else [*self.context, *output[len(self.ask.shape.before) :]],
             owner=owner,
         )
@@ -82,14 +79,11 @@ class AcceptedRequest(Struct, frozen=True):
 class Intake:
     """Accepts requests."""
 
-    def __init__(
-        self, dialect: Responses, histories: Histories, sealer_of: SealerOf, runner: Runner, gateway: TurnGateway
-    ) -> None:
-        self.histories = histories
-        self._dialect = dialect
+    def __init__(self, dialect: Responses, store: MemoryStore, sealer_of: SealerOf, runner: Runner) -> None:
+        self.dialect = dialect
+        self.store = store
+        self.runner = runner
         self._sealer_of = sealer_of
-        self._runner = runner
-        self._gateway = gateway
 
     async def accept(
         self,
@@ -97,88 +91,94 @@ class Intake:
         headers: Mapping[str, str],
         exchange: RequestContext,
         *,
-        histories: Histories | None = None,
+        store: MemoryStore | None = None,
         counting: bool = False,
         compacting: bool = False,
         conversation: list[Raw] | None = None,
     ) -> AcceptedRequest:
         """Converts a request. Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
-        where a store does not answer. `histories`: where to look instead of the deployment's store.
+        where a store does not answer. `store`: where to look instead of the deployment's.
         `conversation`: the items of the one that the request names."""
-        tenant = exchange.tenant
-        previous = request.body.previous_response_id
-        histories = histories or self.histories
-        history = items_of(await histories.chain(previous, tenant)) if previous is not None else conversation or []
-        named = set(request.references)
-        references = {id: item for item in conversation or () if (id := item_id(item)) in named}
-        references |= await histories.items(named - references.keys(), tenant)
+        store, tenant = self.store if store is None else store, exchange.tenant
+        previous, history = request.body.previous_response_id, conversation or []
+        if previous is not None:
+            history = await chain_items(store, previous, tenant)
+        if named := set(request.references):
+            stored = {id: item for item in conversation or () if (id := item_id(item)) in named}
+            for id in named - stored.keys():
+                if (item := await store.item(id, tenant)) is not None:
+                    stored[id] = item
+            request = request.with_references(stored)
         size = request.size + json_size(*history, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.
         early = size >= UNDERSTAND_APART_BYTES and request.store and not counting
+        sealer = self._sealer_of(request.model, tenant)
+        understand = partial(self.dialect.understand, headers=headers, sealer=sealer)
 
         def understood() -> AcceptedRequest:
-            ask = self._dialect.understand(
-                request,
-                headers,
-                history=history,
-                resolve=references.get,
-                sealer=self._sealer_of(request.model, tenant),
-                counting=counting,
-                compacting=compacting,
-            )
-            stored = stored_items(request, exchange.id, references.get) if early else None
-            return AcceptedRequest(ask, references, history, exchange.id, tenant, stored=stored)
+            ask = understand(request, history=history, counting=counting, compacting=compacting)
+            accepted = AcceptedRequest(ask, exchange.id, tenant)
+            if early:
+                _ = accepted.items
+            return accepted
 
         accepted = await apart(size, understood)
         if counting:
             return accepted
         if accepted.ask.sealer is not None:
-            return msgspec.structs.replace(accepted, context=instructions([*history, *accepted.items()]))
-        threshold = compact_threshold(request)
-        if threshold is None or request.prefill or await self._gateway.count(accepted.ask.conversation) < threshold:
+            items = [*history, *accepted.items]
+            accepted.context = instructions(items)
+            if compacting:
+                accepted.ask = replace(accepted.ask, user_messages=user_messages(items))
             return accepted
-        items = [*history, *accepted.items()]
-        item, spent = await self._summary(request.with_items(items), headers, exchange)
-        context = [*instructions(items), item, *user_messages(items)[-1:]]
-        sealer = self._sealer_of(request.model, exchange.tenant)
-        ask = self._dialect.understand(request.with_items(context), headers, sealer=sealer)
-        shape = msgspec.structs.replace(ask.shape, before=[item], spent=spent)
-        ask = msgspec.structs.replace(ask, request=request, notes=accepted.ask.notes, shape=shape)
-        return msgspec.structs.replace(accepted, ask=ask, context=context)
+        threshold, count = compact_threshold(request), self.runner.server.gateway.count
+        if threshold is None or request.prefill or await count(accepted.ask.conversation) < threshold:
+            return accepted
+        items = [*history, *accepted.items]
+        summary = await self._summary(request.with_items(items), headers, exchange, sealer)
+        accepted.context = [*instructions(items), *summary.items, *user_messages(items)[-1:]]
+        ask = understand(request.with_items(accepted.context))
+        shape = replace(ask.shape, before=summary.items, spent=summary.usage or Usage())
+        accepted.ask = replace(ask, request=request, notes=accepted.ask.notes, shape=shape)
+        return accepted
 
     async def _summary(
-        self, request: ResponsesRequest, headers: Mapping[str, str], exchange: RequestContext
-    ) -> tuple[Raw, Usage]:
-        def understood() -> ResponsesAsk:
-            sealer = self._sealer_of(request.model, exchange.tenant)
-            return self._dialect.understand(request, headers, sealer=sealer, compacting=True)
-
+        self, request: ResponsesRequest, headers: Mapping[str, str], exchange: RequestContext, sealer: TextSealer
+    ) -> ResponseState:
+        """The compaction of a conversation. Its tokens are charged to the caller."""
+        understood = partial(self.dialect.understand, request, headers, sealer=sealer, compacting=True)
         ask = await apart(json_size(*request.items), understood)
-        renderer = ask.renderer(self._runner.reply(exchange, request.model))
-        record = self._runner.record()
-        own = self._runner.exchange(exchange)
-        await self._runner.run(ask, renderer, own, record, Emitter(lambda _data: None))
-        if exchange.caller is not None:
-            exchange.caller.spend(record.tokens)
-        if renderer.state.failure is not None:
-            raise raised(renderer.state.failure)
-        (item,) = renderer.state.items
-        return item, record.usage or Usage()
+        server = self.runner.server
+        stream = ask.renderer(self.runner.reply(exchange, request.model))
+        # The session's own model, among those that share a name.
+        card = server.card(request.model, ask.conversation)
+        client = replace(ask.conversation.client, alias=request.model if request.model in card.aliases else None)
+        conversation = replace(ask.conversation, model=card.name, client=client)
+
+        async def write(conversation: Conversation) -> Sequence[TurnEvent]:
+            return await run_side_turn(server, conversation, exchange, self.dialect.name)
+
+        try:
+            async with asyncio.timeout(server.config.request_timeout_s):
+                count, truncate = server.gateway.count, ask.truncate
+                stream.events(await try_shortened(conversation, write, count, truncate=truncate))
+        except TimeoutError:
+            raise TimedOut(TOO_LATE) from None
+        if stream.state.failure is not None:
+            raise raised(stream.state.failure)
+        return stream.state
 
 
 def compact_threshold(request: ResponsesRequest) -> int | None:
     """The prompt size in tokens from which the context is compacted. Raises Invalid."""
-    managed = convert(_managed, request.body.context_management, "context_management") or []
-    return next((entry.compact_threshold for entry in managed if entry.type == "compaction"), None)
+    managed = convert(list[wire.ManagedContext] | None, request.body.context_management, "context_management")
+    return next((entry.compact_threshold for entry in managed or () if entry.type == "compaction"), None)
 
 
 def instructions(items: Sequence[Raw]) -> list[Raw]:
     """The items that instruct the model: system and developer messages, tools and settings."""
-    return [
-        item
-        for item, kind in zip(items, item_kinds(items, "history"), strict=True)
-        if kind.type in _INSTRUCTING or kind.role in ("system", "developer")
-    ]
+    kinds = zip(items, item_kinds(items, "history"), strict=True)
+    return [item for item, kind in kinds if kind.type in _INSTRUCTING or kind.role in ("system", "developer")]
 
 
 def user_messages(items: Sequence[Raw]) -> list[Raw]:

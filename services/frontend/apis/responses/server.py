@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 import msgspec
@@ -13,21 +13,21 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.control import FrontendNotice
-from schemas.errors import ContextOverflow, Invalid, NotFound, TurnwireError, raised
+from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.conversations.paths import Conversations
 from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
-from services.frontend.apis.responses.errors import with_own_param
-from services.frontend.apis.responses.intake import AcceptedRequest, Intake, user_messages
+from services.frontend.apis.responses.errors import not_found
+from services.frontend.apis.responses.intake import AcceptedRequest, Intake
 from services.frontend.apis.responses.live.background import Background, Job, send_events, stored_events
 from services.frontend.apis.responses.live.runner import Runner
-from services.frontend.apis.responses.live.socket import Connections, Services
+from services.frontend.apis.responses.live.socket import Connections
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.truncation import shortened
 from services.frontend.apis.responses.sealing import TextSealer
-from services.frontend.apis.responses.store.chain import Histories, items_of
+from services.frontend.apis.responses.store.chain import chain_items
 from services.frontend.apis.responses.store.input_items import integer, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.apis.responses.store.record import StoredResponse, is_response
@@ -38,14 +38,12 @@ from services.frontend.http.mount import Mount, json_response
 from services.frontend.pipeline.interfaces import TurnGateway
 from services.runtime.storage.seal import Sealer, TenantSealer
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
+PATH = "/v1/responses"
 CANCEL_POLLS = 20
 CANCEL_POLL_S = 0.1
-"""How often, and how far apart, a response that another process cancels is read again."""
+"""Reads of a response that another process is to cancel, and the pause before each."""
 SETTLE_S = 2.0
 """At the end, for the last writes to the bucket."""
-CLOSING = "This server is shutting down; open a new connection to go on."
 
 
 class ModelSealer:
@@ -76,7 +74,7 @@ class ResponsesServer:
         """Raises OSError where the sealing key cannot be read."""
         config, gateway = mount.config, mount.gateway
         self.dialect = Responses(config.served_tools)
-        self._turns = mount.server
+        self._server = mount.server
         self._sharing = cast(Sharing | None, mount.sharing)
         limits = StoreLimits(config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes)
         self.store = MemoryStore(limits, time.time)
@@ -87,29 +85,24 @@ class ResponsesServer:
         def sealer_of(model: str, tenant: str | None) -> TextSealer:
             return common.of(tenant) if common is not None else ModelSealer(gateway, model, tenant)
 
-        self._runner = Runner(mount.server)
-        self._intake = Intake(self.dialect, Histories(self.store), sealer_of, self._runner, gateway)
-        owner = self._sharing.id if self._sharing is not None else "here"
-        self.background = Background(self._runner, self.store, mount.log, slots=config.max_background, owner=owner)
-        alive = self._sharing.alive if self._sharing is not None else lambda _id: False
+        self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.server))
+        owner, alive = ("here", lambda _: False) if self._sharing is None else (self._sharing.id, self._sharing.alive)
+        self.background = Background(self._intake, owner=owner)
         self.turns = ConversationTurns(self.store, mount.log, owner=owner, alive=alive)
-        self.conversations = Conversations(self.store, self.turns, self.dialect, max_body_bytes=config.max_body_bytes)
-        services = Services(
-            self.dialect, self._runner, self.store, self._intake, self.turns, mount.server.limits, mount.log
-        )
-        self.connections = Connections(services, config)
+        self.conversations = Conversations(self._intake, self.turns)
+        self.connections = Connections(self._intake, self.turns)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
         self.conversations.add_to(router)
-        router.add_post("/v1/responses", _with_own_params(self.create))
-        router.add_get("/v1/responses", self.connections.handle, allow_head=False)
-        router.add_post("/v1/responses/compact", _with_own_params(self.compact))
-        router.add_post("/v1/responses/input_tokens", _with_own_params(self.input_tokens))
-        router.add_get("/v1/responses/{id}", self.retrieve, allow_head=False)
-        router.add_delete("/v1/responses/{id}", self.delete)
-        router.add_post("/v1/responses/{id}/cancel", self.cancel)
-        router.add_get("/v1/responses/{id}/input_items", self.input_items, allow_head=False)
+        router.add_post(PATH, self.create)
+        router.add_get(PATH, self.connections.handle, allow_head=False)
+        router.add_post(f"{PATH}/compact", self.compact)
+        router.add_post(f"{PATH}/input_tokens", self.input_tokens)
+        router.add_get(f"{PATH}/{{id}}", self.retrieve, allow_head=False)
+        router.add_delete(f"{PATH}/{{id}}", self.delete)
+        router.add_post(f"{PATH}/{{id}}/cancel", self.cancel)
+        router.add_get(f"{PATH}/{{id}}/input_items", self.input_items, allow_head=False)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Creates a response: whole, as a stream, or in the background."""
@@ -119,12 +112,15 @@ class ResponsesServer:
         exchange = request[REQUEST_CONTEXT]
         with await self._begin(body, exchange) as turn:
             accepted: AcceptedRequest | None = None
+            kept = body.store or body.conversation is not None
 
             async def read() -> ResponsesAsk:
                 nonlocal accepted, body
-                accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
-                if not body.store and body.conversation is None:
-                    accepted, body = accepted.without_input(), body.without_input()
+                if accepted is None:
+                    accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
+                if not kept:
+                    body = body.without_input()
+                    accepted.ask = replace(accepted.ask, request=body)
                 return accepted.ask
 
             def keep(answer: Renderer | Collector) -> None:
@@ -136,30 +132,25 @@ class ResponsesServer:
                 if body.store:
                     self.store.put(record)
 
-            on_end = keep if body.store or body.conversation is not None else None
-            serve = self._turns.serve
+            serve = partial(self._server.serve, request, self.dialect, read, on_end=keep if kept else None)
             try:
-                return await serve(request, self.dialect, read, on_end=on_end)
+                return await serve()
             except ContextOverflow as overflow:
                 if accepted is None or not accepted.ask.truncate:
                     raise
-                fitting = await shortened(accepted.ask.conversation, overflow, self._turns.gateway.count)
-                ask = replace(accepted.ask, conversation=fitting)
-
-            async def read_again() -> ResponsesAsk:
-                return ask
-
-            return await serve(request, self.dialect, read_again, on_end=on_end)
+                fitting = await shortened(accepted.ask.conversation, overflow, self._server.gateway.count)
+                accepted.ask = replace(accepted.ask, conversation=fitting)
+            return await serve()
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
         stream = request.query.get("stream", "").lower() in ("true", "1")
-        number = integer(request.query, "starting_after", 0, None)
+        number = integer(request.query, "starting_after")
         after = -1 if number is None else number
         job = self._job(request)
         if job is not None:
             if stream:
-                return await send_events(request, job.follow(after), self._turns.limits)
+                return await send_events(request, job.follow(after), self._server.limits)
             return json_response(msgspec.json.encode(job.document()))
         record = await self._record(request)
         if not stream:
@@ -167,7 +158,7 @@ class ResponsesServer:
         if record.ended and not record.events:
             raise Invalid("This response was not streamed, and has no stream to send again.", param="stream")
         events = stored_events(self.store, record, after)
-        return await send_events(request, events, self._turns.limits)
+        return await send_events(request, events, self._server.limits)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a response; one that still runs is cancelled first."""
@@ -177,7 +168,7 @@ class ResponsesServer:
             self.background.cancel(id)
             await job.wait()
         if not is_response(id) or not await self.store.delete(id, tenant):
-            raise _not_found(id)
+            raise not_found("Response", id, "response_id")
         return json_response(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
 
     async def cancel(self, request: web.Request) -> web.Response:
@@ -192,20 +183,20 @@ class ResponsesServer:
         if not record.ended:
             if self._sharing is not None:  # the frontend in which it runs cancels it
                 self._sharing.publish_notice(FrontendNotice("cancel", id))
-            record = await self._until_ended(record)
+            for _ in range(CANCEL_POLLS):
+                await asyncio.sleep(CANCEL_POLL_S)
+                record = await self.store.get(id, record.tenant, patient=False) or record
+                if record.ended:
+                    break
         return json_response(record.response)
 
     async def input_items(self, request: web.Request) -> web.Response:
         """Lists the items that a response was made from, with the chain before it."""
-        page = page_of(request.query)
-        job = self._job(request)
-        if job is not None:
-            return json_response(listed([*job.accepted.history, *job.accepted.items()], page))
-        record = await self._record(request)
+        page, record = page_of(request.query), await self._record(request)
         before: list[Raw] = []
         if record.previous is not None:
             try:
-                before = items_of(await self._intake.histories.chain(record.previous, record.tenant))
+                before = await chain_items(self.store, record.previous, record.tenant)
             except Invalid:
                 pass  # deleted or expired since
         return json_response(listed([*before, *record.input], page))
@@ -216,7 +207,7 @@ class ResponsesServer:
         named = body.conversation
         earlier = None if named is None else (await self.turns.record(named, exchange.tenant)).input
         accepted = await self._intake.accept(body, request.headers, exchange, counting=True, conversation=earlier)
-        tokens = await self._turns.gateway.count(accepted.ask.conversation)
+        tokens = await self._server.gateway.count(accepted.ask.conversation)
         exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
         return json_response(self.dialect.count_body(tokens))
 
@@ -227,23 +218,19 @@ class ResponsesServer:
             body.body.input = []  # optional here: an empty conversation is compacted too
 
         async def read() -> ResponsesAsk:
-            accepted = await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT], compacting=True)
-            return replace(accepted.ask, user_messages=user_messages([*accepted.history, *accepted.items()]))
+            return (await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT], compacting=True)).ask
 
-        return await self._turns.serve(request, self.dialect, read)
+        return await self._server.serve(request, self.dialect, read)
 
     async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
-            data = await read_body(request, self._turns.config.max_body_bytes)
+            data = await read_body(request, self._server.config.max_body_bytes)
             return await apart(len(data), lambda: self.dialect.decode(data, request.headers, counting=counting))
 
     async def _begin(self, body: ResponsesRequest, exchange: RequestContext) -> ConversationTurn:
         """A turn in the conversation that the request names, if any."""
-        with self._counting_refusals(exchange), ExitStack() as stack:
-            turn = stack.enter_context(await self.turns.begin(body.conversation, exchange.tenant))
-            turn.check(body.items)
-            stack.pop_all()
-            return turn
+        with self._counting_refusals(exchange):
+            return await self.turns.begin(body.conversation, exchange.tenant, body.items)
 
     @contextmanager
     def _counting_refusals(self, exchange: RequestContext) -> Iterator[None]:
@@ -252,7 +239,7 @@ class ResponsesServer:
             yield
         except TurnwireError as error:
             seconds = asyncio.get_running_loop().time() - exchange.started
-            self._turns.metrics.answered("", self.dialect.name, str(error.info.kind), seconds)
+            self._server.metrics.answered("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
@@ -260,12 +247,11 @@ class ResponsesServer:
         with ExitStack() as stack:
             turn = stack.enter_context(await self._begin(body, exchange))
             accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
-            reply = self._runner.reply(exchange, body.model)
-            job = self.background.start(accepted, reply, exchange, turn.end)
+            job = self.background.start(accepted, exchange, turn.end)
             stack.pop_all()  # the job ends the turn
-        self._turns.report(accepted.ask, exchange)
+        self._server.report(accepted.ask, exchange)
         if body.body.stream:
-            return await send_events(request, job.follow(-1), self._turns.limits)
+            return await send_events(request, job.follow(-1), self._server.limits)
         return json_response(msgspec.json.encode(job.document()))
 
     def _job(self, request: web.Request) -> Job | None:
@@ -276,15 +262,7 @@ class ResponsesServer:
         id = request.match_info["id"]
         record = await self.store.get(id, request[REQUEST_CONTEXT].tenant) if is_response(id) else None
         if record is None:
-            raise _not_found(id)
-        return record
-
-    async def _until_ended(self, record: StoredResponse) -> StoredResponse:
-        for _ in range(CANCEL_POLLS):
-            await asyncio.sleep(CANCEL_POLL_S)
-            found = await self.store.get(record.id, record.tenant, patient=False)
-            if found is None or found.ended:
-                return found or record
+            raise not_found("Response", id, "response_id")
         return record
 
     def apply_notice(self, notice: FrontendNotice) -> None:
@@ -296,7 +274,7 @@ class ResponsesServer:
 
     async def drain(self) -> None:
         """Accepts nothing new; returns when background responses have ended and all writes to the store are done."""
-        self.connections.drain(CLOSING)
+        self.connections.drain()
         try:
             await self.background.drain()
         finally:
@@ -305,25 +283,9 @@ class ResponsesServer:
 
     async def close(self, _app: web.Application) -> None:
         """Signal handler of the application's shutdown: ends what still runs."""
-        self.connections.drain(CLOSING)
+        self.connections.drain()
         await self.background.end()
         await self.turns.close(SETTLE_S)
-
-
-def _with_own_params(handler: Handler) -> Handler:
-    """The handler, with errors that name fields as this API does."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except TurnwireError as error:
-            raise raised(with_own_param(error.info)) from error
-
-    return handle
-
-
-def _not_found(id: str) -> NotFound:
-    return NotFound(f"Response with id '{id}' not found.", param="response_id")
 
 
 RESPONSES: web.AppKey[ResponsesServer] = web.AppKey("responses", ResponsesServer)

@@ -131,7 +131,7 @@ class ToolType(Struct):
 
 
 class ToolEnvironment(Struct):
-    """Where a shell runs: `local`, or a container of OpenAI's."""
+    """The place where a shell runs: `local`, or a container of OpenAI's."""
 
     type: str = "local"
 
@@ -242,7 +242,7 @@ Part: TypeAlias = (
 
 
 class ItemKind(Struct):
-    """The members that tell items apart. `type` may be missing from a message or a reference."""
+    """The members that distinguish items. `type` may be missing from a message or a reference."""
 
     type: str | None = None
     role: str | None = None
@@ -311,24 +311,18 @@ class SearchCall(Struct):
 
 
 class CallOutput(Struct):
-    """The result of a function or a freeform tool."""
+    """The result of a function, a freeform tool or `local_shell`. Of the last one `id` is natively the call's; older
+    Codex sends `call_id`."""
 
     output: str | list[Part]
     call_id: str | None = None
+    id: str | None = None
     name: str | None = None
     namespace: str | None = None
 
 
-class LocalShellOutput(Struct):
-    """The result of `local_shell`. Natively `id` is the call's; older Codex sends `call_id`."""
-
-    output: str
-    id: str | None = None
-    call_id: str | None = None
-
-
 class ShellChunk(Struct):
-    """What one command of a shell call wrote, and how it ended."""
+    """The output and outcome of one command of a shell call."""
 
     stdout: str = ""
     stderr: str = ""
@@ -356,18 +350,12 @@ class ComputerOutput(Struct):
     output: ComputerScreenshot
 
 
-class SearchOutput(Struct):
-    """The tools that a search found; the model can call them from here on."""
+class MoreTools(Struct):
+    """Tools that come with the input; with `call_id` and `execution` those that a search found."""
 
     tools: list[Raw]
     call_id: str | None = None
     execution: str | None = None
-
-
-class AdditionalTools(Struct):
-    """Tools that come with the input."""
-
-    tools: list[Raw]
 
 
 class ConfigurationUpdate(Struct):

@@ -30,7 +30,6 @@ class ResponseState:
         self.status: Status = "in_progress"
         self.usage: Usage | None = None
         self.failure: ErrorInfo | None = None
-        self.incomplete: str | None = None
         self.tokens = TokenReport()
         """In the document when the Response is over."""
 
@@ -40,17 +39,13 @@ class ResponseState:
         return self.status != "in_progress"
 
     def cut_by(self, finish: Finish) -> bool:
-        """Whether a limit ended the turn before the model was done. A prefill generates nothing, and a summary that
-        reached the limit is still a summary."""
-        cut = finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT)
-        return cut and not self.shape.prefill and not self.shape.compacting
+        """Whether a limit ended the turn before the model was done. A prefill generates nothing."""
+        return finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT) and not self.shape.prefill
 
-    def finish(self, finish: Finish) -> None:
+    def finish(self, usage: Usage, *, cut: bool) -> None:
         """The turn ended by itself."""
-        self.usage = finish.usage + self.shape.spent
-        cut = self.cut_by(finish)
+        self.usage = usage + self.shape.spent
         self.status = "incomplete" if cut else "completed"
-        self.incomplete = "max_output_tokens" if cut else None
 
     def fail(self, info: ErrorInfo) -> None:
         """The turn ended with an error."""
@@ -65,7 +60,6 @@ class ResponseState:
         completed_at = None
         if status == "completed":
             completed_at = int(reply.now()) if reply.now is not None else reply.created
-        incomplete = self.incomplete if status == "incomplete" else None
         return {
             "id": response_id(reply.turn),
             "object": "response",
@@ -73,7 +67,7 @@ class ResponseState:
             "status": status,
             "completed_at": completed_at,
             "error": failure(self.failure) if self.failure is not None and status == "failed" else None,
-            "incomplete_details": None if incomplete is None else {"reason": incomplete},
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": reply.model,
             "output": list(self.items),
             **self.shape.echo,

@@ -1,35 +1,23 @@
-"""The output items of a turn: each while it is streamed, and as it is in the end.
+"""The output items of a turn: the events of each while its block is open, and its JSON in the Response.
 
-The stream and the whole answer are made of the same items. Nothing here depends on how the turn's events were split.
+A text or reasoning item opens with its first character, so none is ever empty. Nothing here depends on how the turn's
+events were split.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from schemas.events import BlockStart, BlockStop, TokenLogprob, Usage
-from services.frontend.apis.base import Reply
-from services.frontend.apis.common.decode import is_json
-from services.frontend.apis.common.freeform import FreeformInput
+from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.common.openai.chunks import logprob
-from services.frontend.apis.responses.request.tools import CallKind, ToolName, tool_name
+from services.frontend.apis.responses.answer.events import EventWriter, delta_head
+from services.frontend.apis.responses.request.tools import ToolName
 
-BUFFERED: frozenset[CallKind] = frozenset({"tool_search", "local_shell", "shell", "apply_patch", "web_search"})
-"""Calls whose item is an object made of the arguments, and is sent when they are complete."""
-
-_PREFIXES = {
-    "reasoning": "rs",
-    "text": "msg",
-    "function": "fc",
-    "custom": "ctc",
-    "tool_search": "tsc",
-    "local_shell": "lsh",
-    "shell": "sh",
-    "apply_patch": "apc",
-    "web_search": "ws",
-}
+CUT_OFF = BlockStop(0, complete=False)
+"""The end of a block in whose middle the turn ended."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,208 +37,165 @@ class Shape(Struct, frozen=True):
     logprobs: bool = False
     prefill: bool = False
     """Nothing is generated: an answer without output is complete."""
-    compacting: bool = False
-    """The answer is one compaction item."""
     before: Sequence[Raw] = ()
     """Items that were made before the turn and come first."""
     spent: Usage = Usage()
     """The tokens that `before` cost."""
 
 
-class ClosedItem(Struct, frozen=True):
-    """An item that is over."""
+class OutputItem(ABC):
+    """One block of the turn as an output item. It writes its own events."""
 
-    item: Raw
-    """The JSON in `output_item.done` and in the Response."""
-    done: bool = True
-    """Whether to send `output_item.done`. Agents act on it, so a cut-off call that looks whole has none."""
-    dispatchable: bool = False
-    """A complete call with valid arguments."""
+    delta = ""
+    """The event of a piece of text; none where an item is sent when it is complete."""
+    place = ""
+    """Members of that event: the place of the text in the item."""
+    dispatch = ""
+    """The event that repeats the finished item for clients that switch it on."""
 
-
-class OutputItem:
-    """One block of the turn as an output item."""
-
-    def __init__(self, start: BlockStart, reply: Reply, shape: Shape, index: int) -> None:
+    def __init__(self, writer: EventWriter, id: str, index: int) -> None:
+        """`index`: its position in the Response's `output`."""
+        self.writer = writer
+        self.id = id
         self.index = index
-        """Position in the Response's `output`."""
-        self.name: ToolName | None = None
-        """Set for a call of any kind."""
-        self.kind: str = start.kind
-        self.started = start
-        if start.kind in ("tool_use", "hosted"):
-            self.name = tool_name(shape.names, start.name or "")
-            self.kind = self.name.kind
-        self.call_id = start.call_id or f"call_{reply.turn}{start.block}"
-        self.id = _id(self.kind, reply.turn, index)
-        self.logprobs: list[dict[str, Any]] = []
-        self.annotations: list[dict[str, Any]] = []
-        """Of the text; set before `close`."""
-        self._pieces: list[str] = []
-        self._freeform = FreeformInput() if self.kind == "custom" else None
-        self._shape = shape
-        self._turn = reply.turn
+        self.pieces: list[str] = []
+        self.head = delta_head(f"response.{self.delta}.delta", id, index, self.place)
+        self.tail = b"}\n\n"
+        self.plain = False
+        """The next piece is only appended to `pieces` and spliced in between `head` and `tail`."""
 
     @property
     def text(self) -> str:
         """The text that was sent so far."""
-        return "".join(self._pieces)
+        return "".join(self.pieces)
 
-    @property
-    def append(self) -> Callable[[str], None] | None:
-        """Takes the next piece in place of `feed` where that returns each piece unchanged; None elsewhere."""
-        if self._freeform is not None or self.kind in BUFFERED or (self._shape.logprobs and self.kind == "text"):
+    def begin(self) -> None:  # noqa: B027  other items begin with their first character
+        """Begins a call."""
+
+    def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
+        """Adds the next piece."""
+        if text:
+            self.pieces.append(text)
+            if self.delta:
+                self.writer.delta(self.head, text, self.tail)
+
+    def end(self, stop: BlockStop) -> Raw | None:
+        """Ends the item, and returns its `final` form."""
+        item = self.final(stop)
+        if item is not None and self._end_content(item, stop):
+            self.writer.item("done", self.index, item)
+            if self.dispatch:
+                self.writer.dispatch(self.dispatch, self.index, item)
+        return item
+
+    @abstractmethod
+    def final(self, stop: BlockStop) -> Raw | None:
+        """The item as it is in the end; None where the Response has none."""
+
+    def _end_content(self, item: Raw, stop: BlockStop) -> bool:
+        """Writes the events that repeat the content. Returns whether `output_item.done` follows: agents act on it, so a
+        cut-off call that looks whole has none."""
+        return True
+
+    def _event(self, name: str, fields: dict[str, Any]) -> None:
+        self.writer.event(name, {"item_id": self.id, "output_index": self.index, **fields})
+
+
+class MessageItem(OutputItem):
+    """Text for the user."""
+
+    delta = "output_text"
+    place = ',"content_index":0'
+
+    def __init__(self, writer: EventWriter, turn: str, index: int, shape: Shape) -> None:
+        super().__init__(writer, f"msg_{turn}{index:03d}", index)
+        self.tail = b',"logprobs":[]}\n\n'
+        self.annotations: list[dict[str, Any]] = []
+        """Set before the end."""
+        self._logprobs: list[dict[str, Any]] = []
+        self._with_logprobs = shape.logprobs
+
+    def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
+        """See `OutputItem.add`."""
+        if text and not self.pieces:
+            self.writer.item("added", self.index, self._json("in_progress"))
+            self._event("content_part.added", {"content_index": 0, "part": self._part()})
+            self.plain = not self._with_logprobs
+        if self._with_logprobs and (text or self.pieces):
+            new = [*map(logprob, logprobs)]
+            self._logprobs += new
+            self.tail = b',"logprobs":%b}\n\n' % _encode(new)
+        super().add(text)
+
+    def final(self, stop: BlockStop) -> Raw | None:
+        """See `OutputItem.final`."""
+        return self._json("completed" if stop.complete else "incomplete", self._part()) if self.pieces else None
+
+    def _end_content(self, item: Raw, stop: BlockStop) -> bool:
+        for index, annotation in enumerate(self.annotations):
+            fields = {"content_index": 0, "annotation_index": index, "annotation": annotation}
+            self._event("output_text.annotation.added", fields)
+        self._event("output_text.done", {"content_index": 0, "text": self.text, "logprobs": self._logprobs})
+        self._event("content_part.done", {"content_index": 0, "part": self._part()})
+        return True
+
+    def _part(self) -> dict[str, Any]:
+        return {"type": "output_text", "text": self.text, "annotations": self.annotations, "logprobs": self._logprobs}
+
+    def _json(self, status: str, *content: dict[str, Any]) -> Raw:
+        return raw({"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content})
+
+
+class ReasoningItem(OutputItem):
+    """Reasoning. A requested summary is the whole reasoning: its pieces are sent as the summary's, and the raw text
+    follows at the end. OpenClaw would show pieces of both twice; the AI SDK and Codex show the summary only."""
+
+    dispatch = "reasoning_dispatch"
+
+    def __init__(self, writer: EventWriter, turn: str, index: int, shape: Shape) -> None:
+        self._summary, self._sealed = shape.summary, shape.sealed
+        self.delta = "reasoning_summary_text" if shape.summary else "reasoning_text"
+        self.place = ',"summary_index":0' if shape.summary else ',"content_index":0'
+        super().__init__(writer, f"rs_{turn}{index:03d}", index)
+
+    def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
+        """See `OutputItem.add`."""
+        if text and not self.pieces:
+            self.writer.item("added", self.index, raw({"id": self.id, "type": "reasoning", "summary": []}))
+            self._event("content_part.added", {"content_index": 0, "part": _part("reasoning_text", "")})
+            if self._summary:
+                self._event("reasoning_summary_part.added", {"summary_index": 0, "part": _part("summary_text", "")})
+            self.plain = True
+        super().add(text)
+
+    def final(self, stop: BlockStop) -> Raw | None:
+        """See `OutputItem.final`."""
+        if not self.pieces:
             return None
-        return self._pieces.append
-
-    def feed(self, text: str, logprobs: list[TokenLogprob] | None) -> str:
-        """Takes the next piece; returns the text to send."""
-        if self._freeform is not None:
-            text = self._freeform.feed(text)
-        if text:
-            self._pieces.append(text)
-        if logprobs and self._shape.logprobs and self.kind == "text":
-            self.logprobs += map(logprob, logprobs)
-        return text
-
-    def rest(self, complete: bool) -> str:
-        """The text to send at the end: a freeform input that was not spelled as expected, or `{}` for a complete call
-        without arguments."""
-        text = ""
-        if complete and self._freeform is not None:
-            text = self._freeform.end()
-        elif complete and self.name is not None and not self._pieces:
-            text = "{}"
-        if text:
-            self._pieces.append(text)
-        return text
-
-    def added(self) -> dict[str, Any]:
-        """The item when it begins."""
-        if self.kind == "reasoning":
-            return {"id": self.id, "type": "reasoning", "summary": []}
-        if self.kind == "text":
-            return self._message("in_progress", [])
-        return self._call("in_progress", "")
-
-    def part(self) -> dict[str, Any]:
-        """The text of a message or of reasoning as a content part."""
-        if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": self.text}
-        return {"type": "output_text", "text": self.text, "annotations": self.annotations, "logprobs": self.logprobs}
-
-    def close(self, stop: BlockStop, *, cut: bool = False) -> ClosedItem | None:
-        """The item when it is over; None for a cut-off call of a built-in tool. `cut`: the turn ended in its middle.
-
-        Call `rest` first. A call of a built-in tool whose arguments are invalid becomes a function call (`kind`
-        changes): the client then returns an error to the model.
-        """
-        complete = stop.complete and not cut
-        status = "completed" if complete else "incomplete"
-        if self.kind == "reasoning":
-            return ClosedItem(_raw(self._reasoning(stop.seal, cut=cut)))
-        if self.kind == "text":
-            return ClosedItem(_raw(self._message(status, [self.part()])))
-        if self.kind in BUFFERED:
-            if not complete:
-                return None
-            call = _built_in_call(self.kind, self.text)
-            if call is not None:
-                head = {"id": self.id, "type": f"{self.kind}_call", "status": "completed", "call_id": self.call_id}
-                return ClosedItem(_raw(head | call), dispatchable=True)
-            self.kind, self.id = "function", _id("function", self._turn, self.index)
-        item = _raw(self._call(status, self.text))
-        if self.kind == "custom":
-            return ClosedItem(item, done=complete, dispatchable=complete)
-        done = complete or (bool(self.text.strip()) and not is_json(self.text, Raw))
-        return ClosedItem(item, done=done, dispatchable=complete and is_json(self.text, dict[str, Raw]))
-
-    def _reasoning(self, seal: str | None, *, cut: bool) -> dict[str, Any]:
         text = Raw(_encode(self.text))
-        item: dict[str, Any] = {
-            "id": self.id,
-            "type": "reasoning",
-            "summary": [{"type": "summary_text", "text": text}] if self._shape.summary else [],
-            "content": [{"type": "reasoning_text", "text": text}],
-        }
-        if self._shape.sealed:
-            item["encrypted_content"] = seal
-        if cut:
+        summary = [_part("summary_text", text)] if self._summary else []
+        content = [_part("reasoning_text", text)]
+        item: dict[str, Any] = {"id": self.id, "type": "reasoning", "summary": summary, "content": content}
+        if self._sealed:
+            item["encrypted_content"] = stop.seal
+        if not stop.complete:
             item["status"] = "incomplete"
-        return item
+        return raw(item)
 
-    def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content}
-
-    def _call(self, status: str, text: str) -> dict[str, Any]:
-        name = self.name or ToolName("function", "")
-        custom = self.kind == "custom"
-        item: dict[str, Any] = {
-            "id": self.id,
-            "type": "custom_tool_call" if custom else "function_call",
-            "status": status,
-            "call_id": self.call_id,
-            "name": name.name,
-            "input" if custom else "arguments": text,
-        }
-        if name.namespace:
-            item["namespace"] = name.namespace
-        return item
+    def _end_content(self, item: Raw, stop: BlockStop) -> bool:
+        text = self.text
+        self._event("reasoning_text.done", {"content_index": 0, "text": text})
+        self._event("content_part.done", {"content_index": 0, "part": _part("reasoning_text", text)})
+        if self._summary:
+            self._event("reasoning_summary_text.done", {"summary_index": 0, "text": text})
+            self._event("reasoning_summary_part.done", {"summary_index": 0, "part": _part("summary_text", text)})
+        return True
 
 
-class _LocalShell(Struct, omit_defaults=True):
-    command: list[str]
-    env: dict[str, str] | None = None
-    timeout_ms: int | None = None
-    user: str | None = None
-    working_directory: str | None = None
-
-
-class _Shell(Struct):
-    commands: list[str]
-    timeout_ms: int | None = None
-    max_output_length: int | None = None
-
-
-class _Delete(Struct, tag="delete_file"):
-    path: str
-
-
-class _Create(_Delete, tag="create_file"):
-    diff: str
-
-
-class _Update(_Create, tag="update_file"):
-    pass
-
-
-_local_shell = msgspec.json.Decoder(_LocalShell)
-_shell = msgspec.json.Decoder(_Shell)
-_patch = msgspec.json.Decoder(_Create | _Update | _Delete)
-_object = msgspec.json.Decoder(dict[str, Raw])
-
-
-def _built_in_call(kind: str, arguments: str) -> dict[str, Any] | None:
-    """The members that a complete call of a built-in tool has of its own; None where the arguments are invalid."""
-    try:
-        if kind == "local_shell":
-            action = _local_shell.decode(arguments)
-            members = {key: value for key, value in msgspec.to_builtins(action).items() if value is not None}
-            return {"action": {"type": "exec", **members, "env": action.env or {}}}
-        if kind == "shell":
-            return {"action": _shell.decode(arguments), "environment": None}
-        if kind == "apply_patch":
-            return {"operation": _patch.decode(arguments)}
-        _object.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    # An event is one line, whatever line breaks the model put between its tokens.
-    return {"arguments": Raw(msgspec.json.format(arguments.encode(), indent=-1)), "execution": "client"}
-
-
-def _id(kind: str, turn: str, index: int) -> str:
-    return f"{_PREFIXES[kind]}_{turn}{index:03d}"
-
-
-def _raw(item: dict[str, Any]) -> Raw:
+def raw(item: dict[str, Any]) -> Raw:
+    """An item as JSON."""
     return Raw(_encode(item))
+
+
+def _part(kind: str, text: str | Raw) -> dict[str, Any]:
+    return {"type": kind, "text": text}

@@ -8,22 +8,16 @@
     BlockStop complete                      function_call_arguments.done, output_item.done [, tool_call_dispatch]
     Finish                                  response.completed, [DONE]
 
-A text or reasoning item opens with its first character, so none is ever empty. Codex and the SDK's tool runner start a
-tool at its `output_item.done`, while the stream goes on. A message's end waits for the next event, which shows whether
-the turn was cut off in it.
-
-A requested summary is the whole reasoning: its pieces are sent as the summary's, and the raw text follows at the end of
-the item. OpenClaw shows the pieces of both, so it would show reasoning twice that came as both; the AI SDK and Codex
-show the summary only.
+Codex and the SDK's tool runner start a tool at its `output_item.done`, while the stream goes on. A message's end waits
+for the next event, which shows whether the turn was cut off in it.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
 
-from schemas.errors import ErrorInfo, raised
+from schemas.errors import ErrorInfo, ErrorKind, raised
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -36,28 +30,23 @@ from schemas.events import (
     TurnEvent,
 )
 from services.frontend.apis.base import Reply, failure_of
+from services.frontend.apis.responses.answer.calls import (
+    ID_PREFIXES,
+    BuiltInItem,
+    CustomItem,
+    FunctionItem,
+    SearchItem,
+    results_item,
+)
 from services.frontend.apis.responses.answer.citations import url_citations
 from services.frontend.apis.responses.answer.document import ResponseState
-from services.frontend.apis.responses.answer.items import BUFFERED, ClosedItem, OutputItem, Shape
-from services.frontend.apis.responses.answer.recording import EventPacker
-from services.frontend.apis.responses.request.hosted import call_item, results_item
+from services.frontend.apis.responses.answer.events import EventWriter
+from services.frontend.apis.responses.answer.items import CUT_OFF, MessageItem, OutputItem, ReasoningItem, Shape
+from services.frontend.apis.responses.request.tools import tool_name
+from services.frontend.apis.responses.sealing import TextSealer, seal_summary
 
-DONE = b"data: [DONE]\n\n"
-KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
-"""An event, because Codex takes no comment for a sign of life. The TypeScript helper accepts no other type without
-content; openai-python and the AI SDK skip it."""
-
+NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 _encode = msgspec.json.Encoder().encode
-_DELTA = b'event: %s\ndata: {"type":"%s","item_id":"%s","output_index":%d%s,"sequence_number":'
-_DELTAS: dict[str, tuple[bytes, bytes]] = {
-    "text": (b"response.output_text.delta", b',"content_index":0'),
-    "reasoning": (b"response.reasoning_text.delta", b',"content_index":0'),
-    "summary": (b"response.reasoning_summary_text.delta", b',"summary_index":0'),
-    "function": (b"response.function_call_arguments.delta", b""),
-    "custom": (b"response.custom_tool_call_input.delta", b""),
-}
-_NO_LOGPROBS = b',"logprobs":[]}\n\n'
-_END = b"}\n\n"
 
 
 class ResponsesStream:
@@ -66,19 +55,14 @@ class ResponsesStream:
     def __init__(self, reply: Reply, shape: Shape, *, recorded: bool = False) -> None:
         """`recorded`: keep a compressed copy of the stream."""
         self.state = ResponseState(reply, shape)
-        self._packer = EventPacker() if recorded else None
-        self._block: BlockStart | None = None
+        self._writer = EventWriter(reply, recorded=recorded)
+        self._turn = reply.turn
+        """The id of the turn at work, after which items are named: each round of hosted tools has one of its own."""
         self._item: OutputItem | None = None
+        """Of the open block, or of the message whose end is pending."""
         self._pending_stop: BlockStop | None = None
         """The end of a message, until the next event."""
-        self._head = b""
-        self._tail = b""
-        self._append: Callable[[str], None] | None = None
-        """Stores the text of the next delta, where that needs no more than splicing between `_head` and `_tail`."""
-        self._sequence = 0
-        self._item_reply = reply
-        """Has the id of the turn at work, after which items are named."""
-        self._searches: dict[str, OutputItem] = {}
+        self._searches: dict[str, SearchItem] = {}
         """Searches without results, by call id."""
         self._titles: dict[str, str] = {}
         """Of the pages that searches found, by URL."""
@@ -86,272 +70,187 @@ class ResponsesStream:
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`response.created` and `response.in_progress`, and the items that were made before the turn."""
         self.state.tokens.start(prepared[0])
-        document = _encode(self.state.document())
-        out: list[bytes] = []
-        self._event("response.created", {"response": Raw(document)}, out)
-        self._event("response.in_progress", {"response": Raw(document)}, out)
+        response = Raw(msgspec.json.encode(self.state.document()))
+        self._writer.event("created", {"response": response})
+        self._writer.event("in_progress", {"response": response})
         for item in self.state.shape.before:
-            self._whole_item(item, out)
-        return self._rendered(out)
+            self._add_whole(item)
+        return self._writer.take()
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together are sent as one."""
-        if self._append is not None and len(events) == 1 and type(first := events[0]) is Delta and first.text:
-            self._append(first.text)
-            number = self._sequence
-            self._sequence = number + 1
-            data = b'%b%d,"delta":%b%b' % (self._head, number, _encode(first.text), self._tail)
-            if self._packer is not None:
-                self._packer.add(data)
+        item = self._item
+        if item is not None and item.plain and len(events) == 1 and type(first := events[0]) is Delta and first.text:
+            # As `item.add` and `take`, in half the time.
+            item.pieces.append(first.text)
+            writer = self._writer
+            number = writer.number
+            writer.number = number + 1
+            data = b'%b%d,"delta":%b%b' % (item.head, number, _encode(first.text), item.tail)
+            if writer.packer is not None:
+                writer.packer.add(data)
             return data
-        out: list[bytes] = []
         texts: list[str] = []
         logprobs: list[TokenLogprob] = []
         for event in events:
             if isinstance(event, Delta):
                 texts.append(event.text)
-                if event.logprobs:
-                    logprobs += event.logprobs
+                logprobs += event.logprobs or ()
                 continue
             if texts:
-                self._delta("".join(texts), logprobs, out)
-                texts.clear()
-                logprobs = []
-            if isinstance(event, BlockStart):
-                self._start(event, out)
-            elif isinstance(event, BlockStop):
-                self._stop(event, out)
-            elif isinstance(event, OutputTokens):
-                self.state.tokens.add(event)
-            elif isinstance(event, HostedResults):
-                self._found(event, out)
-            else:
-                self._end(event, out)
+                self._add(texts, logprobs)
+            self._apply(event)
         if texts:
-            self._delta("".join(texts), logprobs, out)
-        return self._rendered(out)
+            self._add(texts, logprobs)
+        return self._writer.take()
 
     def error(self, info: ErrorInfo) -> bytes:
         """`response.failed`, the last event."""
-        out: list[bytes] = []
-        self._fail(info, out)
-        return self._rendered(out)
+        if not self.state.over:
+            self._fail(info)
+        return self._writer.take()
 
     def break_off(self) -> bytes:
         """The end of a cancelled turn: that of a message that was whole. A half item is incomplete in the Response."""
-        out: list[bytes] = []
         if not self.state.over:
-            self._break_off(out)
-        return self._rendered(out)
+            self._break_off()
+        return self._writer.take()
 
     def recording(self) -> bytes:
         """The stream so far, for `unpack_events`; empty where it is not recorded."""
-        return b"" if self._packer is None else self._packer.packed()
+        return self._writer.recording()
 
-    def _rendered(self, out: list[bytes]) -> bytes:
-        data = b"".join(out)
-        if self._packer is not None:
-            self._packer.add(data)
-        return data
-
-    def _start(self, event: BlockStart, out: list[bytes]) -> None:
-        self._settle(out)
-        self._block = event
-        self._item = self._append = None
-        if event.kind in ("tool_use", "hosted"):
-            item = self._item = self._new(event)
-            if item.kind not in BUFFERED:
-                self._announce(item, out)
-
-    def _delta(self, text: str, logprobs: list[TokenLogprob], out: list[bytes]) -> None:
-        item = self._item
-        if item is None:
-            if self._block is None or not text:
-                return
-            item = self._item = self._new(self._block)
-            self._announce(item, out)
-        shown = item.feed(text, logprobs)
-        if shown and item.kind not in BUFFERED:
-            self._show(item, shown, logprobs, out)
-            self._append = item.append
-
-    def _stop(self, event: BlockStop, out: list[bytes]) -> None:
-        self._block = self._append = None
-        if self._item is not None and self._item.kind == "text":
-            self._pending_stop = event
-        elif self._item is not None:
-            self._close(self._item, event, out)
-
-    def _settle(self, out: list[bytes], *, cut: bool = False) -> None:
-        """Ends the message whose end is pending."""
-        stop, self._pending_stop = self._pending_stop, None
-        if stop is not None and self._item is not None:
-            self._close(self._item, stop, out, cut=cut)
-
-    def _end(self, event: TurnEvent, out: list[bytes]) -> None:
-        if self.state.over:
-            return
-        failure = failure_of(event)
-        if failure is not None:
-            self._fail(failure, out)
-        elif isinstance(event, Finish):
-            self._finish(event, out)
-
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
-        cut = self.state.cut_by(event)
-        if self._block is not None:
-            self._block = None
-            if self._item is not None:
-                self._close(self._item, BlockStop(0, complete=False), out, cut=True)
-        self._settle(out, cut=cut)
-        self.state.finish(event)
-        self._last(out)
-
-    def _fail(self, info: ErrorInfo, out: list[bytes]) -> None:
-        if self.state.over:
-            return
-        self._break_off(out)
-        self.state.fail(info)
-        self._last(out)
-
-    def _search(self, item: OutputItem, out: list[bytes]) -> None:
-        """A call of a hosted tool is complete: it is running."""
-        call = call_item(item.id, item.started.name or "", item.text, "in_progress")
-        self._searches[item.call_id] = item
-        self._event("response.output_item.added", {"output_index": item.index, "item": call}, out)
-        for step in ("in_progress", "searching"):
-            self._event(f"response.web_search_call.{step}", _place(item), out)
-        self.state.items.append(call)
-
-    def _found(self, event: HostedResults, out: list[bytes]) -> None:
-        """The results of searches, and the item that carries them."""
-        carried = [result for result in event.results if result.call_id in self._searches]
-        for result in carried:
-            item = self._searches.pop(result.call_id)
-            self._titles |= {source.url: source.title for source in result.sources}
-            sources = [source.url for source in result.sources] if self.state.shape.sources else None
-            call = call_item(item.id, result.kind, item.text, "failed" if result.error else "completed", sources)
-            self.state.items[item.index] = call
-            self._event("response.web_search_call.completed", _place(item), out)
-            self._event("response.output_item.done", {"output_index": item.index, "item": call}, out)
-        if carried:
-            id = f"rs_{self._item_reply.turn}{len(self.state.items):03d}"
-            self._whole_item(results_item(id, carried), out)
-        self._item_reply = msgspec.structs.replace(self._item_reply, turn=event.turn)
-
-    def _break_off(self, out: list[bytes]) -> None:
-        self._settle(out)
-        for item in self._searches.values():
-            self.state.items[item.index] = call_item(item.id, item.started.name or "", item.text, "failed")
-        self._searches.clear()
+    def _add(self, texts: list[str], logprobs: list[TokenLogprob]) -> None:
+        """Adds deltas to the open item, and clears the lists."""
         if self._item is not None:
-            # A half item gets no end: agents that try again keep items that have one.
-            closed = self._item.close(BlockStop(0, complete=False), cut=True)
-            if closed is not None:
-                self.state.items.append(closed.item)
-            self._item = self._append = None
+            self._item.add("".join(texts), logprobs)
+        texts.clear()
+        logprobs.clear()
 
-    def _last(self, out: list[bytes]) -> None:
-        self._event(f"response.{self.state.status}", {"response": self.state.document()}, out)
-        out.append(DONE)
+    def _apply(self, event: TurnEvent) -> None:
+        if isinstance(event, BlockStart):
+            self._close_message()
+            self._item = self._new_item(event)
+            self._item.begin()
+        elif isinstance(event, BlockStop):
+            if isinstance(self._item, MessageItem):
+                self._pending_stop = event
+            else:
+                self._close(event)
+        elif isinstance(event, OutputTokens):
+            self.state.tokens.add(event)
+        elif isinstance(event, HostedResults):
+            self._add_results(event)
+        elif not self.state.over:
+            if (failure := failure_of(event)) is not None:
+                self._fail(failure)
+            elif isinstance(event, Finish):
+                self._finish(event)
 
-    def _new(self, block: BlockStart) -> OutputItem:
-        return OutputItem(block, self._item_reply, self.state.shape, len(self.state.items))
+    def _new_item(self, start: BlockStart) -> OutputItem:
+        writer, turn, index, shape = self._writer, self._turn, len(self.state.items), self.state.shape
+        if start.kind == "text":
+            return MessageItem(writer, turn, index, shape)
+        if start.kind == "reasoning":
+            return ReasoningItem(writer, turn, index, shape)
+        if start.kind == "hosted":
+            return SearchItem(writer, turn, index, start)
+        name = tool_name(shape.names, start.name or "")
+        kind = BuiltInItem if name.kind in ID_PREFIXES else CustomItem if name.kind == "custom" else FunctionItem
+        return kind(writer, turn, index, name, start.call_id or f"call_{turn}{start.block}")
 
-    def _whole_item(self, item: Raw, out: list[bytes]) -> None:
-        place = {"output_index": len(self.state.items), "item": item}
-        self._event("response.output_item.added", place, out)
-        self._event("response.output_item.done", place, out)
+    def _close(self, stop: BlockStop) -> None:
+        item, self._item, self._pending_stop = self._item, None, None
+        if isinstance(item, MessageItem):
+            item.annotations = url_citations(item.text, self._titles)
+        ended = item.end(stop) if item is not None else None
+        if ended is None:
+            return
+        self.state.items.append(ended)
+        if isinstance(item, SearchItem):
+            self._searches[item.call_id] = item
+
+    def _close_message(self) -> None:
+        """Closes the message whose end is pending."""
+        if self._pending_stop is not None:
+            self._close(self._pending_stop)
+
+    def _add_whole(self, item: Raw) -> None:
+        index = len(self.state.items)
+        self._writer.item("added", index, item)
+        self._writer.item("done", index, item)
         self.state.items.append(item)
 
-    def _announce(self, item: OutputItem, out: list[bytes]) -> None:
-        self._event("response.output_item.added", {"output_index": item.index, "item": item.added()}, out)
-        self._head = _head(item, item.kind)
-        self._tail = _NO_LOGPROBS if item.kind == "text" else _END
-        if item.name is not None:
+    def _add_results(self, event: HostedResults) -> None:
+        """Ends the searches that have results, and adds the item that carries these."""
+        carried = [result for result in event.results if result.call_id in self._searches]
+        for result in carried:
+            search = self._searches.pop(result.call_id)
+            self._titles |= {source.url: source.title for source in result.sources}
+            self.state.items[search.index] = search.found(result, with_sources=self.state.shape.sources)
+        if carried:
+            self._add_whole(results_item(f"rs_{self._turn}{len(self.state.items):03d}", carried))
+        self._turn = event.turn
+
+    def _finish(self, event: Finish) -> None:
+        cut = self.state.cut_by(event)
+        self._close(CUT_OFF if cut or self._pending_stop is None else self._pending_stop)
+        self.state.finish(event.usage, cut=cut)
+        self._end()
+
+    def _fail(self, info: ErrorInfo) -> None:
+        self._break_off()
+        self.state.fail(info)
+        self._end()
+
+    def _break_off(self) -> None:
+        self._close_message()
+        for search in self._searches.values():
+            self.state.items[search.index] = search.json("failed")
+        self._searches.clear()
+        # A half item gets no end: agents that try again keep items that have one.
+        half = self._item.final(CUT_OFF) if self._item is not None else None
+        if half is not None:
+            self.state.items.append(half)
+        self._item = None
+
+    def _end(self) -> None:
+        self._writer.event(self.state.status, {"response": self.state.document()})
+        self._writer.end()
+
+
+class _HiddenItem(OutputItem):
+    """A block of which nothing is sent."""
+
+    def final(self, stop: BlockStop) -> None:
+        return None
+
+
+class CompactionStream(ResponsesStream):
+    """Renders a compaction: one item with the summary that the model wrote, sealed. Codex takes anything else beside it
+    for a failure, so neither reasoning nor text is sent; until then the stream has its keep-alive events only."""
+
+    def __init__(self, reply: Reply, shape: Shape, sealer: TextSealer, *, recorded: bool = False) -> None:
+        super().__init__(reply, shape, recorded=recorded)
+        self._sealer = sealer
+        self._texts: list[_HiddenItem] = []
+
+    def _new_item(self, start: BlockStart) -> OutputItem:
+        item = _HiddenItem(self._writer, "", 0)
+        if start.kind == "text":
+            self._texts.append(item)
+        return item
+
+    def _finish(self, event: Finish) -> None:
+        summary = "\n".join(text for item in self._texts if (text := item.text)).strip()
+        if not summary:
+            self._fail(NO_SUMMARY)
             return
-        place = _place(item)
-        self._event("response.content_part.added", {**place, "content_index": 0, "part": item.part()}, out)
-        if item.kind == "reasoning" and self.state.shape.summary:
-            self._head = _head(item, "summary")
-            part = {"type": "summary_text", "text": ""}
-            self._event("response.reasoning_summary_part.added", {**place, "summary_index": 0, "part": part}, out)
-
-    def _show(self, item: OutputItem, text: str, logprobs: Sequence[TokenLogprob], out: list[bytes]) -> None:
-        tail = self._tail
-        if logprobs and item.kind == "text" and self.state.shape.logprobs:
-            tail = b',"logprobs":' + _encode(item.logprobs[-len(logprobs) :]) + _END
-        out.append(b'%b%d,"delta":%b%b' % (self._head, self._sequence, _encode(text), tail))
-        self._sequence += 1
-
-    def _close(self, item: OutputItem, stop: BlockStop, out: list[bytes], *, cut: bool = False) -> None:
-        self._item = self._append = None
-        if item.started.kind == "hosted":
-            if stop.complete and not cut:
-                self._search(item, out)
-            return
-        buffered = item.kind in BUFFERED
-        rest = item.rest(stop.complete and not cut)
-        if rest and not buffered:
-            self._show(item, rest, (), out)
-        if self._titles and item.kind == "text":
-            item.annotations = url_citations(item.text, self._titles)
-        closed = item.close(stop, cut=cut)
-        if closed is None:
-            return
-        self.state.items.append(closed.item)
-        if not closed.done:
-            return
-        if buffered and item.kind in BUFFERED:
-            self._event("response.output_item.added", {"output_index": item.index, "item": closed.item}, out)
-        elif buffered:  # it became a function call
-            self._announce(item, out)
-            self._show(item, item.text, (), out)
-        self._content_done(item, out)
-        self._event("response.output_item.done", {"output_index": item.index, "item": closed.item}, out)
-        self._dispatch(item, closed, out)
-
-    def _content_done(self, item: OutputItem, out: list[bytes]) -> None:
-        """The events that repeat the whole content of the item."""
-        place = _place(item)
-        content = {**place, "content_index": 0}
-        if item.kind == "function":
-            done = {**place, "arguments": item.text, "name": item.name.name if item.name is not None else ""}
-            self._event("response.function_call_arguments.done", done, out)
-        elif item.kind == "custom":
-            self._event("response.custom_tool_call_input.done", {**place, "input": item.text}, out)
-        elif item.kind in ("text", "reasoning"):
-            part = item.part()
-            for index, annotation in enumerate(item.annotations):
-                fields = {**content, "annotation_index": index, "annotation": annotation}
-                self._event("response.output_text.annotation.added", fields, out)
-            done = {name: value for name, value in part.items() if name in ("text", "logprobs")}
-            self._event(f"response.{part['type']}.done", {**content, **done}, out)
-            self._event("response.content_part.done", {**content, "part": part}, out)
-            if item.kind == "reasoning" and self.state.shape.summary:
-                summary = {**place, "summary_index": 0}
-                part = {**part, "type": "summary_text"}
-                self._event("response.reasoning_summary_text.done", {**summary, "text": part["text"]}, out)
-                self._event("response.reasoning_summary_part.done", {**summary, "part": part}, out)
-
-    def _dispatch(self, item: OutputItem, closed: ClosedItem, out: list[bytes]) -> None:
-        """The dispatch events, which an operator or a client switches on. They have no sequence number."""
-        reply = self.state.reply
-        if item.name is not None:
-            name = "tool_call_dispatch" if reply.dispatch and closed.dispatchable else None
-        else:
-            name = "reasoning_dispatch" if reply.dispatch_reasoning and item.kind == "reasoning" else None
-        if name is not None:
-            data = _encode({"type": name, "output_index": item.index, "item": closed.item})
-            out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
-
-    def _event(self, name: str, fields: dict[str, Any], out: list[bytes]) -> None:
-        event = name.encode()
-        out.append(
-            b'event: %b\ndata: {"type":"%b","sequence_number":%d,%b\n\n'
-            % (event, event, self._sequence, _encode(fields)[1:])
-        )
-        self._sequence += 1
+        sealed = seal_summary(self._sealer, summary)
+        item = {"id": f"cmp_{self.state.reply.turn}000", "type": "compaction", "encrypted_content": sealed}
+        self._add_whole(Raw(msgspec.json.encode(item)))
+        self.state.finish(event.usage, cut=False)  # a summary that reached the limit is still a summary
+        self._end()
 
 
 class ResponsesCollector:
@@ -384,25 +283,3 @@ class ResponsesCollector:
                 "usage": document["usage"],
             }
         return msgspec.json.encode(document)
-
-
-def payloads(rendered: bytes) -> list[bytes]:
-    """The JSON of every event in a rendered stream, for WebSocket frames or replays. In a whole stream, the event with
-    `sequence_number` n is at index n: dispatch events and `[DONE]` are left out."""
-    frames = rendered.split(b"\n\n")
-    return [frame.partition(b"\ndata: ")[2] for frame in frames if frame.startswith(b"event: response.")]
-
-
-def sse_frame(payload: bytes) -> bytes:
-    """One of the `payloads` as it stood in the stream."""
-    start = len(b'{"type":"')
-    return b"event: %b\ndata: %b\n\n" % (payload[start : payload.index(b'"', start)], payload)
-
-
-def _head(item: OutputItem, kind: str) -> bytes:
-    name, index = _DELTAS[kind]
-    return _DELTA % (name, name, item.id.encode(), item.index, index)
-
-
-def _place(item: OutputItem) -> dict[str, Any]:
-    return {"item_id": item.id, "output_index": item.index}

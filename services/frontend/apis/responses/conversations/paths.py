@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -14,17 +13,17 @@ from schemas.errors import NotFound
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.openai.wording import out_of_length
-from services.frontend.apis.responses.conversations.turns import ConversationTurns, check_size, not_found
-from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.errors import explain
+from services.frontend.apis.responses.conversations.turns import ConversationTurns, check_size
+from services.frontend.apis.responses.errors import explain, not_found
+from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.store.input_items import listed, page_of, stored_items
-from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, item_id
 from services.frontend.http.bodies import read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.mount import json_response
 
-PATH = "/v1/conversations"
+CONVERSATIONS = "/v1/conversations"
+CONVERSATION = f"{CONVERSATIONS}/{{id}}"
 MAX_ITEMS = 20
 """Items that one request may add."""
 B = TypeVar("B", bound=Struct)
@@ -38,7 +37,7 @@ class ConversationBody(Struct):
 
 
 class ConversationChange(Struct):
-    """What can be changed of a conversation."""
+    """A change of a conversation."""
 
     metadata: Metadata
 
@@ -52,45 +51,36 @@ class NewItems(Struct):
 class Conversations:
     """The paths of conversations."""
 
-    def __init__(
-        self, store: MemoryStore, turns: ConversationTurns, dialect: Responses, *, max_body_bytes: int
-    ) -> None:
-        self._store = store
+    def __init__(self, intake: Intake, turns: ConversationTurns) -> None:
+        self._store = intake.store
+        self._dialect = intake.dialect
+        self._max_body_bytes = intake.runner.server.config.max_body_bytes
         self._turns = turns
-        self._dialect = dialect
-        self._max_body_bytes = max_body_bytes
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
-        router.add_post(PATH, self.create)
-        router.add_get(f"{PATH}/{{id}}", self.retrieve, allow_head=False)
-        router.add_post(f"{PATH}/{{id}}", self.update)
-        router.add_delete(f"{PATH}/{{id}}", self.delete)
-        router.add_get(f"{PATH}/{{id}}/items", self.list_items, allow_head=False)
-        router.add_post(f"{PATH}/{{id}}/items", self.add_items)
-        router.add_get(f"{PATH}/{{id}}/items/{{item}}", self.item, allow_head=False)
-        router.add_delete(f"{PATH}/{{id}}/items/{{item}}", self.delete_item)
+        router.add_post(CONVERSATIONS, self.create)
+        router.add_get(CONVERSATION, self.retrieve, allow_head=False)
+        router.add_post(CONVERSATION, self.update)
+        router.add_delete(CONVERSATION, self.delete)
+        router.add_get(f"{CONVERSATION}/items", self.list_items, allow_head=False)
+        router.add_post(f"{CONVERSATION}/items", self.add_items)
+        router.add_get(f"{CONVERSATION}/items/{{item}}", self.item, allow_head=False)
+        router.add_delete(f"{CONVERSATION}/items/{{item}}", self.delete_item)
 
     async def create(self, request: web.Request) -> web.Response:
         """Creates a conversation."""
         body = await self._read(request, ConversationBody)
-        now = time.time()
-        id = f"{CONVERSATION_PREFIX}{secrets.token_hex(24)}"
+        id, now = f"{CONVERSATION_PREFIX}{secrets.token_hex(24)}", time.time()
         document = {"id": id, "object": "conversation", "created_at": int(now), "metadata": body.metadata or {}}
-        record = StoredResponse(
-            id=id,
-            created=now,
-            response=Raw(msgspec.json.encode(document)),
-            status="completed",
-            tenant=_tenant(request),
-            input=self._new_items(body.items or []),
-        )
-        await self._store.add(record)
-        return json_response(record.response)
+        response, items = Raw(msgspec.json.encode(document)), self._new_items(body.items or [])
+        _, tenant = _key(request)
+        await self._store.add(StoredResponse(id, now, response, "completed", tenant, input=items))
+        return json_response(response)
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """Returns a conversation."""
-        return json_response((await self._of(request)).response)
+        return json_response((await self._turns.record(*_key(request))).response)
 
     async def update(self, request: web.Request) -> web.Response:
         """Replaces the metadata of a conversation."""
@@ -100,52 +90,43 @@ class Conversations:
             document = msgspec.json.decode(record.response) | {"metadata": change.metadata}
             return replace(record, response=Raw(msgspec.json.encode(document)))
 
-        id = _id(request)
-        record = await self._store.revise(id, _tenant(request), changed) if _is_one(id) else None
-        if record is None:
-            raise not_found(id)
-        return json_response(record.response)
+        return json_response((await self._turns.revise(*_key(request), changed)).response)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a conversation. Its responses stay."""
-        id = _id(request)
-        if not _is_one(id) or not await self._store.delete(id, _tenant(request)):
-            raise not_found(id)
+        id, tenant = _key(request)
+        if not id.startswith(CONVERSATION_PREFIX) or not await self._store.delete(id, tenant):
+            raise not_found("Conversation", id, "conversation")
         return json_response(msgspec.json.encode({"id": id, "object": "conversation.deleted", "deleted": True}))
 
     async def list_items(self, request: web.Request) -> web.Response:
         """Lists the items, newest first."""
         page = page_of(request.query)
-        return json_response(listed((await self._of(request)).input, page))
+        return json_response(listed((await self._turns.record(*_key(request))).input, page))
 
     async def add_items(self, request: web.Request) -> web.Response:
         """Adds items, and returns them."""
-        body = await self._read(request, NewItems)
-        new = self._new_items(body.items)
-        await self._change(request, lambda items: [*items, *new])
+        new = self._new_items((await self._read(request, NewItems)).items)
+        await self._turns.change(*_key(request), lambda items: [*items, *new])
         return json_response(listed(new, page_of({"order": "asc"})))
 
     async def item(self, request: web.Request) -> web.Response:
         """Returns one item."""
-        item = (await self._of(request)).item(request.match_info["item"])
+        item = (await self._turns.record(*_key(request))).item(request.match_info["item"])
         if item is None:
             raise _no_item(request)
         return json_response(item)
 
     async def delete_item(self, request: web.Request) -> web.Response:
         """Deletes one item, and returns the conversation."""
-        name = request.match_info["item"]
 
         def without(items: list[Raw]) -> list[Raw]:
-            kept = [item for item in items if item_id(item) != name]
+            kept = [item for item in items if item_id(item) != request.match_info["item"]]
             if len(kept) == len(items):
                 raise _no_item(request)
             return kept
 
-        return json_response((await self._change(request, without)).response)
-
-    async def _change(self, request: web.Request, items: Callable[[list[Raw]], list[Raw]]) -> StoredResponse:
-        return await self._turns.change(_id(request), _tenant(request), items)
+        return json_response((await self._turns.change(*_key(request), without)).response)
 
     async def _read(self, request: web.Request, kind: type[B]) -> B:
         data = await read_body(request, self._max_body_bytes)
@@ -161,20 +142,10 @@ class Conversations:
         check_size(stored)
         return stored
 
-    async def _of(self, request: web.Request) -> StoredResponse:
-        return await self._turns.record(_id(request), _tenant(request))
 
-
-def _id(request: web.Request) -> str:
-    return request.match_info["id"]
-
-
-def _is_one(id: str) -> bool:
-    return id.startswith(CONVERSATION_PREFIX)
-
-
-def _tenant(request: web.Request) -> str | None:
-    return request[REQUEST_CONTEXT].tenant
+def _key(request: web.Request) -> tuple[str, str | None]:
+    """The id of the conversation, which a new one has yet to get, and the tenant."""
+    return request.match_info.get("id", ""), request[REQUEST_CONTEXT].tenant
 
 
 def _no_item(request: web.Request) -> NotFound:

@@ -1,4 +1,4 @@
-"""Lets one response at a time continue a conversation, of all that any frontend makes.
+"""Serializes the responses that continue a conversation, across all frontends.
 
 The record of a conversation names the turn that runs and its process. A turn begins by writing its name, which the
 store does only if no other one is there, and its last write adds the items and removes the name. A client may be faster
@@ -8,15 +8,17 @@ count.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from itertools import chain, repeat
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.errors import Invalid, NotFound, TooLarge, TurnwireError
-from services.frontend.apis.responses.store.memory import MemoryStore
+from services.frontend.apis.responses.errors import not_found
+from services.frontend.apis.responses.store.memory import Change, MemoryStore
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, json_size
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -41,14 +43,10 @@ class Locked(Invalid):
         )
 
 
-class _Over(Exception):
-    """The turn is not in the record any more."""
-
-
 class ConversationTurn(AbstractContextManager["ConversationTurn"]):
     """A turn that runs in a conversation, or in none. As a context manager it ends with the block at the latest."""
 
-    def __init__(self, items: list[Raw] | None, end: Callable[[StoredResponse | None], None]) -> None:
+    def __init__(self, items: list[Raw] | None, end: Callable[[StoredResponse | None], object]) -> None:
         """`end`: called once, with the response if it has to be added."""
         self.items = items
         """Those before the turn; None where there is no conversation."""
@@ -58,11 +56,6 @@ class ConversationTurn(AbstractContextManager["ConversationTurn"]):
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def check(self, items: list[Raw]) -> None:
-        """Raises Invalid where the conversation would become too large with this input."""
-        if self.items is not None:
-            check_size([*self.items, *items])
-
     def end(self, made: StoredResponse | None = None) -> None:
         """Adds the input and the output of a response to the conversation, and lets others continue it. Idempotent."""
         if not self._ended:
@@ -71,7 +64,10 @@ class ConversationTurn(AbstractContextManager["ConversationTurn"]):
 
 
 class ConversationTurns:
-    """The turns of this process in all conversations."""
+    """The conversations, and the turns that this process runs in them.
+
+    Every method raises NotFound where there is no such conversation, and TurnwireError where the store does not answer.
+    """
 
     def __init__(
         self, store: MemoryStore, log: FilteringBoundLogger, *, owner: str, alive: Callable[[str], bool]
@@ -85,33 +81,38 @@ class ConversationTurns:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def record(self, id: str, tenant: str | None) -> StoredResponse:
-        """A conversation, to be shown. Raises NotFound, and TurnwireError where the store does not answer."""
-        pauses = iter(WAITS_S[:SHOWN_WAITS])
-        while True:
-            found = await self._store.latest(id, tenant) if id.startswith(CONVERSATION_PREFIX) else None
+        """A conversation, to be shown."""
+        for pause in (*WAITS_S[:SHOWN_WAITS], None):
+            found = await self._store.get(id, tenant) if id.startswith(CONVERSATION_PREFIX) else None
             if found is None:
-                raise not_found(id)
-            pause = next(pauses, None)
+                break
             if pause is None or not self._in_use(found):
                 return found
             await asyncio.sleep(pause)
+        raise not_found("Conversation", id, "conversation")
 
-    async def begin(self, id: str | None, tenant: str | None) -> ConversationTurn:
-        """Begins a turn, which the caller ends; one without a conversation where `id` is None.
+    async def begin(self, id: str | None, tenant: str | None, items: list[Raw]) -> ConversationTurn:
+        """Begins a turn with this input, which the caller ends; one without a conversation where `id` is None.
 
-        Raises Locked where another turn runs, otherwise as `record`.
+        Raises Locked where another turn runs, and Invalid where the conversation would become too large.
         """
         if id is None:
             return ConversationTurn(None, lambda _: None)
         name = secrets.token_hex(8)
 
+        def begun(record: StoredResponse) -> StoredResponse:
+            check_size([*record.input, *items])
+            return replace(record, owner=self._owner, turn=name)
+
         def end(made: StoredResponse | None) -> None:
-            self._spawn(self._end(id, tenant, name, made), f"end a turn of {id}")
+            task = asyncio.create_task(self._end(id, tenant, name, made), name=f"end a turn of {id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
         self._running.add(name)
         try:
-            record = await self._retried(id, tenant, lambda r: replace(r, owner=self._owner, turn=name))
-        except (Locked, NotFound):
+            record = await self._revise_unused(id, tenant, begun)
+        except (Invalid, NotFound):
             self._running.discard(name)
             raise
         except BaseException:
@@ -127,17 +128,23 @@ class ConversationTurns:
             check_size(made)
             return replace(record, input=made)
 
-        return await self._retried(id, tenant, changed)
+        return await self._revise_unused(id, tenant, changed)
 
-    async def settled(self) -> None:
+    async def revise(self, id: str, tenant: str | None, change: Change) -> StoredResponse:
+        """Replaces a conversation by what `change` makes of it, also while a turn runs."""
+        found = await self._store.revise(id, tenant, change) if id.startswith(CONVERSATION_PREFIX) else None
+        if found is None:
+            raise not_found("Conversation", id, "conversation")
+        return found
+
+    async def settled(self, timeout_s: float | None = None) -> None:
         """Waits until every turn that has ended is written."""
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=timeout_s)
 
     async def close(self, patience_s: float) -> None:
         """Gives up writes that do not succeed in time."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=patience_s)
+        await self.settled(patience_s)
         for task in self._tasks:
             task.cancel()
 
@@ -147,65 +154,50 @@ class ConversationTurns:
             return record.turn in self._running
         return bool(record.owner) and (patient or self._alive(record.owner))
 
-    async def _retried(
-        self, id: str, tenant: str | None, change: Callable[[StoredResponse], StoredResponse]
-    ) -> StoredResponse:
-        """Changes a record that is not in use, or becomes so in time."""
-        for pause in (*WAITS_S, None):
+    async def _revise_unused(self, id: str, tenant: str | None, change: Change) -> StoredResponse:
+        """`revise` for a conversation that is not in use, or becomes so in time."""
 
-            def checked(record: StoredResponse, last: bool = pause is None) -> StoredResponse:
-                if self._in_use(record, patient=not last):
-                    raise Locked
-                return change(record)
+        def checked(record: StoredResponse, *, patient: bool) -> StoredResponse:
+            if self._in_use(record, patient=patient):
+                raise Locked
+            return change(record)
 
-            try:
-                found = await self._store.revise(id, tenant, checked) if id.startswith(CONVERSATION_PREFIX) else None
-            except Locked:
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
-                continue
-            if found is None:
-                raise not_found(id)
-            return found
-        raise Locked
+        for pause in WAITS_S:
+            with suppress(Locked):
+                return await self.revise(id, tenant, partial(checked, patient=True))
+            await asyncio.sleep(pause)
+        return await self.revise(id, tenant, partial(checked, patient=False))
 
     async def _end(self, id: str, tenant: str | None, name: str, made: StoredResponse | None) -> None:
         """The last write of a turn, tried until the store takes it: no other turn can begin before."""
 
         def ended(record: StoredResponse) -> StoredResponse:
             if (record.owner, record.turn) != (self._owner, name):
-                raise _Over
+                raise _TurnGone
             freed = replace(record, owner="", turn="")
             if made is None:
                 return freed
             items = [*record.input, *made.input, *made.output] if made.context is None else made.context
             return replace(freed, input=items)
 
-        attempt = 0
         try:
-            while True:
+            for pause in chain(RETRY_S, repeat(RETRY_S[-1])):
                 try:
-                    await self._store.revise(id, tenant, ended)
-                except _Over:
-                    pass
+                    with suppress(_TurnGone):
+                        await self._store.revise(id, tenant, ended)
+                    return
                 except TooLarge:
                     self._log.warning("responses.conversation_not_extended", conversation=id, reason="too large")
                     made = None
-                    continue
                 except TurnwireError as error:
                     self._log.warning("responses.conversation_not_written", conversation=id, reason=error.info.message)
-                    await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-                    attempt += 1
-                    continue
-                return
+                    await asyncio.sleep(pause)
         finally:
             self._running.discard(name)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+class _TurnGone(Exception):
+    """The record names another turn or none."""
 
 
 def check_size(items: list[Raw]) -> None:
@@ -216,8 +208,3 @@ def check_size(items: list[Raw]) -> None:
             param="conversation",
             code="conversation_too_large",
         )
-
-
-def not_found(id: str) -> NotFound:
-    """The error for a conversation that is not stored."""
-    return NotFound(f"Conversation with id '{id}' not found.", param="conversation")

@@ -12,16 +12,15 @@ from aiohttp import web
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable
 from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.document import Status, response_id
-from services.frontend.apis.responses.answer.recording import unpack_events
-from services.frontend.apis.responses.answer.stream import DONE, KEEPALIVE, ResponsesStream, payloads, sse_frame
-from services.frontend.apis.responses.intake import AcceptedRequest
-from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter, Runner
+from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame, unpack_events
+from services.frontend.apis.responses.answer.stream import ResponsesStream
+from services.frontend.apis.responses.intake import AcceptedRequest, Intake
+from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.pipeline.metrics import TurnRecord
-from services.runtime.observability.telemetry import FilteringBoundLogger
 
 RETRY_AFTER_S = 5.0
 POLL_S = 0.5
@@ -44,14 +43,15 @@ class Job:
         self.ended: StoredResponse | None = None
         self.cancelled = False
         self.running = False
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None]
+        """Set when the job starts."""
         self._changed = asyncio.Event()
 
     @property
     def status(self) -> Status:
         """The state in which the response is shown."""
         state = self.renderer.state
-        return state.status if state.over or self.running or self.payloads else "queued"
+        return state.status if state.over or self.running else "queued"
 
     def document(self) -> dict[str, object]:
         """The Response object as it stands."""
@@ -88,14 +88,12 @@ class Job:
 
 
 class Background:
-    """The background responses of this process. At most `slots` run, and as many again wait."""
+    """The background responses of this process. At most `max_background` run, and as many again wait."""
 
-    def __init__(
-        self, runner: Runner, store: MemoryStore, log: FilteringBoundLogger, *, slots: int, owner: str
-    ) -> None:
-        self._runner = runner
-        self._store = store
-        self._log = log
+    def __init__(self, intake: Intake, *, owner: str) -> None:
+        self._runner = intake.runner
+        self._store = intake.store
+        slots = self._runner.server.config.max_background
         self._limit = 2 * slots
         self._slots = asyncio.Semaphore(slots)
         self._owner = owner
@@ -105,9 +103,9 @@ class Background:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def start(self, accepted: AcceptedRequest, reply: Reply, exchange: RequestContext, on_end: OnEnd) -> Job:
-        """Starts a response. Raises RateLimited where too many wait or the caller has too many requests open, and
-        Unavailable while the server shuts down."""
+    def start(self, accepted: AcceptedRequest, exchange: RequestContext, on_end: OnEnd) -> Job:
+        """Starts a response. Raises RateLimited where too many wait or the caller has too many requests open,
+        Unavailable while the server shuts down, and NotFound where the model is not served."""
         if self._draining:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         if len(self._jobs) >= self._limit:
@@ -115,7 +113,7 @@ class Background:
                 f"There are {self._limit} background responses at work or waiting. Please try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        job = Job(accepted, reply, on_end)
+        job = Job(accepted, self._runner.reply(exchange, accepted.ask.request.model), on_end)
         open_request = contextlib.ExitStack()
         record = self._runner.record()
         open_request.enter_context(exchange.turn(record))
@@ -139,7 +137,7 @@ class Background:
     def cancel(self, id: str) -> None:
         """Cancels a response if it runs here. The caller has checked its tenant."""
         job = self._jobs.get(id)
-        if job is not None and job.task is not None and not job.cancelled:
+        if job is not None and not job.cancelled:
             job.cancelled = True
             job.task.cancel()
 
@@ -147,21 +145,16 @@ class Background:
         """Accepts nothing new, and returns when the last response has ended. When cancelled, ends the others."""
         self._draining = True
         try:
-            await asyncio.gather(*self._tasks(), return_exceptions=True)
+            await asyncio.gather(*(job.task for job in self._jobs.values()), return_exceptions=True)
         except asyncio.CancelledError:
             await self.end()
             raise
 
     async def end(self) -> None:
         """Ends what still runs, each response with an error that is stored."""
-        self._draining = True
-        tasks = self._tasks()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _tasks(self) -> "list[asyncio.Task[None]]":
-        return [job.task for job in self._jobs.values() if job.task is not None]
+        for job in self._jobs.values():
+            job.task.cancel()
+        await self.drain()
 
     async def _work(self, job: Job, exchange: RequestContext, record: TurnRecord) -> None:
         try:
@@ -174,12 +167,12 @@ class Background:
             self._fail(job, error.info)
         except Exception:
             # Nobody awaits this task: an unexpected error must be logged, and end the response.
-            self._log.exception("responses.background_failed", request=exchange.request_id)
+            self._runner.server.log.exception("responses.background_failed", request=exchange.request_id)
             self._fail(job, INTERNAL)
 
     def _ended(self, job: Job) -> None:
         """Stores the final state of a response, however its task ended."""
-        if job.task is not None and job.task.cancelled() and not job.cancelled:
+        if job.task.cancelled() and not job.cancelled:
             self._fail(job, Unavailable("This server was shut down.").info)
         running = job.status not in ENDED
         if running and job.payloads:

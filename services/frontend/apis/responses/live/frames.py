@@ -13,12 +13,11 @@ from services.frontend.apis.responses.errors import error_reply
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
 """On this code Codex and the SDK open another connection and send the whole conversation."""
 STREAM_LIMIT = "websocket_stream_limit_reached"
-INVALID_STREAM = "invalid_stream_id"
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,256}")
 
 
 class Envelope(Struct):
-    """The members that tell a client's frames apart."""
+    """The members that decide what a client's frame is."""
 
     type: str | None = None
     stream_id: Raw = NULL
@@ -51,44 +50,32 @@ def lane_of(envelope: Envelope) -> str | None:
     except msgspec.ValidationError:
         lane = ""
     if not _STREAM_ID.fullmatch(lane):
-        raise Invalid(
-            "'stream_id' must be 1 to 256 characters of A-Z, a-z, 0-9, '_', '-', '.' and ':'.",
-            param="stream_id",
-            code=INVALID_STREAM,
-        )
+        message = "'stream_id' must be 1 to 256 characters of A-Z, a-z, 0-9, '_', '-', '.' and ':'."
+        raise Invalid(message, param="stream_id", code="invalid_stream_id")
     return lane
 
 
 def lane_suffix(lane: str | None) -> bytes:
-    """The end of every event of a lane, after `payload[:-1]`: the SDK waits for events that name their lane."""
+    """The end of every frame of a lane, after `payload[:-1]`: the SDK waits for events that name their lane."""
     return b"}" if lane is None else b',"stream_id":' + msgspec.json.encode(lane) + b"}"
 
 
-def error_frame(info: ErrorInfo, lane: str | None) -> bytes:
+def error_frame(info: ErrorInfo) -> bytes:
     """An error of the connection or of a response that could not start, with the status that it has over HTTP."""
     reply = error_reply(info, "")
     document: dict[str, Any] = {"type": "error", "status": reply.status, **msgspec.json.decode(reply.body)}
     if "retry-after" in reply.headers:
         document["headers"] = {"retry-after": reply.headers["retry-after"]}
-    return _on_lane(document, lane)
+    return msgspec.json.encode(document)
 
 
-def steer_refused(envelope: Envelope, sequence_number: int, lane: str | None) -> bytes:
-    """The answer to `response.steer`: running responses are not changed, and the input is returned. `lane`: that of the
-    response which was to be steered."""
+def steer_refused(envelope: Envelope, sequence_number: int) -> bytes:
+    """The answer to `response.steer`: running responses are not changed, and the input is returned."""
     error = {
         "type": "invalid_request_error",
         "code": "steering_not_supported",
         "message": "This server does not steer a running response; send the input with the next request.",
     }
-    document: dict[str, Any] = {
-        "type": "response.steer.failed",
-        "sequence_number": sequence_number,
-        "error": error,
-        "steer": {"previous_response_id": envelope.previous_response_id, "input": envelope.input},
-    }
-    return _on_lane(document, lane)
-
-
-def _on_lane(document: dict[str, Any], lane: str | None) -> bytes:
-    return msgspec.json.encode(document if lane is None else {**document, "stream_id": lane})
+    steer = {"previous_response_id": envelope.previous_response_id, "input": envelope.input}
+    document = {"type": "response.steer.failed", "sequence_number": sequence_number, "error": error, "steer": steer}
+    return msgspec.json.encode(document)

@@ -1,15 +1,15 @@
-"""Runs turns that have no HTTP response of their own: background responses, WebSocket lanes and summaries."""
+"""Runs turns that have no HTTP response of their own: background responses and those of WebSocket lanes."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable
 
-from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, TimedOut, raised
+from schemas.conversation import Conversation
+from schemas.errors import ErrorInfo, ErrorKind, TimedOut, raised
 from schemas.events import Prepared
 from services.frontend.apis.base import Renderer, Reply
 from services.frontend.apis.responses.dialect import ResponsesAsk
-from services.frontend.apis.responses.request.truncation import shortened
+from services.frontend.apis.responses.request.truncation import try_shortened
 from services.frontend.http.middleware import RequestContext
 from services.frontend.pipeline.interfaces import OpenTurn
 from services.frontend.pipeline.metrics import TurnRecord
@@ -17,6 +17,7 @@ from services.frontend.pipeline.sinks import StreamSink
 from services.frontend.pipeline.turn_server import TurnServer
 
 INTERNAL = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
+TOO_LATE = "The request took longer than this server allows."
 NOT_STARTED = Prepared(0, 0)
 """Starts the stream of a turn that could not start."""
 
@@ -62,29 +63,17 @@ class Runner:
     """Runs turns."""
 
     def __init__(self, server: TurnServer) -> None:
-        self._server = server
-
-    def exchange(self, connection: RequestContext) -> RequestContext:
-        """The ids of one turn, where one HTTP request makes many turns."""
-        exchange = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
-        exchange.caller = connection.caller
-        return exchange
+        self.server = server
 
     def record(self) -> TurnRecord:
         """The record of a turn that begins now, for `RequestContext.turn`."""
         loop = asyncio.get_running_loop()
-        return TurnRecord(self._server.metrics, loop.time(), loop.time)
+        return TurnRecord(self.server.metrics, loop.time(), loop.time)
 
     def reply(self, exchange: RequestContext, model: str) -> Reply:
         """The ids and times of an answer; without a name, the served model. Raises where no such model is served."""
-        name = self._server.card(model).name
-        return Reply(
-            turn=exchange.id,
-            request_id=exchange.request_id,
-            model=model or name,
-            created=int(time.time()),
-            now=time.time,
-        )
+        name = self.server.card(model).name
+        return Reply(exchange.id, exchange.request_id, model or name, created=int(time.time()), now=time.time)
 
     async def run(
         self, ask: ResponsesAsk, renderer: Renderer, exchange: RequestContext, record: TurnRecord, emitter: Emitter
@@ -93,24 +82,29 @@ class Runner:
 
         Raises TurnwireError before anything is emitted; later errors are events of the stream.
         """
-        server = self._server
+        server = self.server
         sink = StreamSink(record, server.log, server.flusher, lambda: (renderer, emitter))
         turn: OpenTurn | None = None
+
+        async def opened(conversation: Conversation) -> OpenTurn:
+            return await server.gateway.open(conversation, sink, turn_id=exchange.id)
+
         try:
             async with asyncio.timeout(server.config.request_timeout_s):
-                turn = await self._open(ask, exchange, record, sink)
+                (conversation,) = server.admit(ask, exchange, record)
+                record.stream = True
+                turn = await try_shortened(conversation, opened, server.gateway.count, truncate=ask.truncate)
                 record.prompt_tokens = turn.prepared.prompt_tokens
-                if not sink.begun:
-                    if (refusal := sink.refusal()) is not None:
-                        raise raised(refusal)
-                    sink.begin([turn.prepared])
+                if (refusal := sink.refusal()) is not None and not sink.begun:
+                    raise raised(refusal)
+                sink.begin([turn.prepared])
                 await emitter.done.wait()
         except TimeoutError:
             if sink.begun and sink.ended:
                 await emitter.done.wait()  # the turn ended in this very tick
                 return
             record.outcome = str(ErrorKind.TIMED_OUT)
-            late = TimedOut("The request took longer than this server allows.")
+            late = TimedOut(TOO_LATE)
             if not sink.begun:
                 raise late from None
             emitter.close(renderer.error(late.info))
@@ -123,25 +117,6 @@ class Runner:
                 turn.cancel("timeout" if record.outcome == str(ErrorKind.TIMED_OUT) else "hangup")
             record.outcome = record.outcome or "internal"
             record.close("responses")
-            server.log.info(
-                "response",
-                request=exchange.request_id,
-                outcome=record.outcome,
-                tenant=exchange.tenant,
-                **({"not_enforced": exchange.not_enforced} if exchange.not_enforced else {}),
-                **record.fields(),
-            )
-
-    async def _open(
-        self, ask: ResponsesAsk, exchange: RequestContext, record: TurnRecord, sink: StreamSink[Emitter]
-    ) -> OpenTurn:
-        server = self._server
-        (conversation,) = server.admit(ask, exchange, record)
-        record.stream = True
-        try:
-            return await server.gateway.open(conversation, sink, turn_id=exchange.id)
-        except ContextOverflow as overflow:
-            if not ask.truncate:
-                raise
-            conversation = await shortened(conversation, overflow, server.gateway.count)
-            return await server.gateway.open(conversation, sink, turn_id=exchange.id)
+            fields = record.fields() | ({"not_enforced": exchange.not_enforced} if exchange.not_enforced else {})
+            ids = {"request": exchange.request_id, "outcome": record.outcome, "tenant": exchange.tenant}
+            server.log.info("response", **ids, **fields)

@@ -9,32 +9,29 @@ too long, its turns are cancelled.
 """
 
 import asyncio
+import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
-import msgspec
 from aiohttp import WSMsgType, web
 from cachetools import LRUCache
-from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.answer.document import response_id
-from services.frontend.apis.responses.answer.stream import payloads
-from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
-from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.answer.events import payloads
+from services.frontend.apis.responses.conversations.turns import ConversationTurns
 from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.live import frames
-from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter, Runner
+from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.store.chain import Histories
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import StreamLimits
-from services.runtime.config import FrontendConfig
-from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_AGE_S = 60 * 60.0
 """OpenAI's limit."""
@@ -46,38 +43,29 @@ MAX_TARGETS = 4096
 """Responses whose lane is remembered."""
 MEMORY_BYTES = 64 * 1024 * 1024
 MEMORY_ENTRIES = 4096
-"""What a connection may remember. A client whose response was dropped gets `previous_response_not_found`, on which it
+"""Limits of a connection's memory. A client whose response was dropped gets `previous_response_not_found`, on which it
 sends everything."""
 
 HEARTBEAT_S = 30.0
 """Between two pings. A client that does not answer within half that time is disconnected."""
 WRITE_BYTES = 32 * 1024
-"""What is written between two checks whether the client still reads."""
-
-
-class Services(Struct, frozen=True):
-    """What all connections share."""
-
-    dialect: Responses
-    runner: Runner
-    store: MemoryStore
-    intake: Intake
-    turns: ConversationTurns
-    limits: StreamLimits
-    log: FilteringBoundLogger
+"""Bytes between two checks whether the client still reads."""
 
 
 class Socket:
     """One connection."""
 
-    def __init__(self, ws: web.WebSocketResponse, request: web.Request, services: Services) -> None:
+    def __init__(
+        self, ws: web.WebSocketResponse, request: web.Request, intake: Intake, turns: ConversationTurns
+    ) -> None:
         self._ws = ws
         self._request = request
         self._exchange = request[REQUEST_CONTEXT]
-        self._services = services
-        self._memory = MemoryStore(StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES), time.time)
-        self._histories = Histories(self._memory, services.store)
-        self._outbox = Outbox(ws, services.limits, self._disconnect)
+        self._intake = intake
+        self._turns = turns
+        limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
+        self._memory = MemoryStore(limits, time.time, behind=intake.store)
+        self._outbox = Outbox(ws, intake.runner.server.limits, self._disconnect)
         self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
         """The requests of each busy lane: the first one runs."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +77,9 @@ class Socket:
 
     async def run(self) -> None:
         """Serves the connection until it is closed."""
-        timer = asyncio.get_running_loop().call_later(MAX_AGE_S, self._too_old)
+        limit = f"its limit of {round(MAX_AGE_S / 60)} minutes"
+        too_old = f"This connection has reached {limit}; open a new one to go on."
+        timer = asyncio.get_running_loop().call_later(MAX_AGE_S, self.end, too_old)
         writing = asyncio.create_task(self._outbox.run())
         try:
             async for message in self._ws:
@@ -113,10 +103,6 @@ class Socket:
             self._refuse(_closing(self._ending), None)
             self._outbox.close()
 
-    def _too_old(self) -> None:
-        minutes = round(MAX_AGE_S / 60)
-        self.end(f"This connection has reached its limit of {minutes} minutes; open a new one to go on.")
-
     def _disconnect(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -124,27 +110,35 @@ class Socket:
             self._request.transport.abort()
 
     def _receive(self, data: bytes) -> None:
-        lane: str | None = None
-        try:
+        with self._errors_sent(None):
             envelope = frames.read_envelope(data)
             if envelope.type == "response.steer":
-                self._refuse_steering(envelope)
+                target = envelope.previous_response_id
+                lane = self._lane_of.get(target) if isinstance(target, str) else None
+                self._send([frames.steer_refused(envelope, self._steers)], lane)
+                self._steers += 1
                 return
             lane = frames.lane_of(envelope)
-            if envelope.type != "response.create":
-                raise Invalid(f"Unknown frame type: '{str(envelope.type)[:64]}'.", param="type", code="invalid_value")
-            if self._ending is not None:
-                raise raised(_closing(self._ending))
-            self._enqueue(lane, data)
+            with self._errors_sent(lane):
+                if envelope.type != "response.create":
+                    message = f"Unknown frame type: '{str(envelope.type)[:64]}'."
+                    raise Invalid(message, param="type", code="invalid_value")
+                if self._ending is not None:
+                    raise raised(_closing(self._ending))
+                self._enqueue(lane, self._intake.dialect.decode(data, self._request.headers))
+
+    @contextmanager
+    def _errors_sent(self, lane: str | None) -> Iterator[None]:
+        """Sends errors to the client: one frame or response must not end the other lanes."""
+        try:
+            yield
         except TurnwireError as error:
             self._refuse(error.info, lane)
         except Exception:
-            # An unexpected error in one frame must not end the other lanes.
-            self._services.log.exception("responses.frame_failed", request=self._exchange.request_id)
+            self._intake.runner.server.log.exception("responses.frame_failed", request=self._exchange.request_id)
             self._refuse(INTERNAL, lane)
 
-    def _enqueue(self, lane: str | None, data: bytes) -> None:
-        request = self._services.dialect.decode(data, self._request.headers)
+    def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
         if request.body.background:
             raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
         waiting = self._lanes.get(lane)
@@ -165,7 +159,8 @@ class Socket:
         waiting = self._lanes[lane]
         try:
             while waiting:
-                await self._respond(lane, waiting[0])
+                with self._errors_sent(lane):
+                    await self._respond(lane, waiting[0])
                 waiting.popleft()
         finally:
             del self._lanes[lane]
@@ -173,75 +168,59 @@ class Socket:
             self.end(self._ending)
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
-        exchange = self._services.runner.exchange(self._exchange)
-        try:
-            with await self._services.turns.begin(request.conversation, exchange.tenant) as turn:
-                turn.check(request.items)
-                await self._run(lane, request, exchange, turn)
-        except TurnwireError as error:
-            self._refuse(error.info, lane)
-        except Exception:
-            # Nobody awaits this task: an unexpected error must be logged and sent.
-            self._services.log.exception("responses.socket_failed", request=exchange.request_id)
-            self._refuse(INTERNAL, lane)
-
-    async def _run(
-        self, lane: str | None, request: ResponsesRequest, exchange: RequestContext, turn: ConversationTurn
-    ) -> None:
-        services, runner = self._services, self._services.runner
-        suffix = frames.lane_suffix(lane)
+        runner = self._intake.runner
+        exchange = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
+        exchange.caller = self._exchange.caller
 
         def emit(rendered: bytes) -> None:
-            for payload in payloads(rendered):
-                self._outbox.send(payload[:-1] + suffix)
-
-        accepted = await services.intake.accept(
-            request, self._request.headers, exchange, histories=self._histories, conversation=turn.items
-        )
-        reply = runner.reply(exchange, request.model)
-        if lane is not None:
-            self._lane_of[response_id(reply.turn)] = lane
-        renderer = accepted.ask.renderer(reply)
+            self._send(payloads(rendered), lane)
 
         def keep() -> None:
             # Before the client receives the end: its next request may continue this response.
             record = accepted.record(renderer)
             turn.end(record)
-            self._memory.put(msgspec.structs.replace(record, events=b""))
+            self._memory.put(replace(record, events=b""))
             if request.store:
-                services.store.put(record)
+                self._intake.store.put(record)
 
-        record = runner.record()
-        try:
-            with exchange.turn(record):
-                await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
-        except Invalid as error:
-            if not request.prefill or error.kind is not ErrorKind.INVALID:
-                raise
-            # Codex warms up with instructions only, which some templates cannot render.
-            emit(renderer.start([NOT_STARTED]))
-            last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
-            keep()
-            emit(last)
-
-    def _refuse_steering(self, envelope: frames.Envelope) -> None:
-        target = envelope.previous_response_id
-        lane = self._lane_of.get(target) if isinstance(target, str) else None
-        self._outbox.send(frames.steer_refused(envelope, self._steers, lane))
-        self._steers += 1
+        with await self._turns.begin(request.conversation, exchange.tenant, request.items) as turn:
+            accepted = await self._intake.accept(
+                request, self._request.headers, exchange, store=self._memory, conversation=turn.items
+            )
+            reply = runner.reply(exchange, request.model)
+            if lane is not None:
+                self._lane_of[response_id(reply.turn)] = lane
+            renderer, record = accepted.ask.renderer(reply), runner.record()
+            try:
+                with exchange.turn(record):
+                    await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
+            except Invalid as error:
+                if not request.prefill or error.kind is not ErrorKind.INVALID:
+                    raise
+                # Codex warms up with instructions only, which some templates cannot render.
+                emit(renderer.start([NOT_STARTED]))
+                last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
+                keep()
+                emit(last)
 
     def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
-        self._outbox.send(frames.error_frame(info, lane))
+        self._send([frames.error_frame(info)], lane)
+
+    def _send(self, payloads: Iterable[bytes], lane: str | None) -> None:
+        suffix = frames.lane_suffix(lane)
+        for payload in payloads:
+            self._outbox.send(payload[:-1] + suffix)
 
 
 class Connections:
     """Serves WebSocket connections."""
 
-    def __init__(self, services: Services, config: FrontendConfig) -> None:
-        self._services = services
-        self._config = config
+    def __init__(self, intake: Intake, turns: ConversationTurns) -> None:
+        self._intake = intake
+        self._turns = turns
+        self._config = intake.runner.server.config
         self._open: set[Socket] = set()
-        self._draining: str | None = None
+        self._draining = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -253,13 +232,13 @@ class Connections:
             max_msg_size=self._config.max_body_bytes,
             writer_limit=WRITE_BYTES,
         )
-        enabled = self._config.enable_responses_websocket and self._draining is None
+        enabled = self._config.enable_responses_websocket and not self._draining
         if not enabled or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
             info = Invalid("This path is for WebSockets, and this server takes none; POST the request instead.").info
             reply = error_reply(info, request[REQUEST_CONTEXT].request_id, 426)
             return web.Response(status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body)
         await ws.prepare(request)
-        socket = Socket(ws, request, self._services)
+        socket = Socket(ws, request, self._intake, self._turns)
         self._open.add(socket)
         try:
             await socket.run()
@@ -267,50 +246,44 @@ class Connections:
             self._open.discard(socket)
         return ws
 
-    def drain(self, reason: str) -> None:
+    def drain(self) -> None:
         """Opens no more connections; each open one ends with the last response on it."""
-        self._draining = reason
+        self._draining = True
         for socket in list(self._open):
-            socket.end(reason)
+            socket.end("This server is shutting down; open a new connection to go on.")
 
 
 class Outbox:
     """Sends frames as fast as the client reads them, and holds a bounded number of bytes."""
 
     def __init__(self, ws: web.WebSocketResponse, limits: StreamLimits, on_slow: Callable[[], None]) -> None:
-        """`on_slow`: called once where the client does not read."""
+        """`on_slow`: called where the client does not read."""
         self._ws = ws
         self._limits = limits
         self._on_slow = on_slow
-        self._frames: deque[bytes] = deque()
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        """None ends the connection."""
         self._bytes = 0
         self._closing = False
-        self._wake = asyncio.Event()
 
     def send(self, frame: bytes) -> None:
         """Queues a frame. A client that leaves too many bytes unread is disconnected."""
         if self._closing:
             return
-        self._frames.append(frame)
+        self._frames.put_nowait(frame)
         self._bytes += len(frame)
-        self._wake.set()
         if self._bytes > self._limits.max_buffered_bytes:
             self._give_up()
 
     def close(self) -> None:
         """Closes the connection after the queued frames."""
         self._closing = True
-        self._wake.set()
+        self._frames.put_nowait(None)
 
     async def run(self) -> None:
         """Sends until `close`, then closes the connection."""
         try:
-            while self._frames or not self._closing:
-                if not self._frames:
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                frame = self._frames.popleft()
+            while (frame := await self._frames.get()) is not None:
                 self._bytes -= len(frame)
                 async with asyncio.timeout(self._limits.slow_reader_timeout_s):
                     await self._ws.send_frame(frame, WSMsgType.TEXT)
@@ -319,7 +292,8 @@ class Outbox:
             self._give_up()
 
     def _give_up(self) -> None:
-        self._frames.clear()
+        while not self._frames.empty():
+            self._frames.get_nowait()
         self.close()
         self._on_slow()
 

@@ -1,15 +1,15 @@
 """Decodes and checks the body of a Responses request; what is stored or echoed stays raw.
 
-This needs neither store nor key. The caller fetches what `previous_response_id` and `references` name, and passes it to
-`dialect.understand`.
+This needs neither store nor key. The caller fetches what `previous_response_id` and `references` name.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from schemas.errors import Invalid
 from services.frontend.apis.common.decode import decode_body, given
@@ -17,20 +17,17 @@ from services.frontend.apis.common.known.history import Beginning, KnownHistory,
 from services.frontend.apis.common.known.parts import KnownParts
 from services.frontend.apis.common.openai.wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import convert, explain
+from services.frontend.apis.responses.errors import convert, explain, not_found
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
+SOURCES = "web_search_call.action.sources"
 MESSAGE = "message"
+TRIGGER = "compaction_trigger"
 _REFERENCE = "item_reference"
+S = TypeVar("S", wire.Reasoning, wire.TextConfig, wire.CacheOptions)
 
 _body = msgspec.json.Decoder(wire.Body)
-_kind = msgspec.json.Decoder(wire.ItemKind)
-_tool = msgspec.json.Decoder(dict[str, Raw])
-_reasoning = msgspec.json.Decoder(wire.Reasoning | None)
-_text = msgspec.json.Decoder(wire.TextConfig | None)
-_conversation = msgspec.json.Decoder(str | wire.ConversationRef | None)
-_cache = msgspec.json.Decoder(wire.CacheOptions | None)
 _TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"null"))
 
 
@@ -79,12 +76,22 @@ class ResponsesRequest(Struct, frozen=True):
 
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """The same request with other input items. Raises Invalid."""
-        return msgspec.structs.replace(self, items=items, kinds=item_kinds(items, "input"), data=b"", begun=None)
+        return replace(self, items=items, kinds=item_kinds(items, "input"), data=b"", begun=None)
+
+    def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
+        """The same request with stored items in place of the references to them. Raises NotFound."""
+        items = [*self.items]
+        for index, kind in enumerate(self.kinds):
+            if is_reference(kind) and kind.id is not None:
+                if kind.id not in stored:
+                    raise not_found("Item", kind.id, "input")
+                items[index] = stored[kind.id]
+        return self.with_items(items)
 
     def without_input(self) -> "ResponsesRequest":
-        """What rendering the answer needs. The items would keep the bytes of the whole request alive."""
+        """Keeps what rendering the answer needs: the items would keep the bytes of the whole request alive."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
-        return msgspec.structs.replace(self, body=body, items=[], kinds=[], data=b"", begun=None)
+        return replace(self, body=body, items=[], kinds=[], data=b"", begun=None)
 
 
 def decode(
@@ -114,32 +121,34 @@ def decode(
     if isinstance(items, str):
         content = [{"type": "input_text", "text": body.input}]
         items = [Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))]
-    reasoning = convert(_reasoning, body.reasoning, "reasoning") or wire.Reasoning()
-    text = convert(_text, body.text, "text") or wire.TextConfig()
-    cache = convert(_cache, body.prompt_cache_options, "prompt_cache_options") or wire.CacheOptions()
+    reasoning = _settings(wire.Reasoning, body.reasoning, "reasoning")
+    reasoning.summary = reasoning.summary or reasoning.generate_summary
+    text = _settings(wire.TextConfig, body.text, "text")
+    cache = _settings(wire.CacheOptions, body.prompt_cache_options, "prompt_cache_options")
+    named = convert(str | wire.ConversationRef | None, body.conversation, "conversation")
+    conversation: str | None = named.id if isinstance(named, wire.ConversationRef) else named
     return ResponsesRequest(
         body=body,
         items=items,
         kinds=kinds + item_kinds(items[len(kinds) :], "input", len(kinds)),
         reasoning=reasoning,
         text=text,
-        echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
+        echo=_echo(body, reasoning, text, conversation, KnownParts() if known is None else known),
         prefill=body.generate is False or bool(cache.prewarm),
-        conversation=_conversation_id(body),
+        conversation=conversation,
         data=data,
         begun=begun,
     )
 
 
-def _conversation_id(body: wire.Body) -> str | None:
-    found = convert(_conversation, body.conversation, "conversation")
-    return found.id if isinstance(found, wire.ConversationRef) else found
+def _settings(kind: type[S], raw: Raw, place: str) -> S:
+    return convert(kind, raw, place) if given(raw) else kind()
 
 
 def item_kinds(items: Sequence[Raw], place: str, first: int = 0) -> list[wire.ItemKind]:
     """The kind of each item, of which the first has the number `first`. Raises Invalid for one that is no object, and
     for a reference without an id."""
-    kinds = [convert(_kind, item, f"{place}[{index}]") for index, item in enumerate(items, first)]
+    kinds = [convert(wire.ItemKind, item, f"{place}[{index}]") for index, item in enumerate(items, first)]
     for index, kind in enumerate(kinds, first):
         if kind.type == _REFERENCE and kind.id is None:
             raise missing_parameter(f"{place}[{index}].id")
@@ -160,21 +169,24 @@ def _one_line(raw: Raw) -> Raw:
 
 def _refuse_unsupported(body: wire.Body) -> None:
     if given(body.conversation) and body.previous_response_id is not None:
-        raise Invalid(
-            "Mutually exclusive parameters: 'conversation' and 'previous_response_id'.",
-            param="conversation",
-            code="mutually_exclusive_parameters",
-        )
+        message = "Mutually exclusive parameters: 'conversation' and 'previous_response_id'."
+        raise Invalid(message, param="conversation", code="mutually_exclusive_parameters")
     if given(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
 
-def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, known: KnownParts[Raw]) -> dict[str, Any]:
+def _echo(
+    body: wire.Body,
+    reasoning: wire.Reasoning,
+    text: wire.TextConfig,
+    conversation: str | None,
+    known: KnownParts[Raw],
+) -> dict[str, Any]:
     """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
-    summary = reasoning.summary or reasoning.generate_summary
-    shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": None if summary == "none" else summary}
+    summary = None if reasoning.summary == "none" else reasoning.summary
+    shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
     if reasoning.context is not None:
         shown["context"] = reasoning.context
     shown_text: Any = _one_line(body.text)
@@ -183,7 +195,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, kno
     echo: dict[str, Any] = {
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
-        **({} if (conversation := _conversation_id(body)) is None else {"conversation": {"id": conversation}}),
+        **({} if conversation is None else {"conversation": {"id": conversation}}),
         "tools": _echoed_tools(body.tools or [], known),
         "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
@@ -221,7 +233,7 @@ def _echoed_tools(tools: list[Raw], known: KnownParts[Raw]) -> Raw:
 def _echoed_tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:
     """A function with all the members that Open Responses requires; any other tool as it came."""
     raw = _one_line(raw)
-    tool = convert(_tool, raw, place)
+    tool = convert(dict[str, Raw], raw, place)
     if bytes(tool.get("type", b"")) != b'"function"' or _TOOL_DEFAULTS.keys() <= tool.keys():
         return raw
     return tool | {key: value for key, value in _TOOL_DEFAULTS.items() if key not in tool}

@@ -17,6 +17,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.common.inline_data import data_url, file_size, image_size
 from services.frontend.apis.common.openai.wording import unsupported
 from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.request.body import TRIGGER
 from services.frontend.media.pdf_document import document
 
 AS_TEXT = frozenset(
@@ -24,7 +25,7 @@ AS_TEXT = frozenset(
     | {"code_interpreter_call", "mcp_call", "program", "program_output"}
 )
 """Become text of the model's turn."""
-IGNORED = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response"})
+IGNORED = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response", TRIGGER})
 """Have no content that a model needs."""
 
 _INPUT = ("server_label", "name", "arguments", "action", "actions", "queries", "code", "revised_prompt")

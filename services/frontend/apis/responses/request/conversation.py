@@ -1,22 +1,12 @@
 """Builds the `Conversation` of a Responses request."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-from msgspec import Raw
+from msgspec.structs import replace
 
-from schemas.conversation import (
-    Client,
-    Conversation,
-    OutputFormat,
-    Sampling,
-    Text,
-    Thinking,
-    ToolSpec,
-    Turn,
-)
-from schemas.errors import Invalid, NotFound
+from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolSpec, Turn
+from schemas.errors import Invalid
 from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.hosted import missing_tools
@@ -25,18 +15,12 @@ from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import tools
-from services.frontend.apis.responses.request.body import LOGPROBS, ResponsesRequest, is_reference, item_kinds
+from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, ResponsesRequest
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 
-Resolve = Callable[[str], Raw | None]
-"""Returns a stored item by its id."""
-
-TRIGGER = "compaction_trigger"
 _SESSION_HEADERS = ("session-id", "thread-id", "x-session-id", "x-session-affinity")
 _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
-_reasoning = msgspec.json.Decoder(wire.Reasoning)
-_text = msgspec.json.Decoder(wire.TextConfig)
 
 
 def build(
@@ -48,11 +32,14 @@ def build(
         raise missing_parameter("input")
     reasoning, text = _settings(request, items)
     session = first_header(headers, _SESSION_HEADERS)
+    shown = offered.settled()
+    if body.max_tool_calls is not None:
+        shown = [_limited(spec, body.max_tool_calls) for spec in shown]
     return Conversation(
         request.model,
         items.turns or [Turn("user", [])],
         system=[*([Text(body.instructions)] if body.instructions else []), *missing_tools(offered.dropped)],
-        tools=_limited(offered.settled(), body.max_tool_calls),
+        tools=shown,
         tool_choice=tools.choice(request, offered),
         thinking=_thinking(reasoning),
         sampling=_sampling(request),
@@ -65,38 +52,8 @@ def build(
     )
 
 
-def _limited(specs: list[ToolSpec], calls: int | None) -> list[ToolSpec]:
-    """The tools, with the request's limit of calls of hosted ones."""
-    if calls is None:
-        return specs
-    return [
-        spec
-        if spec.hosted is None
-        else msgspec.structs.replace(spec, hosted=msgspec.structs.replace(spec.hosted, max_uses=calls))
-        for spec in specs
-    ]
-
-
-def resolved(
-    items: Sequence[Raw], kinds: Sequence[wire.ItemKind], resolve: Resolve | None
-) -> tuple[list[Raw], list[wire.ItemKind]]:
-    """Items with every reference replaced by the item that it names, and without compaction triggers.
-
-    Raises NotFound for a reference to an item that is not stored.
-    """
-    found: list[Raw] = []
-    found_kinds: list[wire.ItemKind] = []
-    for item, kind in zip(items, kinds, strict=True):
-        if is_reference(kind):
-            named = resolve(kind.id) if resolve is not None and kind.id is not None else None
-            if named is None:
-                raise NotFound(f"Item with id '{kind.id}' not found.", param="input")
-            found.append(named)
-            found_kinds += item_kinds([named], "input")
-        elif kind.type != TRIGGER:
-            found.append(item)
-            found_kinds.append(kind)
-    return found, found_kinds
+def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
+    return spec if spec.hosted is None else replace(spec, hosted=replace(spec.hosted, max_uses=calls))
 
 
 def ends_in_trigger(request: ResponsesRequest) -> bool:
@@ -112,10 +69,10 @@ def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reason
     """The request's reasoning and text settings, with the changes of a configuration update."""
     reasoning, text = request.reasoning, request.text
     if given(items.reasoning):
-        update = convert(_reasoning, items.reasoning, "input.reasoning")
-        reasoning = msgspec.structs.replace(reasoning, effort=update.effort or reasoning.effort)
+        update = convert(wire.Reasoning, items.reasoning, "input.reasoning")
+        reasoning = replace(reasoning, effort=update.effort or reasoning.effort)
     if given(items.text):
-        changed = convert(_text, items.text, "input.text")
+        changed = convert(wire.TextConfig, items.text, "input.text")
         text = wire.TextConfig(changed.format or text.format, changed.verbosity or text.verbosity)
     return reasoning, text
 
@@ -133,9 +90,8 @@ def _sampling(request: ResponsesRequest) -> Sampling:
     try:
         bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     except ValueError:
-        raise Invalid(
-            "Invalid key in 'logit_bias': keys must be token ids.", param="logit_bias", code="invalid_value"
-        ) from None
+        message = "Invalid key in 'logit_bias': keys must be token ids."
+        raise Invalid(message, param="logit_bias", code="invalid_value") from None
     return sampling_of(
         body,
         max_tokens=0 if request.prefill else body.max_output_tokens,
@@ -153,8 +109,6 @@ def _format(text: wire.TextConfig) -> OutputFormat | None:
         return None
     if form.type == "json_object":
         return OutputFormat("json_object")
-    if form.schema is None:
-        raise missing_parameter("text.format.schema")
-    if not form.name:
-        raise missing_parameter("text.format.name")
+    if form.schema is None or not form.name:
+        raise missing_parameter("text.format.name" if form.schema is not None else "text.format.schema")
     return OutputFormat("json_schema", schema=form.schema, name=form.name, strict=form.strict)

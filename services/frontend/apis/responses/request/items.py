@@ -15,13 +15,12 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, ResultPar
 from schemas.errors import Invalid
 from schemas.events import HostedResult
 from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hosted import result_part
+from services.frontend.apis.common.hosted import result_part, unpack
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
-from services.frontend.apis.responses.request.hosted import carried_results
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
 from services.frontend.apis.responses.sealing import TextSealer, open_summary
 
@@ -59,12 +58,9 @@ class ItemReader:
         self._shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
-    def fork(self) -> "ItemReader":
-        """A reader that has read the same, and goes on by itself."""
-        return self.go_on(self._tools, self._sealer)
-
-    def go_on(self, tools: RequestTools, sealer: TextSealer | None) -> "ItemReader":
-        """`fork` for another request."""
+    def fork(self, tools: RequestTools | None = None, sealer: TextSealer | None = None) -> "ItemReader":
+        """A reader that has read the same and goes on by itself: for another request, if `tools` are given."""
+        tools, sealer = (self._tools, self._sealer) if tools is None else (tools, sealer)
         other = ItemReader(tools, sealer, pairing=self._pairing, model=self.model)
         other.turns, other.notes, other._results = [*self.turns], [*self.notes], [*self._results]
         other._parts, other._ids, other._searches = [*self._parts], [*self._ids], [*self._searches]
@@ -76,8 +72,8 @@ class ItemReader:
         for index, (item, kind) in enumerate(items, first):
             name, at = kind.type or MESSAGE, f"{place}[{index}]"
             if (known := _READERS.get(name)) is not None:
-                decoder, read = known
-                read(self, convert(decoder, item, at), at)
+                shape, read = known
+                read(self, convert(shape, item, at), at)
             elif name in AS_TEXT:
                 self._add(Text(hosted_text(name, item)))
                 if name == "web_search_call":
@@ -118,7 +114,7 @@ class ItemReader:
         as ours do, is left out."""
         text = "".join(part.text for part in item.content or ()) or None
         summary = [part.text for part in item.summary or () if part.text]
-        if (found := carried_results(item.encrypted_content)) is not None:
+        if (found := _carried_results(item.encrypted_content)) is not None:
             self._hosted_results(found, at)
             return
         seal = item.encrypted_content or None
@@ -172,7 +168,7 @@ class ItemReader:
         self._call(Call(call.call_id, "apply_patch", _json(call.operation), item_id=call.id))
 
     def _local_shell_call(self, call: wire.ShellCall, at: str) -> None:
-        action = convert(_object, call.action, "action")
+        action = convert(dict[str, Any], call.action, "action")
         action.pop("type", None)
         if call.id is not None:
             self._shells[call.id] = call.call_id
@@ -206,7 +202,7 @@ class ItemReader:
         name = ToolName("function", output.name, output.namespace).rendered if output.name else None
         self._result(output.call_id, content.parts(output.output, f"{at}.output"), at, name=name)
 
-    def _local_shell_output(self, output: wire.LocalShellOutput, at: str) -> None:
+    def _local_shell_output(self, output: wire.CallOutput, at: str) -> None:
         call_id = output.call_id or output.id
         if output.call_id is None and output.id not in self._calls:
             # Natively `id` repeats the call's `call_id`; some clients send the item's own id.
@@ -226,7 +222,7 @@ class ItemReader:
         screen = content.image(output.output, f"{at}.output") if output.output.image_url else Media("image")
         self.turns.append(Turn("user", [screen]))
 
-    def _search_output(self, output: wire.SearchOutput, at: str) -> None:
+    def _search_output(self, output: wire.MoreTools, at: str) -> None:
         call_id = output.call_id or self._search
         self.bound = True
         if output.execution == "server" or call_id is None:
@@ -236,7 +232,7 @@ class ItemReader:
         parts: list[ResultPart] = [ToolReference(name) for name in names]
         self._result(call_id, parts or [Text("No tools were found.")], at)
 
-    def _additional_tools(self, item: wire.AdditionalTools, at: str) -> None:
+    def _additional_tools(self, item: wire.MoreTools, at: str) -> None:
         self.bound = True
         self._tools.add(item.tools, f"{at}.tools")
 
@@ -257,30 +253,26 @@ class ItemReader:
         self.turns.append(Turn("user", [Text(COMPACTED + summary)]))
 
 
-_READERS: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[ItemReader, Any, str], None]]] = {
-    kind: (msgspec.json.Decoder(shape), read)
-    for kind, shape, read in (
-        (MESSAGE, wire.Message, ItemReader._message),
-        ("reasoning", wire.ReasoningItem, ItemReader._reasoning),
-        ("function_call", wire.FunctionCall, ItemReader._function_call),
-        ("function_call_output", wire.CallOutput, ItemReader._call_output),
-        ("custom_tool_call", wire.CustomCall, ItemReader._custom_call),
-        ("custom_tool_call_output", wire.CallOutput, ItemReader._call_output),
-        ("local_shell_call", wire.ShellCall, ItemReader._local_shell_call),
-        ("local_shell_call_output", wire.LocalShellOutput, ItemReader._local_shell_output),
-        ("shell_call", wire.ShellCall, ItemReader._shell_call),
-        ("shell_call_output", wire.ShellOutput, ItemReader._shell_output),
-        ("apply_patch_call", wire.PatchCall, ItemReader._patch_call),
-        ("apply_patch_call_output", wire.PatchOutput, ItemReader._patch_output),
-        ("computer_call_output", wire.ComputerOutput, ItemReader._computer_output),
-        ("tool_search_call", wire.SearchCall, ItemReader._search_call),
-        ("tool_search_output", wire.SearchOutput, ItemReader._search_output),
-        ("additional_tools", wire.AdditionalTools, ItemReader._additional_tools),
-        ("configuration_update", wire.ConfigurationUpdate, ItemReader._configuration),
-        ("compaction", wire.CompactionItem, ItemReader._compaction),
-    )
+_READERS: dict[str, tuple[type[Any], Callable[[ItemReader, Any, str], None]]] = {
+    MESSAGE: (wire.Message, ItemReader._message),
+    "reasoning": (wire.ReasoningItem, ItemReader._reasoning),
+    "function_call": (wire.FunctionCall, ItemReader._function_call),
+    "function_call_output": (wire.CallOutput, ItemReader._call_output),
+    "custom_tool_call": (wire.CustomCall, ItemReader._custom_call),
+    "custom_tool_call_output": (wire.CallOutput, ItemReader._call_output),
+    "local_shell_call": (wire.ShellCall, ItemReader._local_shell_call),
+    "local_shell_call_output": (wire.CallOutput, ItemReader._local_shell_output),
+    "shell_call": (wire.ShellCall, ItemReader._shell_call),
+    "shell_call_output": (wire.ShellOutput, ItemReader._shell_output),
+    "apply_patch_call": (wire.PatchCall, ItemReader._patch_call),
+    "apply_patch_call_output": (wire.PatchOutput, ItemReader._patch_output),
+    "computer_call_output": (wire.ComputerOutput, ItemReader._computer_output),
+    "tool_search_call": (wire.SearchCall, ItemReader._search_call),
+    "tool_search_output": (wire.MoreTools, ItemReader._search_output),
+    "additional_tools": (wire.MoreTools, ItemReader._additional_tools),
+    "configuration_update": (wire.ConfigurationUpdate, ItemReader._configuration),
+    "compaction": (wire.CompactionItem, ItemReader._compaction),
 }
-_object = msgspec.json.Decoder(dict[str, Any])
 
 
 def _json(raw: Raw) -> str:
@@ -296,3 +288,14 @@ def _chunk(chunk: wire.ShellChunk) -> str:
     elif outcome.get("exit_code"):
         lines.append(f"[exit code {outcome['exit_code']}]")
     return "\n".join(lines)
+
+
+def _carried_results(blob: str | None) -> list[HostedResult] | None:
+    """The results in the `encrypted_content` of reasoning; None where it is something else."""
+    data = unpack(blob)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=list[HostedResult])
+    except (msgspec.DecodeError, RecursionError):
+        return []

@@ -2,7 +2,7 @@
 
 Functions and freeform tools pass through, also those in a namespace. Tools which the client runs and which OpenAI's
 models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. Of the tools
-which OpenAI's servers run, `web_search` is served where an operator has a provider (`hosted.py`). The others are left
+which OpenAI's servers run, `web_search` is served where an operator has a provider . The others are left
 out and named in the notes and to the model: Codex sends `web_search` with every request, and a 400 would end its
 session.
 """
@@ -10,23 +10,27 @@ session.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from schemas.conversation import Grammar, ToolChoice, ToolSpec
+from schemas.conversation import Grammar, HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.common.client_grammars import checked_grammar
 from services.frontend.apis.common.decode import given
+from services.frontend.apis.common.hosted import hosted_spec
 from services.frontend.apis.common.known.parts import KnownParts
 from services.frontend.apis.common.openai.wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.request.hosted import WEB_SEARCH, WEB_SEARCH_TYPES, search_specs
 
 CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"]
 
 TOOL_SEARCH = "tool_search"
+WEB_SEARCH = "web_search"
+WEB_SEARCH_TYPES = frozenset(
+    {WEB_SEARCH, "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"}
+)
 _STRING = {"type": "string"}
 _INTEGER = {"type": "integer"}
 _STRINGS = {"type": "array", "items": _STRING}
@@ -67,10 +71,6 @@ _BUILT_IN: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     ),
 }
 _SERVED = frozenset({"function", "custom", "namespace", *_BUILT_IN})
-_type = msgspec.json.Decoder(wire.ToolType)
-_tool = msgspec.json.Decoder(wire.Tool)
-_choice = msgspec.json.Decoder(str | wire.ToolChoice)
-_allowed_tool = msgspec.json.Decoder(wire.AllowedTool)
 _MODES: dict[str, Any] = {"none": "none", "auto": "auto", "required": "any"}
 
 
@@ -105,7 +105,7 @@ class RequestTools(Struct):
     """The kinds of hosted tools that this server runs."""
     client_searches: bool = False
     shown: list[ToolSpec] | None = None
-    """What `settled` returns as long as nothing is added."""
+    """The result of `settled`, as long as nothing is added."""
 
     @classmethod
     def of(
@@ -120,7 +120,7 @@ class RequestTools(Struct):
             return tools
 
         own = known.get(b",".join(raws), read)
-        return msgspec.structs.replace(
+        return replace(
             own, specs=own.specs.copy(), names=own.names.copy(), dropped=own.dropped.copy(), found=own.found.copy()
         )
 
@@ -141,9 +141,9 @@ class RequestTools(Struct):
         rendered: list[str] = []
         for index, raw in enumerate(raws):
             at = f"{place}[{index}]"
-            kind = convert(_type, raw, at).type
+            kind = convert(wire.ToolType, raw, at).type
             if kind in WEB_SEARCH_TYPES and WEB_SEARCH in self.served:
-                searches = search_specs(convert(_tool, raw, at), self.served)
+                searches = _search_specs(convert(wire.Tool, raw, at), self.served)
                 for search in searches:
                     self.specs.setdefault(search.name, search)
                     self.names.setdefault(search.name, ToolName("web_search", search.name))
@@ -152,7 +152,7 @@ class RequestTools(Struct):
             if kind not in _SERVED:  # nothing but the type is decoded
                 self.dropped.append(kind)
                 continue
-            tool = convert(_tool, raw, at)
+            tool = convert(wire.Tool, raw, at)
             if tool.type == "namespace" and namespace is None:
                 if not tool.name:
                     raise missing_parameter(f"{at}.name")
@@ -166,8 +166,8 @@ class RequestTools(Struct):
                     # Templates have no place for a namespace's description: it goes before its first tool's.
                     about = f"{namespace.name}: {namespace.description}"
                     text = f"{about}\n\n{spec.description}" if spec.description else about
-                    spec = msgspec.structs.replace(spec, description=text)
-                spec = msgspec.structs.replace(spec, namespace=namespace.name)
+                    spec = replace(spec, description=text)
+                spec = replace(spec, namespace=namespace.name)
             name = ToolName(tool.type, spec.name, spec.namespace)  # type: ignore[arg-type]
             rendered.append(name.rendered)
             if name.rendered in self.specs and self.specs[name.rendered].hosted is None:
@@ -176,7 +176,7 @@ class RequestTools(Struct):
                     raise Invalid(message, param=f"{at}.name", code="invalid_value")
                 continue
             if found:
-                spec = msgspec.structs.replace(spec, deferred=True)
+                spec = replace(spec, deferred=True)
                 self.found.add(name.rendered)
             self.specs[name.rendered] = spec
             self.names[name.rendered] = name
@@ -193,7 +193,7 @@ class RequestTools(Struct):
         if self.client_searches:
             return list(self.specs.values())
         return [
-            msgspec.structs.replace(spec, deferred=False) if spec.deferred and name not in self.found else spec
+            replace(spec, deferred=False) if spec.deferred and name not in self.found else spec
             for name, spec in self.specs.items()
         ]
 
@@ -224,13 +224,33 @@ class RequestTools(Struct):
         return ToolSpec(tool.type, description=tool.description or description, schema=schema)
 
 
+def _search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
+    """The tool as the model sees it: a search and, where it is served, a fetch for its action `open_page`. Empty where
+    the client wants cached pages only, which no provider has."""
+    if tool.external_web_access is False:
+        return []
+    filters = tool.filters or wire.SearchFilters()
+    return [
+        hosted_spec(
+            HostedTool(
+                kind,  # type: ignore[arg-type]
+                allowed_domains=filters.allowed_domains or [],
+                blocked_domains=filters.blocked_domains or [],
+                location=tool.user_location or {},
+            )
+        )
+        for kind in (WEB_SEARCH, "web_fetch")
+        if kind in served
+    ]
+
+
 def choice(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid where it cannot be met."""
     body = request.body
     parallel = body.parallel_tool_calls is not False
     if not given(body.tool_choice):
         return ToolChoice(parallel=parallel)
-    chosen = convert(_choice, body.tool_choice, "tool_choice")
+    chosen = convert(str | wire.ToolChoice, body.tool_choice, "tool_choice")
     if isinstance(chosen, str):
         if chosen not in _MODES:
             raise invalid_value(chosen, "tool_choice", tuple(_MODES))
@@ -251,7 +271,7 @@ def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> To
     allowed: list[str] = []
     for index, raw in enumerate(chosen.tools or []):
         place = f"tool_choice.tools[{index}]"
-        tool = convert(_allowed_tool, raw, place)
+        tool = convert(wire.AllowedTool, raw, place)
         if tool.type == "namespace":
             allowed += [name.rendered for name in tools.names.values() if name.namespace == tool.name]
         elif (name := _find(tool, tools)) is not None:

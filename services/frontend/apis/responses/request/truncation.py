@@ -5,16 +5,31 @@ are dropped first, a call always with its results. A binary search with exact co
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Result, Turn
 from schemas.errors import ContextOverflow
 
 _INSTRUCTIONS = ("system", "developer")
 
+T = TypeVar("T")
 Count = Callable[[Conversation], Awaitable[int]]
 """Returns the exact number of prompt tokens."""
+
+
+async def try_shortened(
+    conversation: Conversation, attempt: Callable[[Conversation], Awaitable[T]], count: Count, *, truncate: bool
+) -> T:
+    """Returns what `attempt` does: with the conversation or, where that does not fit and `truncate` is set, with a
+    shortened one."""
+    try:
+        return await attempt(conversation)
+    except ContextOverflow as overflow:
+        if not truncate:
+            raise
+        return await attempt(await shortened(conversation, overflow, count))
 
 
 async def shortened(conversation: Conversation, overflow: ContextOverflow, count: Count) -> Conversation:
@@ -62,5 +77,5 @@ def without(conversation: Conversation, places: Iterable[int]) -> Conversation:
             continue
         parts = [part for part in turn.parts if not (isinstance(part, Result) and part.call_id in calls)]
         if parts or not turn.parts:
-            turns.append(turn if len(parts) == len(turn.parts) else msgspec.structs.replace(turn, parts=parts))
-    return msgspec.structs.replace(conversation, turns=turns)
+            turns.append(turn if len(parts) == len(turn.parts) else replace(turn, parts=parts))
+    return replace(conversation, turns=turns)

@@ -1,64 +1,29 @@
-"""Looks up what a request continues: the chain of responses before it, and the stored items that it names."""
-
-from collections.abc import Iterable, Sequence
+"""Looks up what a request continues: the items of the chain of responses before it."""
 
 from msgspec import Raw
 
-from schemas.errors import Invalid, NotFound
+from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.store.memory import MemoryStore
-from services.frontend.apis.responses.store.record import StoredResponse, is_response
+from services.frontend.apis.responses.store.record import is_response
 
 MAX_CHAIN = 10_000
 """Responses in one chain. Agents make one for each tool call."""
 
 
-class Histories:
-    """Looks in several stores, in order: a connection's own, then that of the deployment."""
+async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:
+    """The inputs and outputs of the responses up to and including `previous`, in order, from the last compaction on.
 
-    def __init__(self, *stores: MemoryStore) -> None:
-        self._stores = stores
-
-    async def chain(self, previous: str, tenant: str | None) -> list[StoredResponse]:
-        """The responses up to and including `previous`, oldest first, from the last compaction on.
-
-        Raises Invalid where one of them is not stored or has not ended, TurnwireError where a store does not answer.
-        """
-        found: list[StoredResponse] = []
-        next_id: str | None = previous
-        while next_id is not None:
-            record = await self._get(next_id, tenant, patient=not found)
-            if record is None or len(found) == MAX_CHAIN:
-                raise previous_not_found(previous)
-            if not record.ended:
-                raise Invalid(f"The response with id '{next_id}' has not ended yet.", param="previous_response_id")
-            found.append(record)
-            next_id = None if record.context is not None else record.previous
-        return found[::-1]
-
-    async def items(self, ids: Iterable[str], tenant: str | None) -> dict[str, Raw]:
-        """Stored items by their ids. Raises NotFound."""
-        found: dict[str, Raw] = {}
-        for id in ids:
-            for store in self._stores:
-                if (item := await store.item(id, tenant)) is not None:
-                    found[id] = item
-                    break
-            else:
-                raise NotFound(f"Item with id '{id}' not found.", param="input")
-        return found
-
-    async def _get(self, id: str, tenant: str | None, *, patient: bool) -> StoredResponse | None:
-        for store in self._stores if is_response(id) else ():
-            record = await store.get(id, tenant, patient=patient)
-            if record is not None:
-                return record
-        return None
-
-
-def items_of(chain: Sequence[StoredResponse]) -> list[Raw]:
-    """The items of a chain, inputs and outputs in order."""
-    items: list[Raw] = []
-    for record in chain:
-        items += [*record.input, *record.output] if record.context is None else record.context
-    return items
+    Raises Invalid where one of them is not stored or has not ended, TurnwireError where the store does not answer.
+    """
+    chain: list[list[Raw]] = []
+    next_id: str | None = previous
+    while next_id is not None:
+        record = await store.get(next_id, tenant, patient=not chain) if is_response(next_id) else None
+        if record is None or len(chain) == MAX_CHAIN:
+            raise previous_not_found(previous)
+        if not record.ended:
+            raise Invalid(f"The response with id '{next_id}' has not ended yet.", param="previous_response_id")
+        chain.append([*record.input, *record.output] if record.context is None else record.context)
+        next_id = record.previous if record.context is None else None
+    return [item for items in reversed(chain) for item in items]

@@ -1,4 +1,4 @@
-"""Lists the chat completions in a bucket, whose keys cannot be listed: a reader needs to know the key.
+"""Lists the chat completions in a bucket. The bucket's keys are digests and cannot be listed.
 
 The ids of each tenant are in lists of their own in the bucket, one for each span of time, so that a list stays small,
 and expires with the last completion in it.
@@ -55,7 +55,7 @@ class ChatIndex:
             del self._pending[key]
 
     async def entries(self, tenant: str | None) -> set[Entry]:
-        """What is listed of one tenant. Completions that were deleted are still in it."""
+        """The entries of one tenant, those of deleted completions included."""
         now = self._clock()
         # Another host's clock may be ahead.
         spans = range(int((now - self._ttl_s) / self._span_s), int(now / self._span_s) + 2)

@@ -1,14 +1,14 @@
 """The input items of a response: as they are stored, each with an id, a type and a status, and as pages of a list."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
-from services.frontend.apis.responses.errors import check_range
-from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, is_reference
+from services.frontend.apis.common.openai.wording import invalid_value, out_of_range
+from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.store.record import item_id
 
 DEFAULT_LIMIT = 20
@@ -46,25 +46,21 @@ _PART_DEFAULTS: dict[bytes, tuple[str, Any]] = {
 
 
 class Page(Struct, frozen=True):
-    """Which items to list."""
+    """The part of a list that is requested."""
 
     after: str | None = None
     limit: int = DEFAULT_LIMIT
     newest_first: bool = True
 
 
-def stored_items(request: ResponsesRequest, turn: str, resolve: Callable[[str], Raw | None] | None = None) -> list[Raw]:
+def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
     """The request's own input, item by item, for GET …/input_items and for the turns that follow.
 
     Everything that the client sent is kept. Added is what the SDK's strict types require: an id made from the turn's, a
-    type, a message's text as a part, a status. References are replaced by the items that they name.
+    type, a message's text as a part, a status.
     """
     stored: list[Raw] = []
     for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
-        if is_reference(kind):
-            named = resolve(kind.id) if resolve is not None and kind.id is not None else None
-            stored.append(named if named is not None else item)
-            continue
         members: dict[str, Any] = dict(_decode(item))
         name = kind.type or MESSAGE
         members["type"] = name
@@ -92,27 +88,24 @@ def page_of(query: Mapping[str, str], order: Literal["asc", "desc"] = "desc") ->
     """
     given = query.get("order", order)
     if given not in ("asc", "desc"):
-        raise Invalid(
-            f"Invalid value: '{given}'. Supported values are: 'asc' and 'desc'.", param="order", code="invalid_value"
-        )
-    limit = integer(query, "limit", 0, MAX_LIMIT)
+        raise invalid_value(given, "order", ("asc", "desc"))
+    limit = integer(query, "limit", MAX_LIMIT)
     return Page(query.get("after") or None, limit or DEFAULT_LIMIT, given == "desc")
 
 
-def integer(query: Mapping[str, str], name: str, low: int, high: int | None) -> int | None:
-    """An integer of a query string; None where it is missing. Raises Invalid."""
-    text = query.get(name)
-    if text is None:
+def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int | None:
+    """An integer of a query string, at least 0; None where it is missing. Raises Invalid."""
+    if name not in query:
         return None
     try:
-        value = int(text)
+        value = int(query[name])
     except ValueError:
-        raise Invalid(
-            f"Invalid type for '{name}': expected an integer, but got a string instead.",
-            param=name,
-            code="invalid_type",
-        ) from None
-    check_range(name, value, low, high)
+        message = f"Invalid type for '{name}': expected an integer, but got a string instead."
+        raise Invalid(message, param=name, code="invalid_type") from None
+    if value < 0:
+        raise out_of_range(name, "integer", ">=", "0", value)
+    if high is not None and value > high:
+        raise out_of_range(name, "integer", "<=", str(high), value)
     return value
 
 

@@ -13,7 +13,7 @@ Change = Callable[[StoredResponse], StoredResponse]
 
 
 class StoreLimits(Struct, frozen=True):
-    """What a store may hold."""
+    """The limits of a store."""
 
     ttl_s: float
     entries: int
@@ -23,8 +23,9 @@ class StoreLimits(Struct, frozen=True):
 class MemoryStore:
     """Keeps responses in this process. Over a limit, the least recently used are dropped."""
 
-    def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
-        """`clock`: Unix time in seconds."""
+    def __init__(self, limits: StoreLimits, clock: Callable[[], float], *, behind: "MemoryStore | None" = None) -> None:
+        """`clock`: Unix time in seconds. `behind`: has the responses and items that this store lacks."""
+        self._behind = behind
         self._limits = limits
         self._clock = clock
         self._records = _Records(limits.bytes)
@@ -61,13 +62,18 @@ class MemoryStore:
         return self._records[id]
 
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
-        """The tenant's response with this id. `patient`: wait a moment for one that may be on its way from another
-        process. Raises TurnwireError where a shared store does not answer."""
-        return self.find(id, tenant)
+        """The tenant's response with this id; a conversation as any process wrote it last. Raises TurnwireError where a
+        shared store does not answer. `patient`: wait a moment for one that may be on its way from another process."""
+        record = self.find(id, tenant)
+        if record is None and self._behind is not None:
+            return await self._behind.get(id, tenant, patient=patient)
+        return record
 
     async def item(self, id: str, tenant: str | None) -> Raw | None:
         """An input or output item of any of the tenant's responses. Raises as `get`."""
         record = self.find(self._records.owners.get((tenant, id), ""), tenant)
+        if record is None and self._behind is not None:
+            return await self._behind.item(id, tenant)
         return None if record is None else record.item(id)
 
     async def delete(self, id: str, tenant: str | None) -> bool:
@@ -80,10 +86,6 @@ class MemoryStore:
     async def chats(self, tenant: str | None) -> list[str]:
         """The ids of the tenant's chat completions, oldest first; some may be deleted. Raises as `get`."""
         return [id for _, id in sorted(self._own_chats(tenant))]
-
-    async def latest(self, id: str, tenant: str | None) -> StoredResponse | None:
-        """The tenant's conversation with this id, as it was last written by any process. Raises as `get`."""
-        return self.find(id, tenant)
 
     async def add(self, record: StoredResponse) -> None:
         """Keeps a new conversation; when this returns, every process can read it. Raises as `get`; TooLarge."""
@@ -114,8 +116,8 @@ class MemoryStore:
 
     def _own_chats(self, tenant: str | None) -> list[tuple[float, str]]:
         """When each of the tenant's chat completions in this process was created, and its id."""
-        every = [self._records.peek(id) for id in self._records if id.startswith(CHAT_PREFIX)]
-        return [(r.created, r.id) for r in every if r.tenant == tenant and not self._expired(r)]
+        chats = [self._records.peek(id) for id in self._records if id.startswith(CHAT_PREFIX)]
+        return [(chat.created, chat.id) for chat in chats if chat.tenant == tenant and not self._expired(chat)]
 
     def _expired(self, record: StoredResponse) -> bool:
         return self._clock() - record.created > self._limits.ttl_s

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """The final states of a response."""
@@ -15,7 +16,7 @@ CHAT_PREFIX = "chatcmpl-"
 CONVERSATION_PREFIX = "conv_"
 _OVERHEAD_BYTES = 512
 _ITEM_OVERHEAD_BYTES = 120
-"""What Python takes for each item beside its JSON."""
+"""The memory that each item takes beside its JSON."""
 _OWN_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24}).*")
 
 
@@ -43,9 +44,9 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     owner: str = ""
     """The process in which it runs; empty when it has ended. Of a conversation: the one that runs a turn of it."""
     turn: str = ""
-    """Of a conversation: the turn that runs, as its process names it."""
+    """Of a conversation: the name of the turn that runs."""
     messages: list[Raw] = []
-    """Of a stored chat completion: those of its request, each with an id."""
+    """The messages of a stored chat completion's request, each with an id."""
 
     @property
     def ended(self) -> bool:
@@ -99,11 +100,11 @@ def decode(data: bytes) -> StoredResponse | None:
 
 
 def failed_view(record: StoredResponse) -> StoredResponse:
-    """How the record is shown when the process that ran the response is gone."""
+    """The record of a response whose process is gone: it failed."""
     document = msgspec.json.decode(record.response)
     error = {"code": "server_error", "message": "The server that ran this response is gone."}
     response = Raw(msgspec.json.encode(document | {"status": "failed", "error": error}))
-    return msgspec.structs.replace(record, status="failed", response=response, owner="")
+    return replace(record, status="failed", response=response, owner="")
 
 
 class _Named(Struct):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from schemas.control import FrontendNotice
 from schemas.errors import RETRY_AFTER_S, TooLarge, TurnwireError, Unavailable
@@ -20,6 +21,7 @@ from services.frontend.apis.responses.store.chat_index import ChatIndex
 from services.frontend.apis.responses.store.memory import Change, MemoryStore, StoreLimits
 from services.frontend.apis.responses.store.record import (
     CHAT_PREFIX,
+    CONVERSATION_PREFIX,
     StoredResponse,
     decode,
     failed_view,
@@ -41,7 +43,7 @@ WAITS_S = (0.02, 0.05, 0.1, 0.2)
 
 
 class Sharing(Struct, frozen=True):
-    """How several frontends share stored responses: the bucket, and what the store needs of its process."""
+    """Access to the bucket that several frontends share, and to the process."""
 
     bucket: Bucket
     id: str
@@ -98,6 +100,8 @@ class SharedStore(MemoryStore):
 
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
         """See `MemoryStore.get`."""
+        if id.startswith(CONVERSATION_PREFIX):
+            return (await self._revision(id, tenant))[0]
         record = self.find(id, tenant)
         if record is not None and (record.ended or record.owner == self._sharing.id):
             return record
@@ -108,8 +112,8 @@ class SharedStore(MemoryStore):
                 break
             await asyncio.sleep(pause)
             value = await self._sharing.bucket.get(key)
-        record = decode(value) if value is not None else None
-        if record is None or record.tenant != tenant or record.id != id:
+        record = _own(value, id, tenant)
+        if record is None:
             return None
         if record.ended:
             super().put(record)
@@ -141,10 +145,6 @@ class SharedStore(MemoryStore):
         """See `MemoryStore.chats`."""
         return [id for _, id in sorted({*self._own_chats(tenant), *await self._index.entries(tenant)})]
 
-    async def latest(self, id: str, tenant: str | None) -> StoredResponse | None:
-        """See `MemoryStore.latest`."""
-        return (await self._revision(id, tenant))[0]
-
     async def add(self, record: StoredResponse) -> None:
         """See `MemoryStore.add`."""
         await self._sharing.bucket.replace(digest_key(record.tenant, record.id), msgspec.json.encode(record), 0)
@@ -163,9 +163,7 @@ class SharedStore(MemoryStore):
 
     async def _revision(self, id: str, tenant: str | None) -> tuple[StoredResponse | None, int]:
         revision = await self._sharing.bucket.revision(digest_key(tenant, id))
-        record = None if revision.value is None else decode(revision.value)
-        mine = record is not None and record.tenant == tenant and record.id == id
-        return record if mine else None, revision.number
+        return _own(revision.value, id, tenant), revision.number
 
     async def settled(self) -> None:
         """See `MemoryStore.settled`."""
@@ -177,7 +175,7 @@ class SharedStore(MemoryStore):
             await asyncio.wait([before])
         key, value = digest_key(record.tenant, record.id), msgspec.json.encode(record)
         if len(value) > MAX_VALUE_BYTES:
-            value = msgspec.json.encode(msgspec.structs.replace(record, events=b""))
+            value = msgspec.json.encode(replace(record, events=b""))
         try:
             await self._sharing.bucket.put(key, value)
             if record.id.startswith(CHAT_PREFIX):
@@ -190,3 +188,9 @@ class SharedStore(MemoryStore):
     def _written(self, id: str, task: "asyncio.Task[None]") -> None:
         if self._writes.get(id) is task:
             del self._writes[id]
+
+
+def _own(value: bytes | None, id: str, tenant: str | None) -> StoredResponse | None:
+    """The record in the bucket, if it is the tenant's: keys are digests."""
+    record = None if value is None else decode(value)
+    return record if record is not None and (record.id, record.tenant) == (id, tenant) else None

@@ -1,0 +1,121 @@
+"""Writes and records the events of one stream, and splits a stream into its events again."""
+
+from typing import Any, Literal
+
+import msgspec
+import zstandard
+from msgspec import Raw
+
+from services.frontend.apis.base import Reply
+
+DONE = b"data: [DONE]\n\n"
+KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
+"""An event, because Codex takes no comment for a sign of life. The TypeScript helper accepts no other type without
+content; openai-python and the AI SDK skip it."""
+_CHUNK_BYTES = 64 * 1024
+"""Most bytes that a recording holds uncompressed."""
+_encode = msgspec.json.Encoder().encode
+
+
+class EventPacker:
+    """Compresses a stream while it is sent. Events repeat each other: a tenth of their size or less is left."""
+
+    def __init__(self) -> None:
+        self._packed = bytearray()  # a copy: the buffer of each result of zstandard keeps its uncompressed size
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Adds the next bytes of the stream."""
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= _CHUNK_BYTES:
+            self._pack()
+
+    def packed(self) -> bytes:
+        """The stream so far, for `unpack_events`."""
+        if self._pending:
+            self._pack()
+        return bytes(self._packed)
+
+    def _pack(self) -> None:
+        self._packed += zstandard.ZstdCompressor(level=1).compress(b"".join(self._pending))
+        self._pending.clear()
+        self._pending_bytes = 0
+
+
+def unpack_events(packed: bytes) -> bytes:
+    """The stream that an `EventPacker` compressed."""
+    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+        return reader.read()
+
+
+class EventWriter:
+    """Writes the events of one stream."""
+
+    def __init__(self, reply: Reply, *, recorded: bool) -> None:
+        """`recorded`: keep a compressed copy of the stream."""
+        self.packer = EventPacker() if recorded else None
+        self._dispatched = {"tool_call_dispatch": reply.dispatch, "reasoning_dispatch": reply.dispatch_reasoning}
+        self.number = 0
+        """The `sequence_number` of the next event."""
+        self._out: list[bytes] = []
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Writes the event `response.{name}`."""
+        event = name.encode()
+        self._out.append(
+            b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n'
+            % (event, event, self.number, _encode(fields)[1:])
+        )
+        self.number += 1
+
+    def item(self, step: Literal["added", "done"], index: int, item: Raw) -> None:
+        """Writes that an item begins or is over."""
+        self.event(f"output_item.{step}", {"output_index": index, "item": item})
+
+    def delta(self, head: bytes, text: str, tail: bytes) -> None:
+        """Writes a piece of an item; `head` and `tail`: of the item."""
+        self._out.append(b'%b%d,"delta":%b%b' % (head, self.number, _encode(text), tail))
+        self.number += 1
+
+    def dispatch(self, name: str, index: int, item: Raw) -> None:
+        """Writes a finished item again, where an operator or a client has switched that on. Without a number."""
+        if self._dispatched[name]:
+            data = _encode({"type": name, "output_index": index, "item": item})
+            self._out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
+
+    def end(self) -> None:
+        """Writes the end of the stream."""
+        self._out.append(DONE)
+
+    def take(self) -> bytes:
+        """Returns the events since the last call."""
+        data = b"".join(self._out)
+        self._out.clear()
+        if self.packer is not None:
+            self.packer.add(data)
+        return data
+
+    def recording(self) -> bytes:
+        """The stream so far, for `unpack_events`; empty where it is not recorded."""
+        return b"" if self.packer is None else self.packer.packed()
+
+
+def delta_head(event: str, id: str, index: int, place: str = "") -> bytes:
+    """The beginning of a delta event, up to its number. `place`: of the text in the item."""
+    members = f'"type":"{event}","item_id":"{id}","output_index":{index}{place}'
+    return f'event: {event}\ndata: {{{members},"sequence_number":'.encode()
+
+
+def payloads(rendered: bytes) -> list[bytes]:
+    """The JSON of every event in a rendered stream, for WebSocket frames or replays. In a whole stream, the event with
+    `sequence_number` n is at index n: dispatch events and `[DONE]` are left out."""
+    frames = rendered.split(b"\n\n")
+    return [frame.partition(b"\ndata: ")[2] for frame in frames if frame.startswith(b"event: response.")]
+
+
+def sse_frame(payload: bytes) -> bytes:
+    """One of the `payloads` as it stood in the stream."""
+    start = len(b'{"type":"')
+    return b"event: %b\ndata: %b\n\n" % (payload[start : payload.index(b'"', start)], payload)
