@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.messages.stream import MessagesCollector, MessagesStream
+from services.frontend.apis.common.documents import StreamCollector
+from services.frontend.apis.messages.stream import MessagesStream, merged_message
 from services.frontend.apis.messages.wire import UNSEALED
 from tests.frontend.frontend_fakes import with_dispatch
 
@@ -35,8 +36,8 @@ class Case(msgspec.Struct):
     def renderer(self) -> MessagesStream:
         return MessagesStream(self.reply(), **self._display())
 
-    def collector(self) -> MessagesCollector:
-        return MessagesCollector(MessagesStream(self.reply(), **self._display()))
+    def collector(self) -> StreamCollector:
+        return StreamCollector(MessagesStream(self.reply(), **self._display()), merged_message)
 
     def stream(self, batches: list[list[TurnEvent]]) -> str:
         renderer = self.renderer()

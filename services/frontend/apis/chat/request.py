@@ -17,14 +17,13 @@ from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
 from services.frontend.apis.chat.stream import (
-    ChatCollector,
     ChatStream,
-    KeptCollector,
-    KeptStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
     Shape,
+    StoredStream,
+    chat_collector,
 )
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body, given, tags_of
@@ -82,13 +81,12 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        make = ChatStream if self.metadata is None else KeptStream
+        make = ChatStream if self.metadata is None else StoredStream
         return make(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        make = ChatCollector if self.metadata is None else KeptCollector
-        return make(reply, self.shape, self.choices)
+        return chat_collector(reply, self.shape, self.choices)
 
 
 def parse(

@@ -6,7 +6,7 @@ from typing import Any
 from schemas.events import Finish, TurnEvent, Usage
 from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.messages.compaction import iteration, summary_of
-from services.frontend.apis.messages.stream import MessagesStream, event_bytes, last_usage
+from services.frontend.apis.messages.stream import MessagesStream, last_usage
 
 
 class CompactionStream(MessagesStream):
@@ -20,15 +20,11 @@ class CompactionStream(MessagesStream):
         """See `MessagesStream.events`. Nothing is sent before the end."""
         self._events += events
         last = events[-1]
-        failure = failure_of(last)
-        if failure is not None:
+        if (failure := failure_of(last)) is not None:
             return self.error(failure)
         if not isinstance(last, Finish):
             return b""
         self._compaction = summary_of(self._events)
-        stop = {"stop_reason": "compaction", "stop_sequence": None}
         usage = {**last_usage(Usage()), "iterations": [iteration("compaction", last.usage)]}
-        fields: dict[str, Any] = {"delta": stop, "usage": usage}
-        if self._context_management is not None:
-            fields["context_management"] = self._context_management
-        return self._compacted() + event_bytes("message_delta", fields) + event_bytes("message_stop", {})
+        stop = {"stop_reason": "compaction", "stop_sequence": None}
+        return self._compacted() + self._last({"delta": stop, "usage": usage})

@@ -16,6 +16,7 @@ from schemas.conversation import Client, Conversation, OutputFormat, Text, Think
 from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.common.decode import decode_body, given
+from services.frontend.apis.common.documents import StreamCollector
 from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of, session_turns
 from services.frontend.apis.common.known.parts import BodyDecoder, KnownParts, share_texts
@@ -33,7 +34,7 @@ from services.frontend.apis.messages.context_edits import (
 )
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, is_plain
-from services.frontend.apis.messages.stream import PING, MessagesCollector, MessagesStream
+from services.frontend.apis.messages.stream import PING, MessagesStream, merged_message
 
 THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""
@@ -76,7 +77,7 @@ class MessagesAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        return MessagesCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)))
+        return StreamCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)), merged_message)
 
     def _stream(self, reply: Reply) -> MessagesStream:
         make = CompactionStream if self.pausing else MessagesStream

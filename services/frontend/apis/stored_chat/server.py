@@ -1,4 +1,4 @@
-"""Creates chat completions, keeps those with `store: true`, and serves what is kept.
+"""Creates chat completions, stores those with `store: true`, and serves what is stored.
 
 They are in the store of the Responses API: with its limits, shared by several frontends where that is configured, and
 visible only to the key that made them.
@@ -14,11 +14,12 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.base import Collector, Dialect, Renderer
-from services.frontend.apis.chat.request import ChatAsk
-from services.frontend.apis.chat.stream import KeptCollector, KeptStream
+from services.frontend.apis.base import Collector, Renderer
+from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.chat.stream import StoredStream
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
+from services.frontend.apis.common.documents import StreamCollector
 from services.frontend.apis.common.openai.wording import explainer
 from services.frontend.apis.responses.server import RESPONSES
 from services.frontend.apis.responses.store.input_items import list_document, listed, page_of
@@ -45,7 +46,7 @@ _explain = explainer({})
 class StoredChats:
     """The paths of chat completions."""
 
-    def __init__(self, mount: Mount, dialect: Dialect) -> None:
+    def __init__(self, mount: Mount, dialect: Chat) -> None:
         self._mount = mount
         self._dialect = dialect
 
@@ -59,20 +60,22 @@ class StoredChats:
         router.add_get(f"{path}/{{id}}/messages", self.messages, allow_head=False)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """Creates a completion, whole or as a stream, and keeps it on request."""
-        body, metadata, created = b"", {}, time.time()  # the answer has whole seconds, which do not order the list
+        """Creates a completion, whole or as a stream, and stores it on request."""
+        created = time.time()  # the answer has whole seconds, which do not order the list
+        body, metadata = b"", None
 
         async def read() -> Any:
             nonlocal body, metadata
-            data = await read_body(request, self._mount.config.max_body_bytes)
-            ask: Any = await apart(len(data), lambda: self._dialect.parse(data, request.headers))
-            if isinstance(ask, ChatAsk) and ask.metadata is not None:
-                body, metadata = data, ask.metadata
+            body = await read_body(request, self._mount.config.max_body_bytes)
+            ask = await apart(len(body), lambda: self._dialect.parse(body, request.headers))
+            metadata = ask.metadata
+            if metadata is None:
+                body = b""
             return ask
 
-        def keep(answer: Renderer | Collector) -> None:
-            document = answer.kept if isinstance(answer, KeptStream | KeptCollector) else None
-            if document is None:
+        def store(answer: Renderer | Collector) -> None:
+            document = answer.document if isinstance(answer, StoredStream | StreamCollector) else None
+            if metadata is None or document is None:
                 return
             members = msgspec.json.decode(document)
             record = StoredResponse(
@@ -85,7 +88,7 @@ class StoredChats:
             )
             self._store(request).put(record)
 
-        return await self._mount.server.serve(request, self._dialect, read, on_end=keep)
+        return await self._mount.server.serve(request, self._dialect, read, on_end=store)
 
     async def list(self, request: web.Request) -> web.Response:
         """Lists what is stored, oldest first: in all or with some model and metadata."""
