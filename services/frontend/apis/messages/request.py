@@ -6,7 +6,7 @@ answer (threads, containers, MCP servers, files); unknown fields are ignored.
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
-from services.frontend.apis.common.decode import decode_body, given
+from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.documents import StreamCollector
 from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of, session_turns
-from services.frontend.apis.common.known.parts import BodyDecoder, KnownParts, share_texts
+from services.frontend.apis.common.known.history import KnownHistory
+from services.frontend.apis.common.known.parts import KnownParts, share_texts
+from services.frontend.apis.common.known.requests import RequestReader
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import tools, wire
 from services.frontend.apis.messages.compaction import Compacted, CompactEdit, Write, compact_edit, summary_of
@@ -39,7 +40,6 @@ from services.frontend.apis.messages.stream import PING, MessagesStream, merged_
 THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""
 
-_bodies = BodyDecoder(wire.Body, tools.read_tools)
 _MIN_BUDGET = 1024
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
 _AGENT_HEADER = "x-claude-code-agent-id"
@@ -90,47 +90,29 @@ class MessagesAsk(Struct, frozen=True):
         )
 
 
-def parse(
-    body: bytes,
-    headers: Mapping[str, str],
-    *,
-    counting: bool = False,
-    known: KnownParts[tools.Tools] | None = None,
-    bodies: BodyDecoder[wire.Body, tools.Tools] = _bodies,
-    sessions: KnownHistory[History] | None = None,
-) -> MessagesAsk:
-    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests, which `bodies` reads;
-    `sessions`: beginnings of earlier requests that were not for counting.
+Reader: TypeAlias = RequestReader[wire.Body, tools.Tools, History]
+_reader: Reader = RequestReader(wire.Body, tools.read_tools, explain)
+
+
+def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False, reader: Reader = _reader) -> MessagesAsk:
+    """Parses a request. Raises Invalid in the native wording.
 
     `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
-    calls and results, and may use features that this server lacks.
+    calls and results, and may use features that this server lacks. `reader`: keeps no sessions of such requests.
     """
-    parts = KnownParts[tools.Tools]() if known is None else known
-
-    def decode(data: bytes) -> tuple[wire.Body, tools.Tools]:
-        return decode_body(partial(bodies.decode, known=parts), data, explain)
-
-    begun: Beginning[History] | None = None
-    if sessions is None:
-        request, given_tools = decode(body)
-    else:
-        caller = caller_of(headers)
-        (request, given_tools), begun = sessions.decode(body, caller, decode, lambda found: found[0].messages)
+    request, given_tools, begun = reader.decode(body, headers)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
         _refuse(request)
         _check_turn(request)
-    history = History(given_tools.specs, pairing=not counting)
-    if begun is not None:
-        history = begun.history.go_on(given_tools.specs)
-    if sessions is None:
-        history.read(request.messages)
+    if begun is None:
+        history = History(given_tools.specs, pairing=not counting)
     else:
-        known_turns = sessions.read(body, caller, history, request.messages, begun)
-        history.turns = session_turns(history.turns, known_turns)
+        history = begun.history.go_on(given_tools.specs)
+    all_turns = reader.read(body, headers, history, request.messages, begun)
     kept = thinking_turns(request.context_management)
-    turns, cleared = forget_thinking(history.turns, kept) if isinstance(kept, int) else (history.turns, 0)
+    turns, cleared = forget_thinking(all_turns, kept) if isinstance(kept, int) else (all_turns, 0)
     conversation = Conversation(
         request.model,
         turns,
@@ -149,7 +131,7 @@ def parse(
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
     )
-    edits = Edits(history.turns if cleared else None, cleared, tool_edit(request.context_management))
+    edits = Edits(all_turns if cleared else None, cleared, tool_edit(request.context_management))
     return MessagesAsk(
         conversation,
         bool(request.stream),
@@ -290,18 +272,21 @@ class Messages:
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
         self._known: KnownParts[Any] = KnownParts()
-        self._bodies = BodyDecoder(wire.Body, partial(tools.read_tools, served=frozenset(served)))
-        self._sessions: KnownHistory[History] = KnownHistory(is_plain)
+        read_tools = partial(tools.read_tools, served=frozenset(served))
+        self._prompts: Reader = RequestReader(wire.Body, read_tools, explain, tools=self._known)
+        self._turns: Reader = RequestReader(
+            wire.Body, read_tools, explain, tools=self._known, sessions=KnownHistory(is_plain)
+        )
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""
-        ask = parse(body, headers, known=self._known, bodies=self._bodies, sessions=self._sessions)
+        ask = parse(body, headers, reader=self._turns)
         share_texts(ask.conversation, self._known)
         return ask
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
-        return parse(body, headers, counting=True, known=self._known, bodies=self._bodies)
+        return parse(body, headers, counting=True, reader=self._prompts)
 
     def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
         """The answer to count_tokens."""

@@ -85,7 +85,8 @@ class KnownHistory(Generic[H]):
         max_bytes: int = KNOWN_BYTES,
     ) -> None:
         """`is_plain`: whether a message means the same in every request that begins with it. `opens`: whether a
-        beginning may end before it. `member`: the list's name in a body. `copy`: of a message, where they are kept."""
+        beginning may end before it. `member`: the list's name in a body. `copy`: of a message, where they are kept.
+        `max_bytes` 0: keeps nothing."""
         self._known: BranchCache[Beginning[H]] = BranchCache(max_bytes, lambda one: _FACTOR * len(one.data))
         self._largest = max_bytes // _FACTOR // 4
         self._is_plain = is_plain
@@ -111,7 +112,7 @@ class KnownHistory(Generic[H]):
 
         `messages_of` returns the list of a decoded body.
         """
-        begun = self._find(body, caller)
+        begun = self._find(body, caller) if self._largest else None
         if begun is None:
             return decode(body), None
         rest = body[len(begun.data) :]
