@@ -5,7 +5,7 @@ request is answered from the instructions and the summary. The answer begins wit
 everything before it when the client sends it back. With `pause_after_compaction` the block is the whole answer.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
 from schemas.errors import Invalid
-from schemas.events import BlockStart, BlockStop, Delta, Finish, TurnEvent, Usage
+from schemas.events import Finish, TurnEvent, Usage
+from services.frontend.apis.common.blocks import blocks_of
 from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.messages import wire
 
@@ -73,20 +74,11 @@ def compact_edit(given: wire.ContextManagement | None, tools: list[ToolSpec]) ->
     )
 
 
-def summary_of(events: Iterable[TurnEvent]) -> Compacted:
+def summary_of(events: Sequence[TurnEvent]) -> Compacted:
     """The text of a whole turn, without its reasoning, and what the turn cost."""
-    texts: list[str] = []
-    usage, kind = Usage(), ""
-    for event in events:
-        if isinstance(event, BlockStart):
-            kind = event.kind
-        elif isinstance(event, Delta) and kind == "text":
-            texts.append(event.text)
-        elif isinstance(event, BlockStop) and kind == "text":
-            texts.append("\n")
-        elif isinstance(event, Finish):
-            usage = event.usage
-    return Compacted("".join(texts).strip() or None, usage)
+    text = "\n".join(block.text for block in blocks_of(events) if block.start.kind == "text")
+    last = events[-1]
+    return Compacted(text.strip() or None, last.usage if isinstance(last, Finish) else Usage())
 
 
 def block_events(compacted: Compacted) -> Sequence[tuple[str, dict[str, Any]]]:
