@@ -1,4 +1,4 @@
-"""The operator's provider of web search and fetch: behind a small HTTP contract (`docs/hosted-tools.md`), or an MCP server."""
+"""Calls the operator's provider of web search and fetch over a small HTTP contract (`docs/hosted-tools.md`)."""
 
 from typing import Any
 

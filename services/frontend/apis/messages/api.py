@@ -1,4 +1,4 @@
-"""The Messages API: its answers as types, and its operations."""
+"""The Messages API: the types of its answers, and its operations."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -41,13 +41,8 @@ class ToolUseContent(Struct, tag="tool_use"):
     caller: dict[str, Any]
 
 
-class ServerToolUseContent(Struct, tag="server_tool_use"):
+class ServerToolUseContent(ToolUseContent, tag="server_tool_use"):
     """A call that this server runs."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    caller: dict[str, Any]
 
 
 class WebSearchContent(Struct, tag="web_search_tool_result"):

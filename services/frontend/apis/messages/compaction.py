@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
-from schemas.errors import Invalid
 from schemas.events import Finish, TurnEvent, Usage
 from services.frontend.apis.common.blocks import blocks_of
 from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.messages import wire
+from services.frontend.apis.messages.context_edits import edits_of, invalid_edit
 
 COMPACT = "compact_20260112"
 DEFAULT_TRIGGER = 150_000
@@ -60,18 +60,14 @@ class Compacted(Struct, frozen=True):
 
 def compact_edit(given: wire.ContextManagement | None, tools: list[ToolSpec]) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
-    edits = (given.edits if given else None) or []
-    found = next((edit for edit in edits if edit.type == COMPACT), None)
-    if found is None:
+    edits = edits_of(given, COMPACT)
+    if not edits:
         return None
-    trigger = found.trigger
+    edit, trigger = edits[0], edits[0].trigger
     if trigger is not None and (trigger.type != "input_tokens" or trigger.value < 1):
-        place = f"context_management.edits.{COMPACT}.trigger"
-        raise Invalid(f"{place}: Input should be a number of `input_tokens` from 1", param=place)
-    instructions = (found.instructions or "").strip() or None
-    return CompactEdit(
-        None if trigger is None else trigger.value, bool(found.pause_after_compaction), instructions, tools
-    )
+        raise invalid_edit(COMPACT, "trigger", "Input should be a number of `input_tokens` from 1")
+    instructions = (edit.instructions or "").strip() or None
+    return CompactEdit(trigger and trigger.value, bool(edit.pause_after_compaction), instructions, tools)
 
 
 def summary_of(events: Sequence[TurnEvent]) -> Compacted:

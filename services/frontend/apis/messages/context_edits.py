@@ -37,22 +37,26 @@ class Edits(Struct, frozen=True):
     tools: wire.ContextEdit | None = None
 
 
+def edits_of(given: wire.ContextManagement | None, type: str) -> list[wire.ContextEdit]:
+    """The edits of a type in a request."""
+    return [edit for edit in (given.edits if given else None) or () if edit.type == type]
+
+
 def thinking_turns(given: wire.ContextManagement | None) -> int | str | None:
     """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises Invalid."""
-    edits = (given.edits if given else None) or []
-    kept = [edit.keep for edit in edits if edit.type == CLEAR_THINKING]
-    return _kept(kept[-1]) if kept else None
+    found = edits_of(given, CLEAR_THINKING)
+    return _kept(found[-1].keep) if found else None
 
 
 def tool_edit(given: wire.ContextManagement | None) -> wire.ContextEdit | None:
     """The edit that clears tool uses, if the request has one. Raises Invalid."""
-    edits = (given.edits if given else None) or []
-    found = next((edit for edit in edits if edit.type == CLEAR_TOOLS), None)
-    if found is not None:
-        _kept_uses(found)
-        if found.clear_at_least is not None and found.clear_at_least.type != "input_tokens":
-            raise _wrong("clear_at_least", "Input should be a number of `input_tokens`", CLEAR_TOOLS)
-    return found
+    found = edits_of(given, CLEAR_TOOLS)
+    if not found:
+        return None
+    _kept_uses(found[0])
+    if found[0].clear_at_least is not None and found[0].clear_at_least.type != "input_tokens":
+        raise invalid_edit(CLEAR_TOOLS, "clear_at_least", "Input should be a number of `input_tokens`")
+    return found[0]
 
 
 def forget_thinking(turns: list[Turn], kept: int) -> tuple[list[Turn], int]:
@@ -139,13 +143,12 @@ def _without_tools(turns: list[Turn], edit: wire.ContextEdit) -> tuple[list[Turn
 
 
 def _kept_uses(edit: wire.ContextEdit) -> int:
-    keep = edit.keep
-    if keep is None:
+    if edit.keep is None:
         return _DEFAULT_USES
-    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == "tool_uses" else None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _wrong("keep", "Input should be a number of `tool_uses`", CLEAR_TOOLS)
-    return value
+    uses = _number(edit.keep, "tool_uses")
+    if uses is None:
+        raise invalid_edit(CLEAR_TOOLS, "keep", "Input should be a number of `tool_uses`")
+    return uses
 
 
 def _kept(keep: Any) -> int | str:
@@ -153,12 +156,19 @@ def _kept(keep: Any) -> int | str:
         return _DEFAULT_TURNS
     if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
         return "all"
-    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == "thinking_turns" else None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise _wrong("keep", "Input should be 'all' or a number of `thinking_turns` from 1", CLEAR_THINKING)
-    return value
+    turns = _number(keep, "thinking_turns")
+    if not turns:
+        raise invalid_edit(CLEAR_THINKING, "keep", "Input should be 'all' or a number of `thinking_turns` from 1")
+    return turns
 
 
-def _wrong(field: str, reason: str, edit: str) -> Invalid:
-    place = f"context_management.edits.{edit}.{field}"
+def _number(keep: Any, type: str) -> int | None:
+    """The number of `{"type": …, "value": …}`; None for any other value."""
+    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == type else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def invalid_edit(type: str, field: str, reason: str) -> Invalid:
+    """The error for a field of an edit."""
+    place = f"context_management.edits.{type}.{field}"
     return Invalid(f"{place}: {reason}", param=place)
