@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.control import ModelCard
@@ -41,20 +40,8 @@ from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.metrics import HostedMetrics
 from services.frontend.hosted.policy import refusal, shown
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, OpenTurn, TurnGateway, TurnSink
+from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
-
-
-class HostedLimits(Struct, frozen=True):
-    """The limits of one answer, and of one call."""
-
-    rounds: int
-    """Turns of the model after the first one."""
-    calls: int
-    timeout_s: float
-    """Of one call."""
-    max_chars: int
-    """Of one result."""
-    allow_private: bool = False
 
 
 class HostedGateway:
@@ -64,14 +51,14 @@ class HostedGateway:
         self,
         gateway: TurnGateway,
         provider: Provider,
-        limits: HostedLimits,
+        config: FrontendConfig,
         metrics: HostedMetrics,
         log: FilteringBoundLogger,
     ) -> None:
         self.gateway = gateway
         self.metrics = metrics
         self.provider = provider
-        self.limits = limits
+        self.config = config
         self.log = log
         self.count, self.tokenize, self.detokenize = gateway.count, gateway.tokenize, gateway.detokenize
         self.models, self.resolve = gateway.models, gateway.resolve
@@ -260,7 +247,7 @@ class HostedAnswer(ContinuedAnswer):
         self._sink.push([HostedResults(results, turn_id)])
         if turn.client_calls:
             return self._end(finish)
-        last = self._round >= self._gateway.limits.rounds
+        last = self._round >= self._gateway.config.web_max_rounds
         if last and any(self._hosted[call.name].deferred for call in turn.calls):
             return self._end(finish, FinishReason.PAUSE)
         conversation, sampling = self._conversation, self._conversation.sampling
@@ -283,15 +270,15 @@ class HostedAnswer(ContinuedAnswer):
         return await asyncio.gather(*(self._call(call) for call in calls))
 
     async def _call(self, call: Call) -> HostedResult:
-        tool, limits = self._hosted[call.name], self._gateway.limits
+        tool, config = self._hosted[call.name], self._gateway.config
         argument = hosted_argument(tool.kind, call.arguments)
         result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
         self._uses[call.name] += 1
-        allowed = limits.calls if tool.max_uses is None else tool.max_uses
-        if self._uses[call.name] > allowed or self._uses.total() > limits.calls:
+        allowed = config.web_max_calls if tool.max_uses is None else tool.max_uses
+        if self._uses[call.name] > allowed or self._uses.total() > config.web_max_calls:
             code: str | None = "max_uses_exceeded"
         else:
-            code = refusal(tool, argument, self._conversation, allow_private=limits.allow_private)
+            code = refusal(tool, argument, self._conversation, allow_private=config.web_allow_private)
         if code is not None:
             self._gateway.metrics.ended(tool.kind, code, None)
             return replace(result, error=code)
@@ -306,14 +293,14 @@ class HostedAnswer(ContinuedAnswer):
 
     async def _provided(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:
         """The result with what the provider returns."""
-        limits, log = self._gateway.limits, self._gateway.log
+        config, log = self._gateway.config, self._gateway.log
         try:
-            async with asyncio.timeout(limits.timeout_s):
+            async with asyncio.timeout(config.web_timeout_s):
                 sources = await self._gateway.provider.run(tool, argument)
         except (ProviderError, TimeoutError, OSError, ValueError) as error:
             log.warning("hosted.call_failed", turn=self.id, tool=tool.kind, error=str(error) or type(error).__name__)
             return replace(result, error=error.code if isinstance(error, ProviderError) else "unavailable")
-        sources = shown(tool, sources, limits.max_chars)
+        sources = shown(tool, sources, config.web_max_chars)
         if tool.kind == "web_fetch":
             sources = [replace(source, url=argument, age=None) for source in sources[:1]]
             if not sources:

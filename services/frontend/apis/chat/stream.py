@@ -132,7 +132,7 @@ class StoredStream(ChatStream):
         self._failed = False
 
     @property
-    def document(self) -> bytes | None:
+    def document(self) -> dict[str, Any] | None:
         """The document of the whole answer; None for one that failed."""
         return None if self._failed else self._collector.document
 

@@ -24,7 +24,7 @@ class StreamCollector:
         self._events: defaultdict[int, list[TurnEvent]] = defaultdict(list)
 
     @cached_property
-    def document(self) -> bytes:
+    def document(self) -> dict[str, Any]:
         """The document. Raises RuntimeError where a turn has not finished."""
         finished = [turn for turn in self._events.values() if turn and type(turn[-1]) is Finish]
         if not finished or len(finished) < len(self._prepared):
@@ -32,7 +32,7 @@ class StreamCollector:
         stream = self._stream.start(self._prepared)
         for choice in sorted(self._events):
             stream += self._stream.events(self._events[choice], choice)
-        return msgspec.json.encode(self._merged(payloads(stream)))
+        return self._merged(payloads(stream))
 
     def start(self, prepared: Sequence[Prepared]) -> None:
         """See `Collector.start`."""
@@ -44,7 +44,7 @@ class StreamCollector:
 
     def body(self) -> bytes:
         """See `Collector.body`."""
-        return self.document
+        return msgspec.json.encode(self.document)
 
 
 def merge(into: dict[str, Any], piece: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ def compact_edit(given: wire.ContextManagement | None, tools: list[ToolSpec]) ->
     if trigger is not None and (trigger.type != "input_tokens" or trigger.value < 1):
         raise invalid_edit(COMPACT, "trigger", "Input should be a number of `input_tokens` from 1")
     instructions = (edit.instructions or "").strip() or None
-    return CompactEdit(trigger and trigger.value, bool(edit.pause_after_compaction), instructions, tools)
+    return CompactEdit(trigger.value if trigger else None, bool(edit.pause_after_compaction), instructions, tools)
 
 
 def summary_of(events: Sequence[TurnEvent]) -> Compacted:

@@ -77,14 +77,13 @@ class StoredChats:
             document = answer.document if isinstance(answer, StoredStream | StreamCollector) else None
             if metadata is None or document is None:
                 return
-            members = msgspec.json.decode(document)
             record = StoredResponse(
-                id=members["id"],
+                id=document["id"],
                 created=created,
-                response=Raw(msgspec.json.encode(members | {"metadata": metadata})),
+                response=Raw(msgspec.json.encode(document | {"metadata": metadata})),
                 status="completed",
                 tenant=request[REQUEST_CONTEXT].tenant,
-                messages=stored_messages(body, members["id"]),
+                messages=stored_messages(body, document["id"]),
             )
             self._store(request).put(record)
 
