@@ -19,10 +19,9 @@ from services.frontend.hosted.gateway import HostedGateway
 from services.frontend.hosted.metrics import HostedMetrics
 from services.frontend.hosted.provider import provider_of
 from services.frontend.http.auth import Callers
-from services.frontend.http.cors import AllowedHosts, Cors
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
-from services.frontend.http.middleware import MiddlewareSettings, add_headers, request_middleware
+from services.frontend.http.middleware import RequestMiddleware, add_headers
 from services.frontend.http.mount import Api, Mount
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
@@ -63,17 +62,9 @@ def make_app(
     """
     limits = Limits(config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute)
     callers = Callers(config.api_keys_file, limits, time.monotonic)
-    edge = MiddlewareSettings(
-        formats={path: api.errors for api in apis for path in api.paths},
-        shared=SHARED,
-        callers=callers,
-        cors=Cors(config.cors_origins, guarded=not callers.open_to_all),
-        hosts=AllowedHosts.of(config.allowed_hosts, config.host, guarded=not callers.open_to_all),
-        needs_certificate=config.tls_client_ca_file is not None,
-        body_timeout_s=config.body_timeout_s,
-    )
+    formats = {path: api.errors for api in apis for path in api.paths}
     middlewares = [tracing_middleware(tracer)] if tracer is not None else []
-    middlewares.append(request_middleware(edge, log))
+    middlewares.append(RequestMiddleware(config, formats, SHARED, callers, log).handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
     app.on_response_prepare.append(add_headers)

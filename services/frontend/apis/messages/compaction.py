@@ -88,16 +88,5 @@ def block_events(compacted: Compacted) -> Sequence[tuple[str, dict[str, Any]]]:
     )
 
 
-def iteration(kind: str, usage: Usage) -> dict[str, Any]:
-    """An entry of `usage.iterations`."""
-    return {
-        "type": kind,
-        "input_tokens": usage.prompt - usage.cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached,
-        "output_tokens": usage.output,
-    }
-
-
 Write = Callable[[Conversation], Awaitable[Sequence[TurnEvent]]]
 """Runs a turn to its end. Raises TurnwireError."""

@@ -24,7 +24,6 @@ from services.frontend.apis.common.known.requests import RequestReader
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import tools, wire
 from services.frontend.apis.messages.compaction import Compacted, CompactEdit, Write, compact_edit, summary_of
-from services.frontend.apis.messages.compaction_stream import CompactionStream
 from services.frontend.apis.messages.context_edits import (
     Count,
     Edits,
@@ -35,7 +34,7 @@ from services.frontend.apis.messages.context_edits import (
 )
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, is_plain
-from services.frontend.apis.messages.stream import PING, MessagesStream, merged_message
+from services.frontend.apis.messages.stream import PING, CompactionStream, MessagesStream, merged_message
 
 THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""

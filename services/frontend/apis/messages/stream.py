@@ -31,14 +31,15 @@ from schemas.events import (
     OutputTokens,
     Prepared,
     TokenLogprob,
+    TurnEvent,
     Usage,
 )
-from services.frontend.apis.base import Reply
+from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.common.decode import is_json
 from services.frontend.apis.common.documents import merge
 from services.frontend.apis.common.token_report import TokenReport
 from services.frontend.apis.common.turn_renderer import TurnRenderer
-from services.frontend.apis.messages.compaction import Compacted, block_events, iteration
+from services.frontend.apis.messages.compaction import Compacted, block_events, summary_of
 from services.frontend.apis.messages.errors import error_event
 from services.frontend.apis.messages.hosted import result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
@@ -112,7 +113,7 @@ class MessagesStream(TurnRenderer):
             "usage": _first_usage(prepared[0]),
             **self._ids.prompt(),
         }
-        return event_bytes("message_start", {"message": message}) + self._compacted()
+        return _event("message_start", {"message": message}) + self._compacted()
 
     def error(self, info: ErrorInfo) -> bytes:
         """The `error` event; nothing follows it."""
@@ -123,7 +124,7 @@ class MessagesStream(TurnRenderer):
         if self._compaction is None:
             return b""
         self._index += 1
-        return b"".join(event_bytes(name, fields) for name, fields in block_events(self._compaction))
+        return b"".join(_event(name, fields) for name, fields in block_events(self._compaction))
 
     def _start(self, event: BlockStart, out: list[bytes]) -> None:
         self._block = event
@@ -139,7 +140,7 @@ class MessagesStream(TurnRenderer):
         self._index += 1
         self._open = True
         self._head = _DELTA % (self._index, *_FIELDS[block.kind])
-        out.append(event_bytes("content_block_start", {"index": self._index, "content_block": content}))
+        out.append(_event("content_block_start", {"index": self._index, "content_block": content}))
         if not self._pinged:
             self._pinged = True
             out.append(PING)
@@ -173,7 +174,7 @@ class MessagesStream(TurnRenderer):
         if block.kind == "tool_use" and not event.complete and not self._begun:
             # No arguments at all would be read as {} and run; the beginning of an object never is.
             out.append(self._head + b'"{"' + _END)
-        out.append(event_bytes("content_block_stop", {"index": self._index}))
+        out.append(_event("content_block_stop", {"index": self._index}))
         if block.kind == "tool_use" and event.complete:
             self._calls += 1
         if block.kind == "reasoning" and event.complete and self._reply.dispatch_reasoning:
@@ -192,8 +193,8 @@ class MessagesStream(TurnRenderer):
             self._index += 1
             self._hosted_uses[result.kind] += result.error is None
             block = {"index": self._index, "content_block": result_block(result)}
-            out.append(event_bytes("content_block_start", block))
-            out.append(event_bytes("content_block_stop", {"index": self._index}))
+            out.append(_event("content_block_start", block))
+            out.append(_event("content_block_stop", {"index": self._index}))
 
     def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[bytes]) -> None:
         """An extra event on request: the whole block, as in a document.
@@ -218,19 +219,40 @@ class MessagesStream(TurnRenderer):
     def _finish(self, event: Finish, out: list[bytes]) -> None:
         if self._block is not None:
             self._stop(BlockStop(self._block.block, complete=False), out)
-        usage = last_usage(event.usage)
+        usage = _last_usage(event.usage)
         if self._hosted_uses:
             uses = {f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")}
             usage["server_tool_use"] = uses
         if self._compaction is not None:
-            usage["iterations"] = [iteration("compaction", self._compaction.usage), iteration("message", event.usage)]
+            usage["iterations"] = _iterations(compaction=self._compaction.usage, message=event.usage)
         out.append(self._last({"delta": _stop(event, self._calls), "usage": usage, **self._ids.output()}))
 
     def _last(self, fields: dict[str, Any]) -> bytes:
         """The last events of a message, with these fields of its end."""
         if self._context_management is not None:
             fields["context_management"] = self._context_management
-        return event_bytes("message_delta", fields) + event_bytes("message_stop", {})
+        return _event("message_delta", fields) + _event("message_stop", {})
+
+
+class CompactionStream(MessagesStream):
+    """Renders a turn that writes a summary as a message with the compaction alone: the client asked for a pause."""
+
+    def __init__(self, reply: Reply, **options: Any) -> None:
+        super().__init__(reply, **options)
+        self._events: list[TurnEvent] = []
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        """See `MessagesStream.events`. Nothing is sent before the end."""
+        self._events += events
+        last = events[-1]
+        if (failure := failure_of(last)) is not None:
+            return self.error(failure)
+        if not isinstance(last, Finish):
+            return b""
+        self._compaction = summary_of(self._events)
+        usage = _last_usage(Usage()) | {"iterations": _iterations(compaction=last.usage)}
+        stop = {"stop_reason": "compaction", "stop_sequence": None}
+        return self._compacted() + self._last({"delta": stop, "usage": usage})
 
 
 def merged_message(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
@@ -278,15 +300,24 @@ def _first_usage(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def last_usage(usage: Usage) -> dict[str, Any]:
-    """Usage of the whole turn; `input_tokens` excludes those that were read from the cache."""
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Token counts; `input_tokens` excludes those that were read from the cache."""
     return {
         "input_tokens": usage.prompt - usage.cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.output,
-        "output_tokens_details": {"thinking_tokens": usage.reasoning},
     }
+
+
+def _last_usage(usage: Usage) -> dict[str, Any]:
+    """Usage of the whole turn."""
+    return _usage(usage) | {"output_tokens_details": {"thinking_tokens": usage.reasoning}}
+
+
+def _iterations(**usages: Usage) -> list[dict[str, Any]]:
+    """Usage of each of several turns, by its kind."""
+    return [{"type": kind, **_usage(usage)} for kind, usage in usages.items()]
 
 
 def _input(text: str) -> str:
@@ -313,6 +344,6 @@ def _tool_use(block: BlockStart, reply: Reply) -> dict[str, Any]:
     }
 
 
-def event_bytes(name: str, fields: dict[str, Any]) -> bytes:
+def _event(name: str, fields: dict[str, Any]) -> bytes:
     """An event of the stream."""
     return b"event: " + name.encode() + b"\ndata: " + _encode({"type": name, **fields}) + b"\n\n"
