@@ -35,7 +35,7 @@ from schemas.events import (
     Usage,
 )
 from services.frontend.apis.common.blocks import blocks_of
-from services.frontend.apis.common.hosted import answered, hosted_argument, result_part
+from services.frontend.apis.common.hosted import add_results, hosted_argument, result_part
 from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.metrics import HostedMetrics
 from services.frontend.hosted.policy import refusal, shown
@@ -136,7 +136,7 @@ class HostedAnswer(ContinuedAnswer):
         calls = unanswered(turns, self._hosted)
         if calls:
             self._waiting = await self._run(calls)
-            self._conversation = replace(self._conversation, turns=answered(turns, map(result_part, self._waiting)))
+            self._conversation = replace(self._conversation, turns=add_results(turns, map(result_part, self._waiting)))
         self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=self.id)
         self.card, self.prepared = self._turn.card, self._turn.prepared
 
@@ -261,7 +261,7 @@ class HostedAnswer(ContinuedAnswer):
             choice = ToolChoice("none")
         elif choice.mode in ("any", "tool"):  # it is met
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
-        turns = answered([*conversation.turns, Turn("assistant", turn.parts)], map(result_part, results))
+        turns = add_results([*conversation.turns, Turn("assistant", turn.parts)], map(result_part, results))
         self._conversation = replace(conversation, turns=turns, sampling=sampling, tool_choice=choice)
         self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=turn_id)
         return None

@@ -11,7 +11,7 @@ from anthropic.types.beta import BetaClearThinking20251015EditResponse, BetaClea
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, Turn
 from schemas.errors import Invalid
 from services.frontend.apis.messages.context_edits import CLEARED
-from services.frontend.apis.messages.request import MessagesAsk, edited, parse
+from services.frontend.apis.messages.request import MessagesAsk, apply_context_edits, parse
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
 Json = dict[str, Any]
@@ -145,7 +145,7 @@ async def after(counted: list[Conversation] | None = None, **edit: Any) -> Messa
             counted.append(conversation)
         return await by_length(conversation)
 
-    return await edited(parse(json.dumps(cleaning(**edit)).encode(), {}), count)
+    return await apply_context_edits(parse(json.dumps(cleaning(**edit)).encode(), {}), count)
 
 
 def story(told: MessagesAsk) -> dict[str, tuple[str, bool]]:

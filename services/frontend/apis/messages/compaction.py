@@ -40,7 +40,7 @@ class CompactEdit(Struct, frozen=True):
             return tokens > self.trigger
         return tokens > min(DEFAULT_TRIGGER, window * WINDOW_SHARE if window else DEFAULT_TRIGGER)
 
-    def compacted(self, conversation: Conversation, summary: str) -> Conversation:
+    def conversation_after(self, conversation: Conversation, summary: str) -> Conversation:
         """The conversation as it will be when the client sends the block back."""
         return replace(conversation, turns=[Turn("user", [Text(summary)])], tools=self.tools)
 
@@ -50,7 +50,7 @@ class CompactEdit(Struct, frozen=True):
         return replace(asked, sampling=replace(asked.sampling, max_tokens=None))
 
 
-class Compacted(Struct, frozen=True):
+class Compaction(Struct, frozen=True):
     """A compaction that an answer begins with."""
 
     summary: str | None
@@ -70,17 +70,17 @@ def compact_edit(given: wire.ContextManagement | None, tools: list[ToolSpec]) ->
     return CompactEdit(trigger.value if trigger else None, bool(edit.pause_after_compaction), instructions, tools)
 
 
-def summary_of(events: Sequence[TurnEvent]) -> Compacted:
+def summary_of(events: Sequence[TurnEvent]) -> Compaction:
     """The text of a whole turn, without its reasoning, and what the turn cost."""
     text = "\n".join(block.text for block in blocks_of(events) if block.start.kind == "text")
     last = events[-1]
-    return Compacted(text.strip() or None, last.usage if isinstance(last, Finish) else Usage())
+    return Compaction(text.strip() or None, last.usage if isinstance(last, Finish) else Usage())
 
 
-def block_events(compacted: Compacted) -> Sequence[tuple[str, dict[str, Any]]]:
+def block_events(compaction: Compaction) -> Sequence[tuple[str, dict[str, Any]]]:
     """The events of the block, by their names. It comes whole, in one delta, as natively."""
     block = {"type": "compaction", "content": None, "encrypted_content": None}
-    delta = {"type": "compaction_delta", "content": compacted.summary, "encrypted_content": None}
+    delta = {"type": "compaction_delta", "content": compaction.summary, "encrypted_content": None}
     return (
         ("content_block_start", {"index": 0, "content_block": block}),
         ("content_block_delta", {"index": 0, "delta": delta}),

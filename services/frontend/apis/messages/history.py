@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.errors import Invalid
 from services.frontend.apis.common.call_history import CallHistory
-from services.frontend.apis.common.hosted import answered, result_part
+from services.frontend.apis.common.hosted import add_results, result_part
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
 from services.frontend.apis.messages.hosted import own_id, result_of
@@ -100,7 +100,7 @@ class History(CallHistory):
             elif isinstance(block, _WEB_RESULTS) and (name := self._name_of(own_id(block.tool_use_id))) is not None:
                 self.turns += [Turn("assistant", parts)] if parts else []
                 parts = []
-                self.turns = answered(self.turns, [result_part(result_of(block, name, place))])
+                self.turns = add_results(self.turns, [result_part(result_of(block, name, place))])
             elif isinstance(block, wire.CompactionBlock):
                 self._compact(block, place)
                 parts.clear()

@@ -22,16 +22,8 @@ from services.frontend.apis.common.known.history import KnownHistory
 from services.frontend.apis.common.known.parts import KnownParts, share_texts
 from services.frontend.apis.common.known.requests import RequestReader
 from services.frontend.apis.common.sampling_fields import sampling_of
-from services.frontend.apis.messages import tools, wire
-from services.frontend.apis.messages.compaction import Compacted, CompactEdit, Write, compact_edit, summary_of
-from services.frontend.apis.messages.context_edits import (
-    Count,
-    Edits,
-    apply_edits,
-    forget_thinking,
-    thinking_turns,
-    tool_edit,
-)
+from services.frontend.apis.messages import context_edits, tools, wire
+from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, is_plain
 from services.frontend.apis.messages.stream import PING, CompactionStream, MessagesStream, merged_message
@@ -52,15 +44,15 @@ class MessagesAsk(Struct, frozen=True):
     notes: list[str]
     context_management: bool
     """The request has the field, so the answer has it, too."""
-    edits: Edits = Edits()
-    """What `edited` still has to apply or to count."""
+    edits: context_edits.Edits = context_edits.Edits()
+    """What `apply_context_edits` still has to apply or to count."""
     applied: Sequence[dict[str, Any]] = ()
     """The edits that cleared something."""
     original_tokens: int | None = None
     """The tokens of the prompt without the edits; None where nothing was to clear."""
     compact: CompactEdit | None = None
-    """What `compacted` still has to apply."""
-    compaction: Compacted | None = None
+    """What `compact` still has to apply."""
+    compaction: Compaction | None = None
     """The compaction that the answer begins with."""
     pausing: bool = False
     """The answer is the compaction alone: the conversation requests a summary."""
@@ -110,8 +102,8 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False, re
     else:
         history = begun.history.go_on(given_tools.specs)
     all_turns = reader.read(body, headers, history, request.messages, begun)
-    kept = thinking_turns(request.context_management)
-    turns, cleared = forget_thinking(all_turns, kept) if isinstance(kept, int) else (all_turns, 0)
+    kept = context_edits.thinking_turns(request.context_management)
+    turns, cleared = context_edits.forget_thinking(all_turns, kept) if isinstance(kept, int) else (all_turns, 0)
     conversation = Conversation(
         request.model,
         turns,
@@ -130,7 +122,9 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False, re
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
     )
-    edits = Edits(all_turns if cleared else None, cleared, tool_edit(request.context_management))
+    edits = context_edits.Edits(
+        all_turns if cleared else None, cleared, context_edits.tool_edit(request.context_management)
+    )
     return MessagesAsk(
         conversation,
         bool(request.stream),
@@ -141,15 +135,17 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False, re
     )
 
 
-async def edited(ask: MessagesAsk, count: Count) -> MessagesAsk:
+async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> MessagesAsk:
     """The request with its context edits applied. Raises as `count`."""
-    if ask.edits == Edits():
+    if ask.edits == context_edits.Edits():
         return ask
-    conversation, applied, original = await apply_edits(ask.conversation, ask.edits, count)
-    return replace(ask, conversation=conversation, edits=Edits(), applied=applied, original_tokens=original)
+    conversation, applied, original = await context_edits.apply_edits(ask.conversation, ask.edits, count)
+    return replace(
+        ask, conversation=conversation, edits=context_edits.Edits(), applied=applied, original_tokens=original
+    )
 
 
-async def compacted(ask: MessagesAsk, count: Count, window: int, write: Write) -> MessagesAsk:
+async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, write: Write) -> MessagesAsk:
     """The request after its compaction, if it needs one. `window`: see `CompactEdit`; `write`: for the summary.
 
     Raises as `count` and `write`.
@@ -164,7 +160,7 @@ async def compacted(ask: MessagesAsk, count: Count, window: int, write: Write) -
         return replace(ask, conversation=edit.request(conversation), pausing=True)
     compaction = summary_of(await write(edit.request(conversation)))
     if compaction.summary is not None:
-        conversation = edit.compacted(conversation, compaction.summary)
+        conversation = edit.conversation_after(conversation, compaction.summary)
     return replace(ask, conversation=conversation, compaction=compaction)
 
 

@@ -39,7 +39,7 @@ from services.frontend.apis.common.decode import is_json
 from services.frontend.apis.common.documents import merge
 from services.frontend.apis.common.token_report import TokenReport
 from services.frontend.apis.common.turn_renderer import TurnRenderer
-from services.frontend.apis.messages.compaction import Compacted, block_events, summary_of
+from services.frontend.apis.messages.compaction import Compaction, block_events, summary_of
 from services.frontend.apis.messages.errors import error_event
 from services.frontend.apis.messages.hosted import result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
@@ -76,7 +76,7 @@ class MessagesStream(TurnRenderer):
         omit_thinking: bool = False,
         context_management: bool = False,
         applied_edits: Sequence[dict[str, Any]] = (),
-        compaction: Compacted | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
         """`compaction`: the answer begins with it."""
         self._reply = reply
@@ -113,13 +113,13 @@ class MessagesStream(TurnRenderer):
             "usage": _first_usage(prepared[0]),
             **self._ids.prompt(),
         }
-        return _event("message_start", {"message": message}) + self._compacted()
+        return _event("message_start", {"message": message}) + self._compaction_block()
 
     def error(self, info: ErrorInfo) -> bytes:
         """The `error` event; nothing follows it."""
         return error_event(info, self._reply.request_id)
 
-    def _compacted(self) -> bytes:
+    def _compaction_block(self) -> bytes:
         """The block of the compaction, if there is one."""
         if self._compaction is None:
             return b""
@@ -252,7 +252,7 @@ class CompactionStream(MessagesStream):
         self._compaction = summary_of(self._events)
         usage = _last_usage(Usage()) | {"iterations": _iterations(compaction=last.usage)}
         stop = {"stop_reason": "compaction", "stop_sequence": None}
-        return self._compacted() + self._last({"delta": stop, "usage": usage})
+        return self._compaction_block() + self._last({"delta": stop, "usage": usage})
 
 
 def merged_message(events: Iterator[dict[str, Any]]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from services.frontend.apis.responses.server import RESPONSES
 from services.frontend.apis.responses.store.input_items import list_document, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CHAT_PREFIX, StoredResponse
-from services.frontend.apis.stored_chat.messages import stored_messages
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.mount import Mount, json_response
@@ -37,8 +36,13 @@ class Change(Struct):
     metadata: Metadata
 
 
+class _Body(Struct):
+    messages: list[dict[str, Any]] = []
+
+
 READ_AT_ONCE = 32
 """Completions that are read from the store at once, to make a page."""
+_body = msgspec.json.Decoder(_Body).decode
 _change = msgspec.json.Decoder(Change).decode
 _explain = explainer({})
 
@@ -83,7 +87,7 @@ class StoredChats:
                 response=Raw(msgspec.json.encode(document | {"metadata": metadata})),
                 status="completed",
                 tenant=request[REQUEST_CONTEXT].tenant,
-                messages=stored_messages(body, document["id"]),
+                messages=_stored_messages(body, document["id"]),
             )
             self._store(request).put(record)
 
@@ -151,3 +155,20 @@ class StoredChats:
         if record is None:
             raise NotFound(f"Chat completion with id '{id}' not found.", param="completion_id")
         return record
+
+
+def _stored_messages(body: bytes, id: str) -> list[Raw]:
+    """The messages of a request body, each with an id. `content` has the texts of a list of parts."""
+    return [
+        Raw(msgspec.json.encode(_listed(message, f"{id}-{number}")))
+        for number, message in enumerate(_body(body).messages)
+    ]
+
+
+def _listed(message: dict[str, Any], id: str) -> dict[str, Any]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else None
+    if parts is not None:
+        texts = [part.get("text") for part in parts if isinstance(part, dict)]
+        content = "".join(text for text in texts if isinstance(text, str)) or None
+    return {"refusal": None, "name": None, **message, "id": id, "content": content, "content_parts": parts}
