@@ -50,7 +50,8 @@ class Case(msgspec.Struct):
         return collector.body().decode()
 
     def _display(self) -> dict[str, Any]:
-        return {key: self.options.get(key, False) for key in ("omit_thinking", "context_management")}
+        managed = self.options.get("context_management", False)
+        return {"omit_thinking": self.options.get("omit_thinking", False), "applied_edits": [] if managed else None}
 
 
 def load(path: Path) -> Case:

@@ -58,7 +58,7 @@ class Compaction(Struct, frozen=True):
     usage: Usage
 
 
-def compact_edit(given: wire.ContextManagement | None, tools: list[ToolSpec]) -> CompactEdit | None:
+def read_compact_edit(given: wire.ContextManagement, tools: list[ToolSpec]) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
     edits = edits_of(given, COMPACT)
     if not edits:

@@ -28,13 +28,17 @@ Count: TypeAlias = Callable[[Conversation], Awaitable[int]]
 
 
 class Edits(Struct, frozen=True):
-    """The edits of a request that may clear something."""
+    """The edits of a request that may clear something, and what they cleared."""
 
     before: list[Turn] | None = None
     """The turns before thinking was cleared; None where none was."""
     thinking_turns: int = 0
     """How many turns lost their thinking."""
     tools: wire.ContextEdit | None = None
+    applied: list[dict[str, Any]] = []
+    """Those that cleared something, as the answer reports them."""
+    original_tokens: int | None = None
+    """The tokens of the prompt without the edits; None where nothing was to clear."""
 
 
 def edits_of(given: wire.ContextManagement | None, type: str) -> list[wire.ContextEdit]:
@@ -48,7 +52,7 @@ def thinking_turns(given: wire.ContextManagement | None) -> int | str | None:
     return _kept(found[-1].keep) if found else None
 
 
-def tool_edit(given: wire.ContextManagement | None) -> wire.ContextEdit | None:
+def tool_edit(given: wire.ContextManagement) -> wire.ContextEdit | None:
     """The edit that clears tool uses, if the request has one. Raises Invalid."""
     found = edits_of(given, CLEAR_TOOLS)
     if not found:
@@ -83,35 +87,32 @@ def forget_thinking(turns: list[Turn], kept: int) -> tuple[list[Turn], int]:
     return out[::-1], max(seen - kept, 0)
 
 
-async def apply_edits(
-    conversation: Conversation, edits: Edits, count: Count
-) -> tuple[Conversation, list[dict[str, Any]], int | None]:
-    """Returns the conversation as the model sees it, the edits as the answer reports them, and the tokens of the prompt
-    without any; None where nothing was to clear. Raises as `count`."""
-    applied: list[dict[str, Any]] = []
-    original = tokens = None
+async def apply_edits(conversation: Conversation, edits: Edits, count: Count) -> tuple[Conversation, Edits]:
+    """Returns the conversation as the model sees it, and the edits with what they cleared. Raises as `count`."""
+    tokens = None
     if edits.before is not None:
         original = await count(replace(conversation, turns=edits.before))
         tokens = await count(conversation)
         cleared = {"cleared_thinking_turns": edits.thinking_turns, "cleared_input_tokens": max(original - tokens, 0)}
-        applied.append({"type": CLEAR_THINKING, **cleared})
+        edits = replace(edits, applied=[{"type": CLEAR_THINKING, **cleared}], original_tokens=original)
     edit = edits.tools
     if edit is None:
-        return conversation, applied, original
+        return conversation, edits
     trigger = edit.trigger or _DEFAULT_TRIGGER
     turns, uses = _without_tools(conversation.turns, edit)
     if not uses or (trigger.type == "tool_uses" and _tool_uses(conversation.turns) <= trigger.value):
-        return conversation, applied, original
-    tokens = await count(conversation) if tokens is None else tokens
-    original = tokens if original is None else original
+        return conversation, edits
+    if tokens is None:
+        tokens = await count(conversation)
+        edits = replace(edits, original_tokens=tokens)
     if trigger.type == "input_tokens" and tokens <= trigger.value:
-        return conversation, applied, original
+        return conversation, edits
     edited = replace(conversation, turns=turns)
     saved = tokens - await count(edited)
     if saved < (edit.clear_at_least.value if edit.clear_at_least is not None else 0):
-        return conversation, applied, original
-    applied.append({"type": CLEAR_TOOLS, "cleared_tool_uses": uses, "cleared_input_tokens": max(saved, 0)})
-    return edited, applied, original
+        return conversation, edits
+    cleared = {"cleared_tool_uses": uses, "cleared_input_tokens": max(saved, 0)}
+    return edited, replace(edits, applied=[*edits.applied, {"type": CLEAR_TOOLS, **cleared}])
 
 
 def _tool_uses(turns: list[Turn]) -> int:

@@ -23,7 +23,7 @@ from services.frontend.apis.common.known.parts import KnownParts, share_texts
 from services.frontend.apis.common.known.requests import RequestReader
 from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import context_edits, tools, wire
-from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, compact_edit, summary_of
+from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, is_plain
 from services.frontend.apis.messages.stream import PING, CompactionStream, MessagesStream, merged_message
@@ -42,14 +42,8 @@ class MessagesAsk(Struct, frozen=True):
     conversation: Conversation
     stream: bool
     notes: list[str]
-    context_management: bool
-    """The request has the field, so the answer has it, too."""
-    edits: context_edits.Edits = context_edits.Edits()
-    """What `apply_context_edits` still has to apply or to count."""
-    applied: Sequence[dict[str, Any]] = ()
-    """The edits that cleared something."""
-    original_tokens: int | None = None
-    """The tokens of the prompt without the edits; None where nothing was to clear."""
+    edits: context_edits.Edits | None = None
+    """None where the request has no `context_management`: then the answer has none either."""
     compact: CompactEdit | None = None
     """What `compact` still has to apply."""
     compaction: Compaction | None = None
@@ -75,8 +69,7 @@ class MessagesAsk(Struct, frozen=True):
         return make(
             reply,
             omit_thinking=self.conversation.thinking.display == "omitted",
-            context_management=self.context_management,
-            applied_edits=self.applied,
+            applied_edits=None if self.edits is None else self.edits.applied,
             compaction=self.compaction,
         )
 
@@ -122,27 +115,19 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False, re
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
     )
-    edits = context_edits.Edits(
-        all_turns if cleared else None, cleared, context_edits.tool_edit(request.context_management)
-    )
-    return MessagesAsk(
-        conversation,
-        bool(request.stream),
-        given_tools.dropped,
-        request.context_management is not None,
-        edits,
-        compact=compact_edit(request.context_management, given_tools.specs),
-    )
+    edits, compact_edit = None, None
+    if (management := request.context_management) is not None:
+        edits = context_edits.Edits(all_turns if cleared else None, cleared, context_edits.tool_edit(management))
+        compact_edit = read_compact_edit(management, given_tools.specs)
+    return MessagesAsk(conversation, bool(request.stream), given_tools.dropped, edits, compact_edit)
 
 
 async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> MessagesAsk:
     """The request with its context edits applied. Raises as `count`."""
-    if ask.edits == context_edits.Edits():
+    if ask.edits is None:
         return ask
-    conversation, applied, original = await context_edits.apply_edits(ask.conversation, ask.edits, count)
-    return replace(
-        ask, conversation=conversation, edits=context_edits.Edits(), applied=applied, original_tokens=original
-    )
+    conversation, edits = await context_edits.apply_edits(ask.conversation, ask.edits, count)
+    return replace(ask, conversation=conversation, edits=edits)
 
 
 async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, write: Write) -> MessagesAsk:
@@ -286,7 +271,7 @@ class Messages:
     def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
         """The answer to count_tokens."""
         count: dict[str, object] = {"input_tokens": tokens}
-        if ask.context_management:
-            original = tokens if ask.original_tokens is None else ask.original_tokens
+        if ask.edits is not None:
+            original = tokens if ask.edits.original_tokens is None else ask.edits.original_tokens
             count["context_management"] = {"original_input_tokens": original}
         return msgspec.json.encode(count)

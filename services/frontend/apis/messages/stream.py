@@ -74,15 +74,15 @@ class MessagesStream(TurnRenderer):
         reply: Reply,
         *,
         omit_thinking: bool = False,
-        context_management: bool = False,
-        applied_edits: Sequence[dict[str, Any]] = (),
+        applied_edits: list[dict[str, Any]] | None = None,
         compaction: Compaction | None = None,
     ) -> None:
-        """`compaction`: the answer begins with it."""
+        """`applied_edits`: None where the request has no `context_management`. `compaction`: the answer begins with
+        it."""
         self._reply = reply
         self._compaction = compaction
         self._omit_thinking = omit_thinking
-        self._context_management = {"applied_edits": list(applied_edits)} if context_management else None
+        self._applied_edits = applied_edits
         self._block: BlockStart | None = None
         self._open = False
         self._index = -1
@@ -229,8 +229,8 @@ class MessagesStream(TurnRenderer):
 
     def _last(self, fields: dict[str, Any]) -> bytes:
         """The last events of a message, with these fields of its end."""
-        if self._context_management is not None:
-            fields["context_management"] = self._context_management
+        if self._applied_edits is not None:
+            fields["context_management"] = {"applied_edits": self._applied_edits}
         return _event("message_delta", fields) + _event("message_stop", {})
 
 
