@@ -25,6 +25,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.content import content_parts, thinking_text
 from services.frontend.apis.common.call_history import CallHistory
+from services.frontend.apis.common.decode import objects
 from services.frontend.apis.common.openai.wording import missing_parameter
 
 DETAILS = "turnwire-v1"
@@ -156,41 +157,37 @@ def _ordered(thought: Sequence[Thought], content: list[Part], calls: list[Call])
 
 def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
     """The reasoning of an assistant's message, in order. Values of unknown form are left out."""
-    details = message.reasoning_details if isinstance(message.reasoning_details, list) else []
+    details = [*objects(message.reasoning_details)]
     found = _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
     return found or _text(message, len(call_ids))
 
 
-def _own_details(details: list[Any], call_ids: Sequence[str]) -> list[Thought]:
+def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list[Thought]:
     # Clients change call ids (OpenClaw removes the underscores), but return the details unchanged.
     places = {_UNSAFE.sub("", call_id): place for place, call_id in enumerate(call_ids)}
-    found = []
-    for detail in details:
-        if isinstance(detail, dict) and detail.get("format") == DETAILS and _text_of(detail, "data"):
-            place = places.get(_UNSAFE.sub("", str(detail.get("id"))))
-            found.append(Thought(Reasoning(None, detail["data"]), place if call_ids else 0))
-    return found
+    return [
+        Thought(Reasoning(None, seal), places.get(_UNSAFE.sub("", str(detail.get("id")))) if call_ids else 0)
+        for detail in details
+        if detail.get("format") == DETAILS and (seal := _text_of(detail, "data"))
+    ]
 
 
-def _details(details: list[Any]) -> list[Thought]:
+def _details(details: list[dict[str, Any]]) -> list[Thought]:
     found = []
     for detail in details:
-        if not isinstance(detail, dict) or detail.get("format") == DETAILS:
-            continue
         text, seal = _text_of(detail, "text"), _text_of(detail, "signature") or _text_of(detail, "data")
         summary = _text_of(detail, "summary")
-        if text or summary:
+        if detail.get("format") != DETAILS and (text or summary):
             found.append(Thought(Reasoning(text, seal, [summary] if summary else [])))
     return found if any(thought.reasoning.text for thought in found) else []
 
 
 def _blocks(blocks: Any) -> list[Thought]:
     found = []
-    for block in blocks if isinstance(blocks, list) else []:
-        if isinstance(block, dict):
-            text, seal = _text_of(block, "thinking"), _text_of(block, "signature") or _text_of(block, "data")
-            if text or seal:
-                found.append(Thought(Reasoning(text, seal)))
+    for block in objects(blocks):
+        text, seal = _text_of(block, "thinking"), _text_of(block, "signature") or _text_of(block, "data")
+        if text or seal:
+            found.append(Thought(Reasoning(text, seal)))
     return found
 
 
