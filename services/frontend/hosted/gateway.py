@@ -34,7 +34,7 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.common.blocks import blocks_of
+from services.frontend.apis.common.answers.blocks import blocks_of
 from services.frontend.apis.common.hosted import add_results, hosted_argument, result_part
 from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.metrics import HostedMetrics

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.common.documents import StreamCollector
+from services.frontend.apis.common.answers.documents import StreamCollector
 from services.frontend.apis.messages.stream import MessagesStream, merged_message
 from services.frontend.apis.messages.wire import UNSEALED
 from tests.frontend.frontend_fakes import with_dispatch

@@ -34,7 +34,8 @@ from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
-from services.frontend.apis.common.documents import StreamCollector
+from services.frontend.apis.common.answers.documents import StreamCollector
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.common.openai.chunks import (
     ChunkShape,
     ChunkStream,
@@ -47,7 +48,6 @@ from services.frontend.apis.common.openai.chunks import (
     reason_of,
     usage_of,
 )
-from services.frontend.apis.common.turn_renderer import TurnRenderer
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
 ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]

@@ -11,7 +11,8 @@ from schemas.errors import ErrorInfo
 from schemas.events import BlockStart, Finish, OutputTokens, Prepared, TokenLogprob
 from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply
-from services.frontend.apis.common.documents import StreamCollector
+from services.frontend.apis.common.answers.documents import StreamCollector
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.common.openai.chunks import (
     ChunkShape,
     ChunkStream,
@@ -23,7 +24,6 @@ from services.frontend.apis.common.openai.chunks import (
     reason_of,
     usage_of,
 )
-from services.frontend.apis.common.turn_renderer import TurnRenderer
 
 _encode = msgspec.json.Encoder().encode
 _UNKNOWN = TokenLogprob("", 0.0, 0)

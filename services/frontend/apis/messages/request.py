@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
+from services.frontend.apis.common.answers.documents import StreamCollector
 from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.documents import StreamCollector
 from services.frontend.apis.common.hints import first_header, hints
 from services.frontend.apis.common.known.history import KnownHistory
 from services.frontend.apis.common.known.parts import KnownParts, share_texts

@@ -35,10 +35,10 @@ from schemas.events import (
     Usage,
 )
 from services.frontend.apis.base import Reply, failure_of
+from services.frontend.apis.common.answers.documents import merge
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.common.decode import is_json
-from services.frontend.apis.common.documents import merge
 from services.frontend.apis.common.token_report import TokenReport
-from services.frontend.apis.common.turn_renderer import TurnRenderer
 from services.frontend.apis.messages.compaction import Compaction, block_events, summary_of
 from services.frontend.apis.messages.errors import error_event
 from services.frontend.apis.messages.hosted import result_block, shown_id

@@ -17,9 +17,9 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import StoredStream
+from services.frontend.apis.common.answers.documents import StreamCollector
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
-from services.frontend.apis.common.documents import StreamCollector
 from services.frontend.apis.common.openai.wording import explainer
 from services.frontend.apis.responses.server import RESPONSES
 from services.frontend.apis.responses.store.input_items import list_document, listed, page_of

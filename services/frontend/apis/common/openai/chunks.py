@@ -14,9 +14,9 @@ from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Prepared, TokenLogprob, TopLogprob, TurnEvent, Usage
 from services import __version__
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.common.documents import merge
+from services.frontend.apis.common.answers.documents import merge
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.common.shared_errors import openai_error
-from services.frontend.apis.common.turn_renderer import TurnRenderer
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
