@@ -1,4 +1,4 @@
-"""The span of each HTTP request, where tracing is on."""
+"""Records the span of each HTTP request, where tracing is on."""
 
 from functools import partial
 from time import time_ns

@@ -1,4 +1,4 @@
-"""`messages` as turns: order kept, instructions in their place, reasoning before what followed it.
+"""Converts `messages` to turns: order kept, instructions in their place, reasoning before what followed it.
 
 Ids are checked only where the prompt would be wrong: a result without its call, and two calls of one id in one message.
 Calls without results are accepted, since an interrupted agent sends them. Within an assistant's message the API has no

@@ -1,4 +1,4 @@
-"""A Chat Completions request as a `Conversation`, and the API as a `Dialect`.
+"""Parses a Chat Completions request into a `Conversation`; the `Dialect` of the API.
 
 `docs/chat.md` lists what each field does. Refused are fields that would silently change the meaning of the answer
 (audio output, unsupported output formats, files); unknown fields are ignored.

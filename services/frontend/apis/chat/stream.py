@@ -1,4 +1,4 @@
-"""A turn, or several side by side, as chunks of Chat Completions, or as one document that merges them.
+"""Renders a turn, or several side by side, as chunks of Chat Completions, or as one document that merges them.
 
     start                                           role chunk of every choice
     Delta "Let me look." of reasoning               delta.reasoning_content

@@ -1,4 +1,4 @@
-"""Turns of a conversation that a request repeats, with its calls and results matched. Pure."""
+"""Holds the turns that were read of a request, and matches results with their calls. Pure."""
 
 from collections.abc import Iterable
 from copy import copy

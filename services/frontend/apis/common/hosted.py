@@ -1,4 +1,4 @@
-"""Tools that the frontend runs for the client (web search and fetch): specs, and results as the model reads them.
+"""Describes the tools that the frontend runs for the client (web search and fetch) and their results to the model.
 
 A new result and one that a client sends back become the same text, so that prompts keep their prefix.
 """

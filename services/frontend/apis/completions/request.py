@@ -1,4 +1,4 @@
-"""A Completions request as `Conversation`s: one for each choice, `n` for each prompt; the API as a `Dialect`."""
+"""Parses a Completions request into `Conversation`s, `n` for each prompt; the `Dialect` of the API."""
 
 from collections.abc import Mapping, Sequence
 

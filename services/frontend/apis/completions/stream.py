@@ -1,4 +1,4 @@
-"""Turns side by side as chunks of Completions, or as one document: text, then a finish_reason, for each choice."""
+"""Renders turns side by side as chunks of Completions, or as one document: text and a finish_reason for each choice."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""The Messages API: the types of its answers, and its operations."""
+"""The types of the answers of the Messages API, and its operations."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias

@@ -1,4 +1,4 @@
-"""Content blocks as parts of the conversation: text, images, documents, search results, and other servers' tools."""
+"""Converts content blocks to parts of the conversation: text, media, search results, and other servers' tools."""
 
 import base64
 from collections.abc import Iterable

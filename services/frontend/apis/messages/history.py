@@ -1,4 +1,4 @@
-"""`messages` as turns: order kept, results before the user's text of the same message, instructions in their place.
+"""Converts `messages` to turns: order kept, results before the user's text of a message, instructions in their place.
 
 Consecutive messages of one role stay separate turns; the template decides whether to join them. Ids are checked only
 where the prompt would be wrong: a result without its call, and two calls of one id in one message. All else that the

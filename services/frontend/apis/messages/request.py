@@ -1,4 +1,4 @@
-"""A Messages request as a `Conversation`, and the API as a `Dialect`.
+"""Parses a Messages request into a `Conversation`; the `Dialect` of the API.
 
 `docs/messages.md` lists what each field does. Refused are only fields that would silently change the meaning of the
 answer (threads, containers, MCP servers, files); unknown fields are ignored.

@@ -1,4 +1,4 @@
-"""A turn as the event stream of the Messages API, or as one Message that merges it.
+"""Renders a turn as the event stream of the Messages API, or as one Message that merges it.
 
     BlockStart reasoning                            nothing yet
     Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta

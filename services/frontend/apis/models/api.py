@@ -1,4 +1,4 @@
-"""The served models: GET /v1/models, /v1/models/{id} and /codex/models.json."""
+"""Lists the served models: GET /v1/models, /v1/models/{id} and /codex/models.json."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

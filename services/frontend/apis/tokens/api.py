@@ -1,4 +1,4 @@
-"""Tokens of text and text of tokens, by the model's own tokenizer, with vLLM's paths and field names.
+"""Converts text to tokens and back by the model's own tokenizer, with vLLM's paths and field names.
 
 POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat Completions or of the Messages API
                       → {"count", "max_model_len", "tokens"}

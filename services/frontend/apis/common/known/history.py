@@ -1,4 +1,4 @@
-"""A cache of the beginnings of sessions: of a request that goes on from an earlier one, only the new messages are read.
+"""Caches the beginnings of sessions: of a request that goes on from an earlier one, only the new messages are read.
 
 An agent sends its whole history with every request. What a JSON decoder has read up to some byte depends on nothing
 behind that byte: where a body begins with the same bytes as an earlier one, up to a message in the middle of its list,

@@ -1,4 +1,4 @@
-"""A cache of what was made of the parts of a request body that clients repeat: tools and long instructions.
+"""Caches what was made of the parts of a request body that clients repeat: tools and long instructions.
 
 An agent sends the same tools and instructions with every request. To find 20 tools again (62 KB of JSON) takes 6 us; to
 decode them, make their specs and check their depth takes 250 us. All open turns of a session share what is found: with
