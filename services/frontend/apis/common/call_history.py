@@ -37,6 +37,5 @@ class CallHistory:
 
     def _add_results(self, results: Iterable[Result]) -> None:
         """Adds results in the order of their calls, since many templates tell them apart by nothing else."""
-        place = {call_id: place for call_id, (_, place) in self._calls.items()}
-        ordered = sorted(results, key=lambda result: place.get(result.call_id, self._made))
+        ordered = sorted(results, key=lambda result: self._calls.get(result.call_id, ("", self._made))[1])
         self.turns.append(Turn("tool", [*ordered]))
