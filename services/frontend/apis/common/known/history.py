@@ -100,34 +100,37 @@ class KnownHistory(Generic[H]):
         return self._known.size
 
     def decode(
-        self,
-        body: bytes,
-        caller: Hashable,
-        decode: Callable[[bytes], T],
-        messages_of: Callable[[T], Any],
+        self, body: bytes, caller: Hashable, decode: Callable[[bytes], T], messages_of: Callable[[T], Any]
     ) -> tuple[T, Beginning[H] | None]:
         """The decoded body; without its first messages where it has a known beginning. Raises as `decode`.
 
         `messages_of` returns the list of a decoded body.
         """
         begun = self._find(body, caller) if self._largest else None
-        if begun is None:
-            return decode(body), None
+        if begun is not None:
+            decoded = self._decode_rest(body, begun, decode, messages_of)
+            if decoded is not None:
+                return decoded, begun
+        return decode(body), None
+
+    def _decode_rest(
+        self, body: bytes, begun: Beginning[H], decode: Callable[[bytes], T], messages_of: Callable[[T], Any]
+    ) -> T | None:
+        """The body decoded with a made-up message in place of the known ones, and without it. None where the list that
+        begins with it is not the body's own, and for an error: that of the whole body names its place."""
         rest = body[len(begun.data) :]
         mark = xxh3_64_hexdigest(rest)
         item = b'{"role":"user","content":"%b"}' % mark.encode()
         try:
             decoded = decode(b"%b%b,%b" % (body[: begun.start], item, rest))
         except (TurnwireError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return decode(body), None  # the error of the whole body names its place
+            return None
         messages = messages_of(decoded)
-        if not isinstance(messages, list) or not messages:
-            return decode(body), None
-        first = messages[0]
-        if (bytes(first) != item) if isinstance(first, Raw) else (first.content != mark):
-            return decode(body), None
+        first = messages[0] if isinstance(messages, list) and messages else None
+        if first is None or (bytes(first) != item if isinstance(first, Raw) else first.content != mark):
+            return None
         del messages[0]
-        return decoded, begun
+        return decoded
 
     def read(
         self, body: bytes, caller: Hashable, history: H, messages: list[Any], begun: Beginning[H] | None
