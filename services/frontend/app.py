@@ -15,17 +15,16 @@ from services.frontend.apis.models.api import API as MODELS
 from services.frontend.apis.responses.api import API as RESPONSES
 from services.frontend.apis.responses.store.shared import Sharing
 from services.frontend.apis.tokens.api import API as TOKENS
-from services.frontend.hosted.gateway import HostedGateway, HostedLimits
+from services.frontend.hosted.gateway import HostedGateway
 from services.frontend.hosted.metrics import HostedMetrics
 from services.frontend.hosted.provider import provider_of
 from services.frontend.http.auth import Callers
-from services.frontend.http.cors import AllowedHosts, Cors
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
-from services.frontend.http.middleware import MiddlewareSettings, add_headers, request_middleware
+from services.frontend.http.middleware import RequestMiddleware, add_headers
 from services.frontend.http.mount import Api, Mount
 from services.frontend.http.request_span import tracing_middleware
-from services.frontend.http.server import ConnectionLimits, HttpRunner, ServerLog
+from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.pipeline.conversation_limits import ConversationLimits
 from services.frontend.pipeline.gateway.checked_gateway import CheckedGateway
@@ -63,31 +62,16 @@ def make_app(
     """
     limits = Limits(config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute)
     callers = Callers(config.api_keys_file, limits, time.monotonic)
-    edge = MiddlewareSettings(
-        formats={path: api.errors for api in apis for path in api.paths},
-        shared=SHARED,
-        callers=callers,
-        cors=Cors(config.cors_origins, guarded=not callers.open_to_all),
-        hosts=AllowedHosts.of(config.allowed_hosts, config.host, guarded=not callers.open_to_all),
-        needs_certificate=config.tls_client_ca_file is not None,
-        body_timeout_s=config.body_timeout_s,
-    )
+    formats = {path: api.errors for api in apis for path in api.paths}
     middlewares = [tracing_middleware(tracer)] if tracer is not None else []
-    middlewares.append(request_middleware(edge, log))
+    middlewares.append(RequestMiddleware(config, formats, SHARED, callers, log).handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
         app.cleanup_ctx.append(FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context)
     if config.web_provider is not None:
-        bounds = HostedLimits(
-            rounds=config.web_max_rounds,
-            calls=config.web_max_calls,
-            timeout_s=config.web_timeout_s,
-            max_chars=config.web_max_chars,
-            allow_private=config.web_allow_private,
-        )
-        gateway = app[HOSTED] = HostedGateway(gateway, provider_of(config), bounds, HostedMetrics(registry), log)
+        gateway = app[HOSTED] = HostedGateway(gateway, provider_of(config), config, HostedMetrics(registry), log)
         app.cleanup_ctx.append(app[HOSTED].context)
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
@@ -109,7 +93,7 @@ def make_runner(app: web.Application, config: FrontendConfig, **options: Any) ->
     """
     return HttpRunner(
         app,
-        limits=ConnectionLimits(config.head_timeout_s, config.max_connections_per_address),
+        config=config,
         shape=union_reply,
         auto_decompress=False,
         access_log=None,

@@ -15,15 +15,15 @@ def made(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
 
 
 def test_keys_go_into_a_file_that_only_its_owner_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from services.frontend.http.auth import KeyRing
+    from services.frontend.http.auth import find_key, load_keys
 
     path = tmp_path / "keys"
     _, first, _ = made(capsys, "ci", "--file", str(path), "rpm=60", "models=small-*,coder")
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text(path.read_text().rstrip("\n"))
     _, second, _ = made(capsys, "ops", "--file", str(path))
-    ring = KeyRing.load(str(path))
-    one, other = ring.find(first), ring.find(second)
+    known = load_keys(str(path), Limits())
+    one, other = find_key(known, first), find_key(known, second)
     assert one is not None
     assert other is not None
     assert (one.name, one.limits, one.models) == ("ci", Limits(requests_per_minute=60), ("small-*", "coder"))

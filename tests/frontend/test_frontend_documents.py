@@ -18,7 +18,7 @@ from schemas.events import BlockEvent, BlockStart, BlockStop, Finish, FinishReas
 from services.frontend.apis.base import Dialect, Reply
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.merging import payloads
+from services.frontend.apis.common.answers.documents import payloads
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, call, finish, serving, text

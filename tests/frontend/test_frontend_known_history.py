@@ -17,9 +17,13 @@ from schemas.errors import Invalid
 from schemas.frames import TurnRequest
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.common.known.history import KnownHistory
+from services.frontend.apis.common.known.requests import RequestReader
 from services.frontend.apis.common.known.turns import SessionTurns, encode_request
+from services.frontend.apis.messages import wire
+from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, is_plain
 from services.frontend.apis.messages.request import Messages, parse
+from services.frontend.apis.messages.tools import read_tools
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.media.notice import notice, without_notices
 from services.frontend.media.parts import media_in, media_of
@@ -288,7 +292,8 @@ def test_callers_are_apart() -> None:
 def test_memory_is_bounded() -> None:
     known: KnownHistory[History] = KnownHistory(is_plain, max_bytes=400_000)
     for session in range(100):
-        parse(body_of(spoken(text=f"session {session}")), {}, sessions=known)
+        reader = RequestReader(wire.Body, read_tools, explain, sessions=known)
+        parse(body_of(spoken(text=f"session {session}")), {}, reader=reader)
         assert 0 < known.size <= 400_000
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of a set of APIs. Schemas are msgspec's; this module adds paths, answers and errors."""
+"""Makes the OpenAPI 3.1 document of a set of APIs. Schemas are msgspec's; this module adds paths, answers, errors."""
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus

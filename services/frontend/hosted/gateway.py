@@ -12,9 +12,9 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.control import ModelCard
@@ -34,25 +34,14 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.common.hosted import answered, hosted_argument, result_part
+from services.frontend.apis.common.answers.blocks import blocks_of
+from services.frontend.apis.common.hosted import add_results, hosted_argument, result_part
+from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.metrics import HostedMetrics
 from services.frontend.hosted.policy import refusal, shown
-from services.frontend.hosted.provider import Provider, ProviderError
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, OpenTurn, TurnGateway, TurnSink
+from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
-
-
-class HostedLimits(Struct, frozen=True):
-    """The limits of one answer, and of one call."""
-
-    rounds: int
-    """Turns of the model after the first one."""
-    calls: int
-    timeout_s: float
-    """Of one call."""
-    max_chars: int
-    """Of one result."""
-    allow_private: bool = False
 
 
 class HostedGateway:
@@ -62,14 +51,14 @@ class HostedGateway:
         self,
         gateway: TurnGateway,
         provider: Provider,
-        limits: HostedLimits,
+        config: FrontendConfig,
         metrics: HostedMetrics,
         log: FilteringBoundLogger,
     ) -> None:
         self.gateway = gateway
         self.metrics = metrics
         self.provider = provider
-        self.limits = limits
+        self.config = config
         self.log = log
         self.count, self.tokenize, self.detokenize = gateway.count, gateway.tokenize, gateway.detokenize
         self.models, self.resolve = gateway.models, gateway.resolve
@@ -138,13 +127,8 @@ class HostedAnswer(ContinuedAnswer):
         self._blocks = 0
         """Their blocks."""
         self._uses: Counter[str] = Counter()
-        self._parts: list[Part] = []
+        self._events: list[TurnEvent] = []
         """Of the turn at work."""
-        self._calls: list[Call] = []
-        """Its complete calls of hosted tools."""
-        self._client_calls = False
-        self._block: BlockStart | None = None
-        self._texts: list[str] = []
 
     async def open(self) -> None:
         """Opens the first turn; calls that an earlier answer left to this one run before. Raises TurnwireError."""
@@ -152,7 +136,7 @@ class HostedAnswer(ContinuedAnswer):
         calls = unanswered(turns, self._hosted)
         if calls:
             self._waiting = await self._run(calls)
-            self._conversation = replace(self._conversation, turns=answered(turns, map(result_part, self._waiting)))
+            self._conversation = replace(self._conversation, turns=add_results(turns, map(result_part, self._waiting)))
         self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=self.id)
         self.card, self.prepared = self._turn.card, self._turn.prepared
 
@@ -173,9 +157,9 @@ class HostedAnswer(ContinuedAnswer):
         """See `TurnSink.push`."""
         if self._over or not events:
             return
+        self._events += events
         tokens += self._usage.output  # of the turns before this one
-        if len(events) == 1 and type(event := events[0]) is Delta and not self._blocks and not self._waiting:
-            self._texts.append(event.text)
+        if len(events) == 1 and type(events[0]) is Delta and not self._blocks and not self._waiting:
             self._sink.push(events, tokens)
             return
         out: list[TurnEvent] = []
@@ -183,67 +167,58 @@ class HostedAnswer(ContinuedAnswer):
             out.append(HostedResults(self._waiting, self.id))
             self._waiting = []
         for event in events:
-            self._take(event, out)
+            if isinstance(event, Finish):
+                out += self._finish(event)
+            elif not isinstance(event, Dispatch) or event.name not in self._hosted:
+                out.append(self._shown(event))
         if out:
             self._sink.push(out, tokens)
 
-    def _take(self, event: TurnEvent, out: list[TurnEvent]) -> None:
-        if isinstance(event, Finish):
-            self._finish(event, out)
-            return
-        if isinstance(event, BlockStart):
-            self._block, self._texts = event, []
-            if self._is_hosted(event):
-                event = replace(event, kind="hosted")
-        elif isinstance(event, Delta):
-            self._texts.append(event.text)
-        elif isinstance(event, BlockStop):
-            self._close(event)
-        elif isinstance(event, Dispatch) and event.name in self._hosted:
-            return
+    def _shown(self, event: TurnEvent) -> TurnEvent:
+        """An event of the turn at work as one of the answer."""
+        if isinstance(event, BlockStart) and event.kind == "tool_use" and event.name in self._hosted:
+            event = replace(event, kind="hosted")
         if self._blocks and isinstance(event, BlockStart | Delta | Dispatch | BlockStop):
             event = replace(event, block=event.block + self._blocks)
-        out.append(event)
+        return event
 
-    def _is_hosted(self, block: BlockStart) -> bool:
-        return block.kind == "tool_use" and block.name in self._hosted
-
-    def _close(self, stop: BlockStop) -> None:
-        """Keeps the block for the next turn's prompt."""
-        block, text = self._block, "".join(self._texts)
-        self._block = None
-        if block is None:
-            return
-        if block.kind == "reasoning":
-            self._parts.append(Reasoning(text or None, stop.seal))
-        elif block.kind == "text":
-            self._parts += [Text(text)] if text else []
-        elif not self._is_hosted(block):
-            self._client_calls = self._client_calls or stop.complete
-        elif stop.complete:
-            call = Call(block.call_id or f"{self.id}.{block.block}", block.name or "", text or "{}")
-            self._parts.append(call)
-            self._calls.append(call)
-
-    def _finish(self, finish: Finish, out: list[TurnEvent]) -> None:
-        """Ends the answer, or starts what follows the turn."""
+    def _finish(self, finish: Finish) -> Sequence[Finish]:
+        """Returns the end of the answer, or starts what follows the turn."""
+        turn = self._ended_turn()
+        self._events = []
         self._usage += finish.usage
         self._blocks += finish.blocks
-        calls = self._calls
-        later = self._client_calls and any(self._hosted[call.name].deferred for call in calls)
-        if finish.reason is not FinishReason.STOP or not calls or later:
-            out.append(self._end(finish))
-            return
-        self._task = self._gateway.spawn(self._continue(finish))
+        later = turn.client_calls and any(self._hosted[call.name].deferred for call in turn.calls)
+        if finish.reason is not FinishReason.STOP or not turn.calls or later:
+            return [self._end(finish)]
+        self._task = self._gateway.spawn(self._continue(finish, turn))
+        return ()
+
+    def _ended_turn(self) -> "_EndedTurn":
+        turn = _EndedTurn([], [])
+        for start, text, stop in blocks_of(self._events):
+            if stop is None:
+                continue
+            if start.kind == "reasoning":
+                turn.parts.append(Reasoning(text or None, stop.seal))
+            elif start.kind == "text":
+                turn.parts += [Text(text)] if text else []
+            elif start.name not in self._hosted:
+                turn.client_calls = turn.client_calls or stop.complete
+            elif stop.complete:
+                call = Call(start.call_id or f"{self.id}.{start.block}", start.name or "", text or "{}")
+                turn.parts.append(call)
+                turn.calls.append(call)
+        return turn
 
     def _end(self, finish: Finish, reason: FinishReason | None = None) -> Finish:
         return replace(finish, reason=reason or finish.reason, blocks=self._blocks, usage=self._usage)
 
-    async def _continue(self, finish: Finish) -> None:
+    async def _continue(self, finish: Finish, turn: "_EndedTurn") -> None:
         """Runs the turn's calls, then opens the next turn. Every way out but cancellation by the client ends in a
         terminal event or in a turn that will send one."""
         try:
-            last = await self._next(finish)
+            last = await self._next(finish, turn)
         except ContextOverflow:
             last = self._end(finish, FinishReason.CONTEXT)
         except TurnwireError as error:
@@ -263,19 +238,17 @@ class HostedAnswer(ContinuedAnswer):
             self._over = True
             self._sink.push([event])
 
-    async def _next(self, finish: Finish) -> TurnEvent | None:
+    async def _next(self, finish: Finish, turn: "_EndedTurn") -> TurnEvent | None:
         """Returns the event that ends the answer; None where another turn follows."""
-        limits, calls = self._gateway.limits, self._calls
-        results = await self._run(calls)
+        results = await self._run(turn.calls)
         self._round += 1
         self.continues = True
-        pauses = any(self._hosted[call.name].deferred for call in calls)
         turn_id = next_turn_id(self.id, self._round)
         self._sink.push([HostedResults(results, turn_id)])
-        if self._client_calls:
+        if turn.client_calls:
             return self._end(finish)
-        last = self._round >= limits.rounds
-        if last and pauses:
+        last = self._round >= self._gateway.config.web_max_rounds
+        if last and any(self._hosted[call.name].deferred for call in turn.calls):
             return self._end(finish, FinishReason.PAUSE)
         conversation, sampling = self._conversation, self._conversation.sampling
         if sampling.max_tokens is not None:
@@ -288,9 +261,8 @@ class HostedAnswer(ContinuedAnswer):
             choice = ToolChoice("none")
         elif choice.mode in ("any", "tool"):  # it is met
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
-        turns = answered([*conversation.turns, Turn("assistant", self._parts)], map(result_part, results))
+        turns = add_results([*conversation.turns, Turn("assistant", turn.parts)], map(result_part, results))
         self._conversation = replace(conversation, turns=turns, sampling=sampling, tool_choice=choice)
-        self._parts, self._calls = [], []
         self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=turn_id)
         return None
 
@@ -298,15 +270,15 @@ class HostedAnswer(ContinuedAnswer):
         return await asyncio.gather(*(self._call(call) for call in calls))
 
     async def _call(self, call: Call) -> HostedResult:
-        tool, limits = self._hosted[call.name], self._gateway.limits
+        tool, config = self._hosted[call.name], self._gateway.config
         argument = hosted_argument(tool.kind, call.arguments)
         result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
         self._uses[call.name] += 1
-        allowed = limits.calls if tool.max_uses is None else tool.max_uses
-        if self._uses[call.name] > allowed or self._uses.total() > limits.calls:
+        allowed = config.web_max_calls if tool.max_uses is None else tool.max_uses
+        if self._uses[call.name] > allowed or self._uses.total() > config.web_max_calls:
             code: str | None = "max_uses_exceeded"
         else:
-            code = refusal(tool, argument, self._conversation, allow_private=limits.allow_private)
+            code = refusal(tool, argument, self._conversation, allow_private=config.web_allow_private)
         if code is not None:
             self._gateway.metrics.ended(tool.kind, code, None)
             return replace(result, error=code)
@@ -321,19 +293,31 @@ class HostedAnswer(ContinuedAnswer):
 
     async def _provided(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:
         """The result with what the provider returns."""
-        limits, log = self._gateway.limits, self._gateway.log
+        config, log = self._gateway.config, self._gateway.log
         try:
-            async with asyncio.timeout(limits.timeout_s):
+            async with asyncio.timeout(config.web_timeout_s):
                 sources = await self._gateway.provider.run(tool, argument)
         except (ProviderError, TimeoutError, OSError, ValueError) as error:
             log.warning("hosted.call_failed", turn=self.id, tool=tool.kind, error=str(error) or type(error).__name__)
             return replace(result, error=error.code if isinstance(error, ProviderError) else "unavailable")
-        sources = shown(tool, sources, limits.max_chars)
+        sources = shown(tool, sources, config.web_max_chars)
         if tool.kind == "web_fetch":
             sources = [replace(source, url=argument, age=None) for source in sources[:1]]
             if not sources:
                 return replace(result, error="url_not_accessible")
         return replace(result, sources=sources)
+
+
+@dataclass
+class _EndedTurn:
+    """What the model wrote in a turn."""
+
+    parts: list[Part]
+    """For the next turn's prompt."""
+    calls: list[Call]
+    """Complete calls of hosted tools."""
+    client_calls: bool = False
+    """There are complete calls of the client's tools."""
 
 
 def unanswered(turns: Sequence[Turn], hosted: dict[str, HostedTool]) -> list[Call]:

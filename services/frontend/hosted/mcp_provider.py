@@ -15,7 +15,7 @@ from mcp.types import TextContent
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
-from services.frontend.hosted.provider import ProviderError
+from services.frontend.hosted.contract import ProviderError
 from services.runtime.config import read_secret
 
 _URL = re.compile(r"https?://[^\s<>\"'()\[\]{}]+[^\s<>\"'()\[\]{}.,;:!?]")

@@ -1,6 +1,6 @@
-"""The operator's provider of web search and fetch, over a small HTTP contract (`docs/hosted-tools.md`)."""
+"""Calls the operator's provider of web search and fetch over a small HTTP contract (`docs/hosted-tools.md`)."""
 
-from typing import Any, Final, Protocol
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -8,48 +8,14 @@ from msgspec import Struct
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
+from services.frontend.hosted.contract import ERRORS, Provider, ProviderError
 from services.runtime.config import FrontendConfig, read_secret
 
-ERRORS: Final = frozenset(
-    {
-        "invalid_tool_input",
-        "unavailable",
-        "max_uses_exceeded",
-        "too_many_requests",
-        "query_too_long",
-        "request_too_large",
-        "url_too_long",
-        "url_not_allowed",
-        "url_not_in_prior_context",
-        "url_not_accessible",
-        "unsupported_content_type",
-        "content_too_large",
-    }
-)
-"""The error codes of Anthropic's web search and fetch."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Of one answer of a provider."""
 _BY_STATUS = {404: "url_not_accessible", 413: "content_too_large", 415: "unsupported_content_type"}
 _TOO_MANY = 429
 _OK = 200
-
-
-class ProviderError(Exception):
-    """A call failed. `code` is one of `ERRORS`."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
-class Provider(Protocol):
-    """Runs calls."""
-
-    async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
-        """Returns the pages that a search found, or the page at a URL. Raises ProviderError, and OSError."""
-
-    async def close(self) -> None:
-        """Closes its connections."""
 
 
 class _Answer(Struct):

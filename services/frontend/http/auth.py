@@ -7,7 +7,7 @@ frontend runs: removed keys are refused from then on, the last one too, and a ho
 import hashlib
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -22,28 +22,19 @@ OPEN_PATHS = frozenset({"/", "/live", "/ready", "/health", "/metrics", "/api/hel
 """Paths that need no key: for probes, scrapers and the first request of clients."""
 
 
-class KeyRing:
-    """The accepted keys."""
+def load_keys(path: str, defaults: Limits) -> list[Key]:
+    """Reads a key file. Raises ValueError as `parse_keys`, and OSError."""
+    return parse_keys(Path(path).read_text(encoding="utf-8"), path, defaults)
 
-    def __init__(self, keys: list[Key]) -> None:
-        self._keys = keys
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    @classmethod
-    def load(cls, path: str, defaults: Limits | None = None) -> "KeyRing":
-        """Reads a key file. Raises ValueError as `parse_keys`, and OSError."""
-        return cls(parse_keys(Path(path).read_text(encoding="utf-8"), path, defaults or Limits()))
-
-    def find(self, presented: str) -> Key | None:
-        """Returns the key with this text, if there is one. Takes equally long for every text."""
-        digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
-        found = None
-        for key in self._keys:
-            if hmac.compare_digest(key.digest, digest):
-                found = key
-        return found
+def find_key(keys: Sequence[Key], presented: str) -> Key | None:
+    """Returns the key with this text, if there is one. Takes equally long for every text."""
+    digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
+    found = None
+    for key in keys:
+        if hmac.compare_digest(key.digest, digest):
+            found = key
+    return found
 
 
 class Caller:
@@ -74,7 +65,7 @@ class Callers:
     def __init__(
         self, path: str | None, defaults: Limits, clock: Callable[[], float], now: Callable[[], float] = time.time
     ) -> None:
-        """Raises as `KeyRing.load`, and ValueError for a file without keys: that is a mistake at the start.
+        """Raises as `load_keys`, and ValueError for a file without keys: that is a mistake at the start.
 
         `clock` is monotonic, `now` the Unix time.
         """
@@ -83,14 +74,14 @@ class Callers:
         self._clock = clock
         self._now = now
         self._limiters: dict[str, RateLimiter] = {}
-        self._ring = KeyRing.load(path, defaults) if path else None
-        if self._ring is not None and not len(self._ring):
+        self._keys = load_keys(path, defaults) if path else None
+        if self._keys == []:
             raise ValueError(f"{path} holds no keys")
 
     @property
     def open_to_all(self) -> bool:
         """Whether there are no keys: everyone who reaches the port may use it."""
-        return self._ring is None
+        return self._keys is None
 
     @property
     def open_requests(self) -> dict[str, int]:
@@ -100,15 +91,15 @@ class Callers:
     def reload(self, log: FilteringBoundLogger) -> None:
         """Reads the key file again. Without the file, or keys in it, no key is valid.
 
-        Raises as `KeyRing.load` for a file that is there, and then changes nothing.
+        Raises as `load_keys` for a file that is there, and then changes nothing.
         """
         if not self.path:
             return
         try:
-            self._ring = KeyRing.load(self.path, self._defaults)
+            self._keys = load_keys(self.path, self._defaults)
         except FileNotFoundError:
-            self._ring = KeyRing([])
-        if not len(self._ring):
+            self._keys = []
+        if not self._keys:
             log.warning("keys.none_valid", file=self.path)
 
     def identify(self, request: web.Request, *, openai: bool = False) -> Caller:
@@ -119,12 +110,12 @@ class Callers:
         """
         if request.path in OPEN_PATHS:
             return Caller(RateLimiter(Limits(), self._clock))
-        if self._ring is None:
+        if self._keys is None:
             return self._caller("", self._defaults, None)
         presented = [key for key in (request.headers.get("x-api-key"), _bearer(request)) if key]
         if not presented:
             raise Unauthorized(_NO_KEY if openai else "x-api-key header is required")
-        key = next((found for text in presented if (found := self._ring.find(text))), None)
+        key = next((found for text in presented if (found := find_key(self._keys, text))), None)
         if key is None:
             raise Unauthorized("Incorrect API key provided." if openai else "invalid x-api-key")
         if key.expires is not None and self._now() >= key.expires:

@@ -1,7 +1,7 @@
 """Checks that the frames of a WebSocket client are masked (RFC 6455, 5.1), which aiohttp does not."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 _MASKED = 0x80
 _LENGTH = 0x7F
@@ -10,22 +10,10 @@ _EXTRA = {126: 2, 127: 8}
 _MASK_BYTES = 4
 
 
-class FrameReader(Protocol):
-    """Takes the bytes of a connection."""
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Takes the next bytes. Returns whether no more are wanted, and those that were not used."""
-        ...
-
-    def feed_eof(self) -> None:
-        """The connection has ended."""
-        ...
-
-
 class MaskedFrames:
-    """A `FrameReader` in front of another one, which gets no bytes from the first frame without a mask on."""
+    """Stands in front of aiohttp's frame reader, which gets no bytes from the first frame without a mask on."""
 
-    def __init__(self, reader: FrameReader, on_unmasked: Callable[[], None]) -> None:
+    def __init__(self, reader: Any, on_unmasked: Callable[[], None]) -> None:
         self._reader = reader
         self._on_unmasked = on_unmasked
         self._head = b""
@@ -34,14 +22,15 @@ class MaskedFrames:
         """Bytes of the current frame that are still to come."""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """See `FrameReader`."""
+        """Takes the next bytes. Returns whether no more are accepted, and those that were not used."""
         if self._is_masked(data):
-            return self._reader.feed_data(data)
+            used: tuple[bool, bytes] = self._reader.feed_data(data)
+            return used
         self._on_unmasked()
         return True, b""
 
     def feed_eof(self) -> None:
-        """See `FrameReader`."""
+        """Takes the end of the connection."""
         self._reader.feed_eof()
 
     def _is_masked(self, data: bytes) -> bool:

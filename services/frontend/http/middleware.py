@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
-from msgspec import Struct
+from aiohttp.typedefs import Handler
 
 from schemas.errors import (
     RETRY_AFTER_S,
@@ -29,6 +28,7 @@ from services.frontend.http.cors import AllowedHosts, Cors
 from services.frontend.http.rate_limits import rate_headers
 from services.frontend.pipeline.gateway.checked_gateway import CALLER
 from services.frontend.pipeline.metrics import TurnRecord
+from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 Api: TypeAlias = Literal["anthropic", "openai", "shared"]
@@ -115,45 +115,30 @@ OVER_LIMIT: web.RequestKey[bool] = web.RequestKey("over_limit", bool)
 """The connection is over its address's limit; set by the server."""
 
 
-class MiddlewareSettings(Struct, frozen=True):
-    """What the middleware needs of the application."""
+class RequestMiddleware:
+    """Admits requests, and answers what handlers raise."""
 
-    formats: Mapping[str, ErrorFormat]
-    """The error formats of the paths under a prefix."""
-    shared: ErrorFormat
-    """That of all other paths."""
-    callers: Callers
-    cors: Cors
-    hosts: AllowedHosts
-    """Checked for all paths but `OPEN_PATHS`."""
-    needs_certificate: bool = False
-    """Require a client certificate for all paths but `OPEN_PATHS`."""
-    body_timeout_s: float | None = None
-
-    def format_of(self, path: str) -> ErrorFormat:
-        """Returns the error format of a path: that of the longest prefix."""
-        prefixes = [prefix for prefix in self.formats if path == prefix or path.startswith(prefix + "/")]
-        return self.formats[max(prefixes, key=len)] if prefixes else self.shared
-
-    def admit(self, request: web.Request, context: RequestContext) -> None:
-        """Identifies the caller. Raises RateLimited, Forbidden and Unauthorized."""
-        if request.path not in OPEN_PATHS:
-            if request.get(OVER_LIMIT):
-                raise RateLimited("Your address has too many connections to this server.", retry_after_s=RETRY_AFTER_S)
-            if (host := request.headers.get("host")) is not None:  # HTTP/1.0 may lack it, no browser leaves it out
-                self.hosts.check(host)
-            if self.needs_certificate and not request.get_extra_info("peercert"):
-                raise Unauthorized("This server asks for a client certificate.")
-        self.cors.check(request.method, request.headers, request.scheme)
-        context.caller = self.callers.identify(request, openai=context.api == "openai")
-        CALLER.set(context.caller)
-
-
-def request_middleware(settings: MiddlewareSettings, log: FilteringBoundLogger) -> Middleware:
-    """Makes the middleware."""
+    def __init__(
+        self,
+        config: FrontendConfig,
+        formats: Mapping[str, ErrorFormat],
+        shared: ErrorFormat,
+        callers: Callers,
+        log: FilteringBoundLogger,
+    ) -> None:
+        """`formats`: the error formats of the paths under a prefix; `shared`: that of all other paths."""
+        guarded = not callers.open_to_all
+        self._config = config
+        self._formats = formats
+        self._shared = shared
+        self._callers = callers
+        self._cors = Cors(config.cors_origins, guarded=guarded)
+        self._hosts = AllowedHosts.of(config.allowed_hosts, config.host, guarded=guarded)
+        self._log = log
 
     @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The middleware."""
         loop = asyncio.get_running_loop()
         client_id = request.headers.get("x-request-id", "")
         context = RequestContext(
@@ -162,17 +147,17 @@ def request_middleware(settings: MiddlewareSettings, log: FilteringBoundLogger) 
         context.trace_id = request.get(TRACE_ID)
         request[REQUEST_CONTEXT] = context
         request = _with_valid_headers(request)
-        format = settings.format_of(request.path)
+        format = self._format_of(request.path)
         context.api, shape = format.name, format.reply
-        context.cors = settings.cors.headers(request.headers)
-        context.body_timeout_s = settings.body_timeout_s
+        context.cors = self._cors.headers(request.headers)
+        context.body_timeout_s = self._config.body_timeout_s
         response: web.StreamResponse | None = None
         try:
-            preflight = settings.cors.preflight(request.method, request.headers)
+            preflight = self._cors.preflight(request.method, request.headers)
             if preflight is not None:
                 response = web.Response(status=204, headers=preflight)
             else:
-                settings.admit(request, context)
+                self._admit(request, context)
                 response = await handler(request)
         except (TurnwireError, web.HTTPException) as error:
             response = _response(_error_reply(error, context, shape))
@@ -180,7 +165,7 @@ def request_middleware(settings: MiddlewareSettings, log: FilteringBoundLogger) 
             context.outcome = context.outcome or "hangup"
             raise
         except Exception:  # a bug in a handler: the client gets an error of its API
-            log.exception("request.failed", request=context.request_id, path=request.path)
+            self._log.exception("request.failed", request=context.request_id, path=request.path)
             context.outcome = "internal"
             if request.writer.output_size:
                 raise  # the response has begun: aiohttp closes the connection
@@ -188,10 +173,26 @@ def request_middleware(settings: MiddlewareSettings, log: FilteringBoundLogger) 
             response = _response(shape(info, context.request_id, None))
         finally:
             status = response.status if response is not None else None
-            _log_access(log, request, context, status, loop.time())
+            _log_access(self._log, request, context, status, loop.time())
         return response
 
-    return middleware
+    def _format_of(self, path: str) -> ErrorFormat:
+        """Returns the error format of a path: that of the longest prefix."""
+        prefixes = [prefix for prefix in self._formats if path == prefix or path.startswith(prefix + "/")]
+        return self._formats[max(prefixes, key=len)] if prefixes else self._shared
+
+    def _admit(self, request: web.Request, context: RequestContext) -> None:
+        """Identifies the caller. Raises RateLimited, Forbidden and Unauthorized."""
+        if request.path not in OPEN_PATHS:
+            if request.get(OVER_LIMIT):
+                raise RateLimited("Your address has too many connections to this server.", retry_after_s=RETRY_AFTER_S)
+            if (host := request.headers.get("host")) is not None:  # HTTP/1.0 may lack it, no browser leaves it out
+                self._hosts.check(host)
+            if self._config.tls_client_ca_file is not None and not request.get_extra_info("peercert"):
+                raise Unauthorized("This server asks for a client certificate.")
+        self._cors.check(request.method, request.headers, request.scheme)
+        context.caller = self._callers.identify(request, openai=context.api == "openai")
+        CALLER.set(context.caller)
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

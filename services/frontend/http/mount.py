@@ -47,11 +47,6 @@ def json_response(body: bytes | Raw, status: int = 200) -> web.Response:
     return web.Response(status=status, body=bytes(body), content_type="application/json")
 
 
-async def unchanged(ask: A, *_: object) -> A:
-    """The request itself."""
-    return ask
-
-
 @dataclass
 class Mount:
     """The application as its APIs see it."""
@@ -67,14 +62,14 @@ class Mount:
     sharing: object = None
     """Access to the store that frontends share, for the API that stores its answers."""
 
-    def add_turns(self, path: str, dialect: Dialect, prepare: PrepareTurn = unchanged) -> None:
-        """POST `path` creates turns. `prepare` changes a parsed request, with what only the pipeline knows."""
+    def add_turns(self, path: str, dialect: Dialect, prepare: PrepareTurn | None = None) -> None:
+        """POST `path` creates turns. `prepare` changes a parsed request, by what only the pipeline can measure."""
 
         async def create(request: web.Request) -> web.StreamResponse:
             async def read() -> Any:
                 body = await read_body(request, self.config.max_body_bytes)
                 ask = await apart(len(body), lambda: dialect.parse(body, request.headers))
-                return await prepare(ask, request[REQUEST_CONTEXT])
+                return ask if prepare is None else await prepare(ask, request[REQUEST_CONTEXT])
 
             return await self.server.serve(request, dialect, read)
 
@@ -90,13 +85,15 @@ class Mount:
         path: str,
         parse: Callable[[bytes, Mapping[str, str]], A],
         answer: Callable[[A, int], bytes],
-        prepare: Prepare = unchanged,
+        prepare: Prepare | None = None,
     ) -> None:
         """POST `path` returns the exact size of a request's prompt."""
 
         async def count(request: web.Request) -> web.Response:
             body = await read_body(request, self.config.max_body_bytes)
-            ask = await prepare(await apart(len(body), lambda: parse(body, request.headers)))
+            ask = await apart(len(body), lambda: parse(body, request.headers))
+            if prepare is not None:
+                ask = await prepare(ask)
             conversation = ask.conversations[0]
             tokens = await self.count(conversation)
             request[REQUEST_CONTEXT].fields |= {"model": conversation.model, "prompt_tokens": tokens}

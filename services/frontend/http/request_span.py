@@ -1,4 +1,4 @@
-"""The span of each HTTP request, where tracing is on."""
+"""Records the span of each HTTP request, where tracing is on."""
 
 from functools import partial
 from time import time_ns
@@ -43,15 +43,15 @@ def tracing_middleware(tracer: "Tracer") -> Middleware:
                 response = await handler(request)
             return response
         finally:
-            context = request.get(REQUEST_CONTEXT)
-            outcome = (context.outcome if context is not None else "") or "ok"
+            context = request[REQUEST_CONTEXT]
+            outcome = context.outcome or "ok"
             status = response.status if response is not None else None
-            stream = context.fields.get("stream") if context is not None else None
+            stream = context.fields.get("stream")
             span.set(
                 {
                     "http.response.status_code": status,
                     "gen_ai.request.stream": stream if isinstance(stream, bool) else None,
-                    "turnwire.request": context.request_id if context is not None else None,
+                    "turnwire.request": context.request_id,
                     "turnwire.outcome": outcome,
                 }
             )

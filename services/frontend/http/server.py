@@ -15,12 +15,12 @@ from typing import Any, cast
 
 from aiohttp import WSCloseCode, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
-from msgspec import Struct
 
 from services.frontend.apis.base import ErrorShape
 from services.frontend.http.masks import MaskedFrames
 from services.frontend.http.middleware import OVER_LIMIT, refuse_malformed
 from services.frontend.http.sse import keep_buffers_small
+from services.runtime.config import FrontendConfig
 
 MAX_URL_BYTES = 32 * 1024
 """Not the same as `MAX_HEADER_BYTES`: aiohttp reports only the limit that a line exceeds."""
@@ -33,26 +33,17 @@ REFUSED_TIMEOUT_S = 2.0
 _UNMASKED = b"\x88\x02" + WSCloseCode.PROTOCOL_ERROR.to_bytes(2)
 
 
-class ConnectionLimits(Struct, frozen=True):
-    """What one client may hold open."""
-
-    head_timeout_s: float
-    """Longest time to the head of a connection's first request."""
-    per_address: int | None = None
-    """Most connections of one address; None: unlimited."""
-
-
 class Connection(web.RequestHandler):
     """A connection that is closed unless the head of its first request arrives in time."""
 
-    __slots__ = ("_address", "_head_timer", "_limits", "_open", "_shape", "over_limit")
+    __slots__ = ("_address", "_config", "_head_timer", "_open", "_shape", "over_limit")
 
     def __init__(
-        self, server: web.Server, *, limits: ConnectionLimits, open: Counter[str], shape: ErrorShape, **options: Any
+        self, server: web.Server, *, config: FrontendConfig, open: Counter[str], shape: ErrorShape, **options: Any
     ) -> None:
         """`open`: the connections of all addresses."""
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
-        self._limits = limits
+        self._config = config
         self._open = open
         self._address: str | None = None
         self._head_timer: asyncio.TimerHandle | None = None
@@ -64,10 +55,10 @@ class Connection(web.RequestHandler):
         """Counts the connection and starts the timer."""
         super().connection_made(transport)
         keep_buffers_small(cast(asyncio.Transport, transport))
-        timeout_s = self._limits.head_timeout_s
-        if self._limits.per_address is not None:
+        timeout_s = self._config.head_timeout_s
+        if (most := self._config.max_connections_per_address) is not None:
             address = client_of(transport.get_extra_info("peername"))
-            self.over_limit = self._open[address] >= self._limits.per_address
+            self.over_limit = self._open[address] >= most
             if self.over_limit:
                 timeout_s = min(timeout_s, REFUSED_TIMEOUT_S)
             else:
@@ -139,14 +130,14 @@ class HttpRunner(web.AppRunner):
         self,
         app: web.Application,
         *,
-        limits: ConnectionLimits,
+        config: FrontendConfig,
         shape: ErrorShape,
         shutdown_timeout: float = 60.0,
         **options: Any,
     ) -> None:
         options |= {"max_line_size": MAX_URL_BYTES, "max_field_size": MAX_HEADER_BYTES}
         super().__init__(app, shutdown_timeout=shutdown_timeout, handler_cancellation=True, **options)
-        self._connection = {"limits": limits, "open": Counter[str](), "shape": shape, **options}
+        self._connection = {"config": config, "open": Counter[str](), "shape": shape, **options}
 
     async def setup(self) -> None:
         """As aiohttp's; then has every request stop its connection's timer."""

@@ -1,4 +1,4 @@
-"""A note to the user, behind the model's answer, that the model does not receive the conversation's images. Pure.
+"""Adds a note to the answer: the user learns that the model does not receive the conversation's images. Pure.
 
 Without it a user does not learn that an answer about a screenshot was made without the screenshot. The note is text,
 because text is what every client of every API shows, and it stands behind the text of the first turn that ends without

@@ -1,4 +1,4 @@
-"""A PDF in a request, from the API dialect that found it to the reader that replaces it by its text."""
+"""Holds a PDF of a request, from the API dialect that finds it to the reader that replaces it by its text."""
 
 from dataclasses import dataclass
 

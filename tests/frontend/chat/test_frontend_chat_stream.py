@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TokenLogprob, TurnEvent, Usage
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.chat.stream import ChatCollector, ChatStream, Shape
+from services.frontend.apis.chat.stream import ChatStream, Shape, chat_collector
 from services.frontend.apis.common.freeform import freeform_input
 from tests.frontend.frontend_fakes import with_dispatch
 
@@ -47,7 +47,7 @@ class Case(msgspec.Struct):
         return b"".join(out).decode()
 
     def document(self) -> dict[str, Any]:
-        collector = ChatCollector(self.reply(), self.shape, self.choices)
+        collector = chat_collector(self.reply(), self.shape, self.choices)
         collector.start([PREPARED] * self.choices)
         for choice, events in self.batches:
             collector.events(events, choice)

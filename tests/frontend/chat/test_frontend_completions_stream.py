@@ -22,7 +22,7 @@ from schemas.events import (
     Usage,
 )
 from services.frontend.apis.base import Reply
-from services.frontend.apis.completions.stream import CompletionsCollector, CompletionsStream, Shape
+from services.frontend.apis.completions.stream import CompletionsStream, Shape, completions_collector
 from tests.frontend.chat.test_frontend_chat_stream import frames
 
 REPLY = Reply("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000)
@@ -56,7 +56,7 @@ def stream(shape: Shape, batches: Batches) -> list[Any]:
 
 
 def document(shape: Shape, batches: Batches) -> dict[str, Any]:
-    collector = CompletionsCollector(REPLY, shape)
+    collector = completions_collector(REPLY, shape)
     collector.start([Prepared(5, 16)] * len(shape.echoes))
     for choice, events in batches:
         collector.events(events, choice)

@@ -11,8 +11,9 @@ from mcp.server.mcpserver import MCPServer
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
+from services.frontend.hosted.contract import ProviderError
 from services.frontend.hosted.mcp_provider import McpProvider, from_text, listed
-from services.frontend.hosted.provider import ProviderError, provider_of
+from services.frontend.hosted.provider import provider_of
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import serving
 from tests.frontend.hosted.rounds import FIRST, LAST, SEARCH, Rounds, body, message

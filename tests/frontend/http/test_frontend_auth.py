@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from services.frontend.http.auth import KeyRing
+from services.frontend.http.auth import find_key, load_keys
+from services.frontend.http.keys import Limits
 from services.runtime.config import FrontendConfig
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import MODEL, log_into, serving
@@ -25,13 +26,13 @@ def keys(tmp_path: Path) -> Path:
 
 
 def test_names_of_keys(keys: Path) -> None:
-    ring = KeyRing.load(str(keys))
+    known = load_keys(str(keys), Limits())
     for text, name in (("alpha", "team-a"), ("beta", HASHES["beta"][:8])):
-        key = ring.find(text)
+        key = find_key(known, text)
         assert key is not None
         assert key.name == name
     for text in ("gamma", "", "\udcff"):
-        assert ring.find(text) is None
+        assert find_key(known, text) is None
 
 
 @pytest.mark.parametrize("line", ["alpha", "name:alpha", "a b:" + "0" * 64, "n:" + "0" * 63])
@@ -39,7 +40,7 @@ def test_a_line_that_is_no_key_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# x\n{line}\n")
     with pytest.raises(ValueError, match=f"{path}:2: not a key"):
-        KeyRing.load(str(path))
+        load_keys(str(path), Limits())
 
 
 async def test_a_frontend_does_not_start_without_keys(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from anthropic.types.beta import BetaClearThinking20251015EditResponse, BetaClea
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, Turn
 from schemas.errors import Invalid
 from services.frontend.apis.messages.context_edits import CLEARED
-from services.frontend.apis.messages.request import MessagesAsk, edited, parse
+from services.frontend.apis.messages.request import MessagesAsk, apply_context_edits, parse
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
 Json = dict[str, Any]
@@ -73,7 +73,7 @@ def test_so_many_turns_keep_their_thinking(keep: Any, left: list[str]) -> None:
     told = ask(keep)
     assert thoughts(told.conversation.turns) == left
     assert told.conversation.thinking.history == "keep"
-    assert told.context_management
+    assert told.edits is not None
 
 
 def test_a_message_that_was_nothing_but_thinking_is_gone_with_it() -> None:
@@ -145,7 +145,7 @@ async def after(counted: list[Conversation] | None = None, **edit: Any) -> Messa
             counted.append(conversation)
         return await by_length(conversation)
 
-    return await edited(parse(json.dumps(cleaning(**edit)).encode(), {}), count)
+    return await apply_context_edits(parse(json.dumps(cleaning(**edit)).encode(), {}), count)
 
 
 def story(told: MessagesAsk) -> dict[str, tuple[str, bool]]:
@@ -177,8 +177,9 @@ async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
     plain = parse(json.dumps(cleaning()).encode(), {}).conversation
     saved = await by_length(plain) - await by_length(told.conversation)
     applied = {"type": "clear_tool_uses_20250919", "cleared_tool_uses": len(cleared), "cleared_input_tokens": saved}
-    assert told.applied == [applied]
-    assert told.original_tokens == await by_length(plain)
+    assert told.edits is not None
+    assert told.edits.applied == [applied]
+    assert told.edits.original_tokens == await by_length(plain)
     errors = [part.is_error for turn in told.conversation.turns for part in turn.parts if isinstance(part, Result)]
     assert errors == [False] * 5
 
@@ -196,7 +197,8 @@ async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
 async def test_nothing_is_cleared(edit: Json) -> None:
     told = await after(**edit)
     assert told.conversation == parse(json.dumps(cleaning()).encode(), {}).conversation
-    assert told.applied == []
+    assert told.edits is not None
+    assert told.edits.applied == []
 
 
 @pytest.mark.parametrize(("inputs", "empty"), [(True, ["t1", "t2"]), (["edit"], ["t2"]), (False, [])])

@@ -88,7 +88,7 @@ def check(body: dict[str, Any], headers: dict[str, str], *, counting: bool) -> N
     assert told.sampling.max_tokens == body.get("max_tokens")
     assert ask.stream == bool(body.get("stream"))
     assert ask.notes == [tool["type"] for tool in body.get("tools") or [] if "type" in tool]
-    assert ask.context_management == ("context_management" in body)
+    assert (ask.edits is not None) == ("context_management" in body)
     thinking = body.get("thinking")
     assert told.thinking.mode == (
         thinking["type"] if thinking else "disabled" if "output_config" in body else "default"

@@ -46,7 +46,7 @@ def refusal(**fields: Any) -> Invalid:
 def test_agent_turn_keeps_everything_in_its_place() -> None:
     ask = parse(FIXTURE.read_bytes(), {"user-agent": "claude-cli/2.1.328"})
     assert ask.stream
-    assert ask.context_management
+    assert ask.edits is not None
     assert ask.notes == []
     told = ask.conversation
     assert told.model == "acme/served-model"

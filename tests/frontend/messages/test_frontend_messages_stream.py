@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.messages.stream import MessagesCollector, MessagesStream
+from services.frontend.apis.common.answers.documents import StreamCollector
+from services.frontend.apis.messages.stream import MessagesStream, merged_message
 from services.frontend.apis.messages.wire import UNSEALED
 from tests.frontend.frontend_fakes import with_dispatch
 
@@ -35,8 +36,8 @@ class Case(msgspec.Struct):
     def renderer(self) -> MessagesStream:
         return MessagesStream(self.reply(), **self._display())
 
-    def collector(self) -> MessagesCollector:
-        return MessagesCollector(MessagesStream(self.reply(), **self._display()))
+    def collector(self) -> StreamCollector:
+        return StreamCollector(MessagesStream(self.reply(), **self._display()), merged_message)
 
     def stream(self, batches: list[list[TurnEvent]]) -> str:
         renderer = self.renderer()
@@ -49,7 +50,8 @@ class Case(msgspec.Struct):
         return collector.body().decode()
 
     def _display(self) -> dict[str, Any]:
-        return {key: self.options.get(key, False) for key in ("omit_thinking", "context_management")}
+        managed = self.options.get("context_management", False)
+        return {"omit_thinking": self.options.get("omit_thinking", False), "applied_edits": [] if managed else None}
 
 
 def load(path: Path) -> Case:

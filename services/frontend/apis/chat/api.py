@@ -1,4 +1,4 @@
-"""Chat Completions: its answer as types, and its operation."""
+"""The types of the answers of Chat Completions, and its operations."""
 
 from functools import partial
 from typing import Any, Literal

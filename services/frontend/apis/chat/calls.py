@@ -1,4 +1,4 @@
-"""A tool call in the forms of Chat Completions: function, freeform, and the legacy one.
+"""Writes tool calls in the forms of Chat Completions: function, freeform, and the legacy one.
 
 function    {"index":0,"id":…,"type":"function","function":{"name":…,"arguments":…}}
 freeform    {"index":0,"id":…,"type":"custom","custom":{"name":…,"input":…}}

@@ -1,4 +1,4 @@
-"""Content parts as parts of the conversation: text, images, audio and files."""
+"""Converts content parts to parts of the conversation: text, images, audio and files."""
 
 from collections.abc import Sequence
 from typing import Any, Literal

@@ -1,9 +1,8 @@
-"""`messages` as turns: order kept, instructions in their place, reasoning before what followed it.
+"""Converts `messages` to turns: order kept, instructions in their place, reasoning before what followed it.
 
-Consecutive results are in the order of their calls, since many templates tell them apart by nothing else. Ids are
-checked only where the prompt would be wrong: a result without its call, and two calls of one id in one message. Calls
-without results are accepted, since an interrupted agent sends them. Within an assistant's message the API has no order;
-it is reasoning, text, calls, unless the reasoning itself names its place.
+Ids are checked only where the prompt would be wrong: a result without its call, and two calls of one id in one message.
+Calls without results are accepted, since an interrupted agent sends them. Within an assistant's message the API has no
+order; it is reasoning, text, calls, unless the reasoning itself names its place.
 
 Reasoning of earlier turns is taken from the first of these fields that holds something; the others repeat it:
 
@@ -25,6 +24,8 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, Role, Tex
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.content import content_parts, thinking_text
+from services.frontend.apis.common.call_history import CallHistory
+from services.frontend.apis.common.decode import objects
 from services.frontend.apis.common.openai.wording import missing_parameter
 
 DETAILS = "turnwire-v1"
@@ -39,26 +40,17 @@ class Thought(Struct, frozen=True):
     call: int | None = 0
 
 
-class History:
+class History(CallHistory):
     """The turns of a request."""
 
     def __init__(self, *, pairing: bool = True) -> None:
-        self.turns: list[Turn] = []
-        self._pairing = pairing
-        self._names: dict[str, str] = {}
-        self._places: dict[str, int] = {}
-        """By call id: position among all calls of the conversation; of equal ids the last."""
-        self._made = 0
+        super().__init__(pairing=pairing)
         self._legacy_ids: dict[str, str] = {}
 
-    bound = False
-    """See `known.history.History`."""
-
     def fork(self) -> "History":
-        """A reader that has read the same, and goes on by itself."""
-        other = History(pairing=self._pairing)
-        other.turns, other._names, other._places = [*self.turns], {**self._names}, {**self._places}
-        other._made, other._legacy_ids = self._made, {**self._legacy_ids}
+        """See `CallHistory.fork`."""
+        other = super().fork()
+        other._legacy_ids = {**self._legacy_ids}
         return other
 
     def read(self, messages: list[wire.Message], first: int = 0) -> None:
@@ -67,9 +59,7 @@ class History:
         numbered = enumerate(messages, first)
         for are_results, run in groupby(numbered, key=lambda pair: pair[1].role in ("tool", "function")):
             if are_results:
-                results = [self._result(message, f"messages[{index}]") for index, message in run]
-                results.sort(key=lambda result: self._places.get(result.call_id, self._made))
-                self.turns.append(Turn("tool", [*results]))
+                self._add_results([self._result(message, f"messages[{index}]") for index, message in run])
             else:
                 for index, message in run:
                     self._message(message, f"messages[{index}]")
@@ -90,13 +80,13 @@ class History:
             self.turns.append(Turn(role, parts, message.name))
 
     def _assistant(self, message: wire.Message, path: str) -> list[Part]:
-        calls = self._calls(message, path)
+        calls = self._calls_of(message, path)
         content: list[Part] = [*content_parts(message.content, f"{path}.content")]
         if message.refusal and not content:
             content = [Text(message.refusal)]
         return _ordered(thoughts(message, [call.call_id for call in calls]), content, calls)
 
-    def _calls(self, message: wire.Message, path: str) -> list[Call]:
+    def _calls_of(self, message: wire.Message, path: str) -> list[Call]:
         calls: list[Call] = []
         for index, given in enumerate(message.tool_calls or []):
             place = f"{path}.tool_calls[{index}]"
@@ -110,9 +100,7 @@ class History:
             arguments = _arguments(message.function_call.arguments, f"{path}.function_call")
             calls.append(Call(call_id, message.function_call.name, arguments))
         for call in calls:
-            self._names[call.call_id] = call.name
-            self._places[call.call_id] = self._made
-            self._made += 1
+            self._add_call(call)
         return calls
 
     def _result(self, message: wire.Message, path: str) -> Result:
@@ -123,7 +111,7 @@ class History:
             call_id = self._legacy_ids.get(message.name)
         elif call_id is None:
             raise missing_parameter(f"{path}.tool_call_id")
-        name = self._names.get(call_id or "")
+        name = self._name_of(call_id or "")
         if name is None and self._pairing:
             raise Invalid(
                 f"Invalid parameter: messages with role '{message.role}' must be a response to a preceding message "
@@ -169,41 +157,37 @@ def _ordered(thought: Sequence[Thought], content: list[Part], calls: list[Call])
 
 def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
     """The reasoning of an assistant's message, in order. Values of unknown form are left out."""
-    details = message.reasoning_details if isinstance(message.reasoning_details, list) else []
+    details = [*objects(message.reasoning_details)]
     found = _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
     return found or _text(message, len(call_ids))
 
 
-def _own_details(details: list[Any], call_ids: Sequence[str]) -> list[Thought]:
+def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list[Thought]:
     # Clients change call ids (OpenClaw removes the underscores), but return the details unchanged.
     places = {_UNSAFE.sub("", call_id): place for place, call_id in enumerate(call_ids)}
-    found = []
-    for detail in details:
-        if isinstance(detail, dict) and detail.get("format") == DETAILS and _text_of(detail, "data"):
-            place = places.get(_UNSAFE.sub("", str(detail.get("id"))))
-            found.append(Thought(Reasoning(None, detail["data"]), place if call_ids else 0))
-    return found
+    return [
+        Thought(Reasoning(None, seal), places.get(_UNSAFE.sub("", str(detail.get("id")))) if call_ids else 0)
+        for detail in details
+        if detail.get("format") == DETAILS and (seal := _text_of(detail, "data"))
+    ]
 
 
-def _details(details: list[Any]) -> list[Thought]:
+def _details(details: list[dict[str, Any]]) -> list[Thought]:
     found = []
     for detail in details:
-        if not isinstance(detail, dict) or detail.get("format") == DETAILS:
-            continue
         text, seal = _text_of(detail, "text"), _text_of(detail, "signature") or _text_of(detail, "data")
         summary = _text_of(detail, "summary")
-        if text or summary:
+        if detail.get("format") != DETAILS and (text or summary):
             found.append(Thought(Reasoning(text, seal, [summary] if summary else [])))
     return found if any(thought.reasoning.text for thought in found) else []
 
 
 def _blocks(blocks: Any) -> list[Thought]:
     found = []
-    for block in blocks if isinstance(blocks, list) else []:
-        if isinstance(block, dict):
-            text, seal = _text_of(block, "thinking"), _text_of(block, "signature") or _text_of(block, "data")
-            if text or seal:
-                found.append(Thought(Reasoning(text, seal)))
+    for block in objects(blocks):
+        text, seal = _text_of(block, "thinking"), _text_of(block, "signature") or _text_of(block, "data")
+        if text or seal:
+            found.append(Thought(Reasoning(text, seal)))
     return found
 
 

@@ -1,11 +1,10 @@
-"""A Chat Completions request as a `Conversation`, and the API as a `Dialect`.
+"""Parses a Chat Completions request into a `Conversation`; the `Dialect` of the API.
 
 `docs/chat.md` lists what each field does. Refused are fields that would silently change the meaning of the answer
 (audio output, unsupported output formats, files); unknown fields are ignored.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -17,21 +16,21 @@ from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
 from services.frontend.apis.chat.stream import (
-    ChatCollector,
     ChatStream,
-    KeptCollector,
-    KeptStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
     Shape,
+    StoredStream,
+    chat_collector,
 )
 from services.frontend.apis.common.bounds import Metadata
-from services.frontend.apis.common.decode import decode_body, given, tags_of
+from services.frontend.apis.common.decode import given, tags_of
 from services.frontend.apis.common.hints import first_header, header_flag, hints
 from services.frontend.apis.common.hosted import missing_tools
-from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of, session_turns
-from services.frontend.apis.common.known.parts import BodyDecoder, KnownParts, share_texts
+from services.frontend.apis.common.known.history import KnownHistory
+from services.frontend.apis.common.known.parts import KnownParts, share_texts
+from services.frontend.apis.common.known.requests import RequestReader
 from services.frontend.apis.common.openai.chunks import PING
 from services.frontend.apis.common.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
@@ -42,7 +41,6 @@ REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TIERS = ("default", "flex", "scale", "priority")
 _UNSPECIFIED = ("auto", "default")
-_bodies = BodyDecoder(wire.Body, tools.read_tools)
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
 _explain = explainer(
     {
@@ -82,13 +80,16 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        make = ChatStream if self.metadata is None else KeptStream
+        make = ChatStream if self.metadata is None else StoredStream
         return make(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        make = ChatCollector if self.metadata is None else KeptCollector
-        return make(reply, self.shape, self.choices)
+        return chat_collector(reply, self.shape, self.choices)
+
+
+Reader: TypeAlias = RequestReader[wire.Body, tools.Tools, History]
+_reader: Reader = RequestReader(wire.Body, tools.read_tools, _explain)
 
 
 def parse(
@@ -97,25 +98,14 @@ def parse(
     settings: Settings,
     *,
     counting: bool = False,
-    known: KnownParts[tools.Tools] | None = None,
-    sessions: KnownHistory[History] | None = None,
+    reader: Reader = _reader,
 ) -> ChatAsk:
-    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests; `sessions`:
-    beginnings of earlier requests that were not for counting.
+    """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: only the prompt is needed; calls and results may be unmatched.
+    `counting`: only the prompt is needed; calls and results may be unmatched. `reader`: keeps no sessions of such
+    requests.
     """
-    parts = KnownParts[tools.Tools]() if known is None else known
-
-    def decode(data: bytes) -> tuple[wire.Body, tools.Tools]:
-        return decode_body(partial(_bodies.decode, known=parts), data, _explain)
-
-    begun: Beginning[History] | None = None
-    if sessions is None:
-        request, given_tools = decode(body)
-    else:
-        caller = caller_of(headers)
-        (request, given_tools), begun = sessions.decode(body, caller, decode, lambda found: found[0].messages)
+    request, given_tools, begun = reader.decode(body, headers)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     if "audio" in (request.modalities or ()):
@@ -129,18 +119,14 @@ def parse(
     elif given(request.web_search_options):
         notes.append("web_search_options")
     history = History(pairing=not counting) if begun is None else begun.history.fork()
-    if sessions is None:
-        history.read(request.messages)
-    else:
-        known_turns = sessions.read(body, caller, history, request.messages, begun)
-        history.turns = session_turns(history.turns, known_turns)
+    turns = reader.read(body, headers, history, request.messages, begun)
     last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
     if session is None and isinstance(request.prompt_cache_key, str):
         session = request.prompt_cache_key or None
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
-        history.turns,
+        turns,
         system=missing_tools("web_search" for _ in notes),
         tools=specs,
         tool_choice=tools.choice(request, specs),
@@ -274,14 +260,17 @@ class Chat:
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._known: KnownParts[Any] = KnownParts()
-        self._sessions: KnownHistory[History] = KnownHistory(lambda _: True)
+        self._prompts: Reader = RequestReader(wire.Body, tools.read_tools, _explain, tools=self._known)
+        self._turns: Reader = RequestReader(
+            wire.Body, tools.read_tools, _explain, tools=self._known, sessions=KnownHistory(lambda _: True)
+        )
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses POST /v1/chat/completions. Raises Invalid."""
-        ask = parse(body, headers, self._settings, known=self._known, sessions=self._sessions)
+        ask = parse(body, headers, self._settings, reader=self._turns)
         share_texts(ask.conversation, self._known)
         return ask
 
     def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses a request for its prompt only. Raises Invalid."""
-        return parse(body, headers, self._settings, counting=True, known=self._known)
+        return parse(body, headers, self._settings, counting=True, reader=self._prompts)

@@ -1,4 +1,4 @@
-"""A turn, or several side by side, as chunks of Chat Completions, or as one document that merges them.
+"""Renders a turn, or several side by side, as chunks of Chat Completions, or as one document that merges them.
 
     start                                           role chunk of every choice
     Delta "Let me look." of reasoning               delta.reasoning_content
@@ -11,7 +11,8 @@
 Ids, names and roles are sent once: the Python SDK concatenates repeated strings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -30,17 +31,22 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import unpack_ids
-from services.frontend.apis.base import Reply
+from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
+from services.frontend.apis.common.answers.documents import StreamCollector
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.common.openai.chunks import (
-    ChoiceWriter,
-    ChunkCollector,
+    ChunkShape,
     ChunkStream,
+    UsageAnswer,
     answer_head,
+    error_chunk,
     first_usage,
     logprob,
+    merged_chunks,
     reason_of,
+    usage_of,
 )
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
@@ -67,8 +73,8 @@ class Settings(Struct, frozen=True):
     """The kinds of hosted tools that this server runs."""
 
 
-class Shape(Struct, frozen=True):
-    """The form of one answer."""
+class Shape(ChunkShape, frozen=True, kw_only=True):
+    """The form of one answer. `logprobs`: of the content; those of all tokens come with the ids that are requested."""
 
     reasoning: ReasoningPlace = "reasoning_content"
     """`inline`: in the content, in <think> tags (SGLang's `separate_reasoning: false`)."""
@@ -77,66 +83,58 @@ class Shape(Struct, frozen=True):
     """The call is in `function_call`."""
     freeform: frozenset[str] = frozenset()
     """Names of the freeform tools."""
-    logprobs: bool = False
-    """Of the content. Those of all tokens come with the ids, where these are requested."""
-    include_usage: bool = False
-    """The stream ends with the token counts."""
-    continuous_usage: bool = False
-    """Other chunks carry the token counts, too, once they are known."""
     service_tier: str | None = None
-    fingerprint: str | None = None
 
 
 class ChatStream(ChunkStream["_Choice"]):
     """Renders one answer."""
 
     def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
-        self._shape = shape
-        super().__init__(
-            _answer_head("chat.completion.chunk", reply, shape),
-            choices,
-            lambda index, head, tail: _Choice(reply, shape, index, head, tail),
-            include_usage=shape.include_usage,
-            continuous_usage=shape.continuous_usage,
-        )
+        head = answer_head(f"chatcmpl-{reply.turn}", "chat.completion.chunk", reply, shape.fingerprint)
+        if shape.service_tier is not None:
+            head["service_tier"] = shape.service_tier
+        super().__init__(head, choices, partial(_Choice, reply, shape), shape)
+        self._continuous_usage = shape.continuous_usage
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """The role chunk of every choice."""
         role = b'{"role":"assistant","content":"","refusal":null}'
-        usage = first_usage(prepared[:1]) if self._shape.continuous_usage else None
-        ids = [each.prompt_ids for each in prepared] or [b""] * len(self._choices)
-        pairs = zip(self._choices, ids, strict=True)
-        return b"".join(choice.chunk(role, usage=usage, prompt=prompt) for choice, prompt in pairs)
+        usage = first_usage(prepared[:1]) if self._continuous_usage else None
+        pairs = zip(self._choices, prepared, strict=True)
+        return b"".join(choice.chunk(role, usage=usage, prompt=each.prompt_ids) for choice, each in pairs)
 
 
-class ChatCollector(ChunkCollector):
+def chat_collector(reply: Reply, shape: Shape, choices: int = 1) -> StreamCollector:
     """Collects one answer."""
-
-    def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
-        reply = replace(reply, dispatch=False, dispatch_reasoning=False)
-        stream = ChatStream(reply, replace(shape, continuous_usage=False), choices)
-        super().__init__(stream, stream.start(()), _answer_head("chat.completion", reply, shape), choices)
-
-    def document(self, choice: dict[str, Any]) -> dict[str, Any]:
-        """One choice, with its merged deltas as the message."""
-        message = choice.pop("delta")
-        if not message["content"] and ("tool_calls" in message or "function_call" in message):
-            message["content"] = None
-        return {"index": choice.pop("index"), "message": message, **choice}
+    reply = replace(reply, dispatch=False, dispatch_reasoning=False)
+    return StreamCollector(ChatStream(reply, shape.whole(), choices), _document)
 
 
-class KeptStream(ChatStream):
-    """A stream whose document is kept, too."""
+def _document(chunks: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    document = merged_chunks("chat.completion", chunks)
+    return document | {"choices": [_message_choice(choice) for choice in document["choices"]]}
+
+
+def _message_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    """A choice with its merged deltas as the message."""
+    message = choice.pop("delta")
+    if not message["content"] and ("tool_calls" in message or "function_call" in message):
+        message["content"] = None
+    return {"index": choice.pop("index"), "message": message, **choice}
+
+
+class StoredStream(ChatStream):
+    """A stream whose document is stored."""
 
     def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
         super().__init__(reply, shape, choices)
-        self._collector = ChatCollector(reply, shape, choices)
+        self._collector = chat_collector(reply, shape, choices)
         self._failed = False
 
     @property
-    def kept(self) -> bytes | None:
+    def document(self) -> dict[str, Any] | None:
         """The document of the whole answer; None for one that failed."""
-        return None if self._failed else self._collector.body()
+        return None if self._failed else self._collector.document
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """See `Renderer.start`."""
@@ -145,34 +143,13 @@ class KeptStream(ChatStream):
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """See `Renderer.events`."""
+        self._failed = self._failed or failure_of(events[-1]) is not None
         self._collector.events(events, choice)
         return super().events(events, choice)
 
-    def error(self, info: ErrorInfo) -> bytes:
-        """See `Renderer.error`."""
-        self._failed = True
-        return super().error(info)
 
-
-class KeptCollector(ChatCollector):
-    """A document that is kept."""
-
-    kept: bytes | None = None
-    """Set by `body`."""
-
-    def body(self) -> bytes:
-        """See `Collector.body`."""
-        self.kept = super().body()
-        return self.kept
-
-
-def _answer_head(object: str, reply: Reply, shape: Shape) -> dict[str, Any]:
-    head = answer_head(f"chatcmpl-{reply.turn}", object, reply, shape.fingerprint)
-    return head if shape.service_tier is None else {**head, "service_tier": shape.service_tier}
-
-
-class _Choice(ChoiceWriter):
-    """Writes the chunks of one choice."""
+class _Choice(TurnRenderer):
+    """Renders the chunks of one choice."""
 
     def __init__(self, reply: Reply, shape: Shape, index: int, head: bytes, tail: bytes) -> None:
         self._reply = reply
@@ -196,7 +173,7 @@ class _Choice(ChoiceWriter):
         """Seals of reasoning since the last call."""
         self._seals_sent = 0
 
-    def chunk(self, delta: bytes, *, usage: dict[str, Any] | None = None, prompt: bytes = b"", **fields: Any) -> bytes:
+    def chunk(self, delta: bytes, *, usage: UsageAnswer | None = None, prompt: bytes = b"", **fields: Any) -> bytes:
         """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`, `token_ids`. `prompt`: its
         packed ids."""
         if not fields and usage is None and not prompt:
@@ -207,7 +184,7 @@ class _Choice(ChoiceWriter):
             tail = b'],"prompt_token_ids":' + _encode(unpack_ids(prompt)) + tail[1:]
         return self._head + delta + b"," + ending[1:] + tail
 
-    def begin(self, event: BlockStart, out: list[bytes]) -> None:
+    def _start(self, event: BlockStart, out: list[bytes]) -> None:
         self._block = event
         self.plain = None
         self._thought.clear()
@@ -226,7 +203,7 @@ class _Choice(ChoiceWriter):
         out.append(self.chunk(self._call.opening()))
         self._send_seals(self._call.id, out)
 
-    def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
         block = self._block
         if block is None or block.kind == "hosted":  # this API has no form for searches
             return
@@ -245,10 +222,10 @@ class _Choice(ChoiceWriter):
         elif text:
             self._reasoning(text, out)
 
-    def dispatch(self, event: Dispatch) -> None:
+    def _dispatch(self, event: Dispatch) -> None:
         self._dispatched = event
 
-    def stop(self, event: BlockStop, out: list[bytes]) -> None:
+    def _stop(self, event: BlockStop, out: list[bytes]) -> None:
         block, self._block = self._block, None
         self.plain = None
         if block is None:
@@ -258,15 +235,19 @@ class _Choice(ChoiceWriter):
         elif block.kind == "reasoning" and self._thinking:
             self._stop_reasoning(event, out)
 
-    def tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+    def _tokens(self, event: OutputTokens, out: list[bytes]) -> None:
         logprobs = None if event.logprobs is None else _logprobs(event.logprobs)
         out.append(self.chunk(b"{}", token_ids=event.ids, logprobs=logprobs))
 
-    def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
+    def error(self, info: ErrorInfo) -> bytes:
+        return error_chunk(info)
+
+    def _finish(self, event: Finish, out: list[bytes]) -> None:
         if self._block is not None:
-            self.stop(BlockStop(self._block.block, complete=False), out)
+            self._stop(BlockStop(self._block.block, complete=False), out)
         self._send_seals(None, out)
         calls = ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
+        usage = usage_of([event.usage]) if self._shape.continuous_usage else None
         out.append(self.chunk(b"{}", usage=usage, **reason_of(event, calls)))
 
     def _reasoning(self, text: str, out: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The tools of a Chat request as the model sees them, and which of them it may call."""
+"""Converts the tools of a Chat request to those that the model sees, and the choice among them."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Literal

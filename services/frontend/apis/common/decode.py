@@ -1,7 +1,7 @@
 """Decodes request bodies into typed Structs. All defects of the JSON are reported as `Invalid`."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -33,6 +33,11 @@ def is_json(text: str, shape: Any) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a list; none where the value is no list."""
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
 def tags_of(union: Any) -> tuple[str, ...]:

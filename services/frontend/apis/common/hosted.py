@@ -1,4 +1,4 @@
-"""Tools that the frontend runs for the client (web search and fetch): specs, and results as the model reads them.
+"""Describes the tools that the frontend runs for the client (web search and fetch) and their results to the model.
 
 A new result and one that a client sends back become the same text, so that prompts keep their prefix.
 """
@@ -56,7 +56,7 @@ def result_part(result: HostedResult) -> Result:
     return Result(result.call_id, [Text("\n\n".join(pages) or "No results.")], name=result.name)
 
 
-def answered(turns: Sequence[Turn], results: Iterable[Result]) -> list[Turn]:
+def add_results(turns: Sequence[Turn], results: Iterable[Result]) -> list[Turn]:
     """The turns with further results: behind the turn that has their calls, in the order of its calls."""
     out = [*turns]
     for result in results:

@@ -1,4 +1,4 @@
-"""Completions: its answer as types, and its operation."""
+"""The types of the answer of Completions, and its operation."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""A Completions request as `Conversation`s: one for each choice, `n` for each prompt; the API as a `Dialect`."""
+"""Parses a Completions request into `Conversation`s, `n` for each prompt; the `Dialect` of the API."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from services.frontend.apis.common.openai.chunks import PING
 from services.frontend.apis.common.openai.wording import explainer
 from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
 from services.frontend.apis.completions import wire
-from services.frontend.apis.completions.stream import CompletionsCollector, CompletionsStream, Shape
+from services.frontend.apis.completions.stream import CompletionsStream, Shape, completions_collector
 
 MAX_TOKENS = 16
 """The API's own default."""
@@ -55,7 +55,7 @@ class CompletionsAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        return CompletionsCollector(reply, self.shape)
+        return completions_collector(reply, self.shape)
 
 
 def prompts(body: wire.Body) -> list[RawPrompt]:

@@ -1,22 +1,28 @@
-"""Turns side by side as chunks of Completions, or as one document: text, then a finish_reason, for each choice."""
+"""Renders turns side by side as chunks of Completions, or as one document: text and a finish_reason for each choice."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
+from schemas.errors import ErrorInfo
 from schemas.events import BlockStart, Finish, OutputTokens, Prepared, TokenLogprob
 from schemas.frames import unpack_ids
 from services.frontend.apis.base import Reply
+from services.frontend.apis.common.answers.documents import StreamCollector
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.common.openai.chunks import (
-    ChoiceWriter,
-    ChunkCollector,
+    ChunkShape,
     ChunkStream,
+    UsageAnswer,
     answer_head,
+    error_chunk,
     first_usage,
+    merged_chunks,
     reason_of,
+    usage_of,
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -24,16 +30,12 @@ _UNKNOWN = TokenLogprob("", 0.0, 0)
 """In place of a token whose log probability the engine did not report."""
 
 
-class Shape(Struct, frozen=True):
+class Shape(ChunkShape, frozen=True):
     """The form of one answer."""
 
     echoes: list[str]
     """The text before each choice; there are as many as choices."""
     prompts: int = 1
-    logprobs: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
-    fingerprint: str | None = None
 
 
 class CompletionsStream(ChunkStream["_Choice"]):
@@ -41,14 +43,8 @@ class CompletionsStream(ChunkStream["_Choice"]):
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
         self._shape = shape
-        super().__init__(
-            answer_head(f"cmpl-{reply.turn}", "text_completion", reply, shape.fingerprint),
-            len(shape.echoes),
-            lambda index, head, tail: _Choice(index, head, tail, shape),
-            include_usage=shape.include_usage,
-            continuous_usage=shape.continuous_usage,
-            prompts=shape.prompts,
-        )
+        head = answer_head(f"cmpl-{reply.turn}", "text_completion", reply, shape.fingerprint)
+        super().__init__(head, len(shape.echoes), partial(_Choice, shape), shape, shape.prompts)
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """The prompts, where they are echoed."""
@@ -56,46 +52,36 @@ class CompletionsStream(ChunkStream["_Choice"]):
         if self._shape.continuous_usage:
             usage = first_usage(prepared[:: len(prepared) // self._shape.prompts])
         out = []
-        for index, (choice, echo) in enumerate(zip(self._choices, self._shape.echoes, strict=True)):
-            packed = prepared[index].prompt_ids if prepared else b""
-            ids = {"prompt_token_ids": unpack_ids(packed)} if packed else {}
+        for choice, echo, each in zip(self._choices, self._shape.echoes, prepared, strict=True):
+            ids = {"prompt_token_ids": unpack_ids(each.prompt_ids)} if each.prompt_ids else {}
             if echo or ids:
                 out.append(choice.chunk(echo, usage=usage, **ids))
         return b"".join(out)
 
 
-class CompletionsCollector(ChunkCollector):
+def completions_collector(reply: Reply, shape: Shape) -> StreamCollector:
     """Collects one answer."""
-
-    def __init__(self, reply: Reply, shape: Shape) -> None:
-        head = answer_head(f"cmpl-{reply.turn}", "text_completion", reply, shape.fingerprint)
-        stream = CompletionsStream(reply, replace(shape, continuous_usage=False))
-        super().__init__(stream, stream.start(()), head, len(shape.echoes))
-
-    def prompts(self, prompts: Sequence[list[int]]) -> None:
-        """See `ChunkCollector.prompts`. Here each choice has its own."""
-        for choice, ids in zip(self._choices, prompts, strict=True):
-            choice["prompt_token_ids"] = ids
+    return StreamCollector(CompletionsStream(reply, shape.whole()), partial(merged_chunks, "text_completion"))
 
 
-class _Choice(ChoiceWriter):
-    """Writes the chunks of one choice."""
+class _Choice(TurnRenderer):
+    """Renders the chunks of one choice."""
 
-    def __init__(self, index: int, head: bytes, tail: bytes, shape: Shape) -> None:
+    def __init__(self, shape: Shape, index: int, head: bytes, tail: bytes) -> None:
         self._index = index
         self._head = head
         self._tail = tail
-        self._logprobs = shape.logprobs
+        self._continuous_usage = shape.continuous_usage
         self._length = self._base = len(shape.echoes[index])
         """Characters of the choice's text, and of that before its open block; counted for log probabilities only, by
         the tokens' own texts where these come with their ids."""
         if not shape.logprobs:
             self.plain = head + b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}' + tail
 
-    def begin(self, event: BlockStart, out: list[bytes]) -> None:
+    def _start(self, event: BlockStart, out: list[bytes]) -> None:
         self._base = self._length
 
-    def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
         if self.plain is not None:
             if text:
                 out.append(self.plain[0] + _encode(text) + self.plain[1])
@@ -106,7 +92,7 @@ class _Choice(ChoiceWriter):
             out.append(self.chunk(text))
         self._length += len(text)
 
-    def tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+    def _tokens(self, event: OutputTokens, out: list[bytes]) -> None:
         logprobs = None
         if event.logprobs is not None:
             placed = []
@@ -119,10 +105,14 @@ class _Choice(ChoiceWriter):
                     logprobs["token_logprobs"][index] = logprobs["top_logprobs"][index] = None
         out.append(self.chunk("", token_ids=event.ids, logprobs=logprobs))
 
-    def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
+    def error(self, info: ErrorInfo) -> bytes:
+        return error_chunk(info)
+
+    def _finish(self, event: Finish, out: list[bytes]) -> None:
+        usage = usage_of([event.usage]) if self._continuous_usage else None
         out.append(self.chunk("", usage=usage, **reason_of(event)))
 
-    def chunk(self, text: str, *, usage: dict[str, Any] | None = None, **fields: Any) -> bytes:
+    def chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> bytes:
         document = {"index": self._index, "text": text, "logprobs": None, "finish_reason": None, **fields}
         tail = self._tail if usage is None else b'],"usage":' + _encode(usage) + b"}\n\n"
         return self._head + _encode(document) + tail

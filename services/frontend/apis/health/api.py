@@ -1,4 +1,4 @@
-"""Probes, metrics and the OpenAPI document: answers as types, and operations."""
+"""Serves probes, metrics and the OpenAPI document."""
 
 from functools import cache
 from typing import Any

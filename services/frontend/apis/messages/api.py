@@ -1,4 +1,4 @@
-"""The Messages API: its answers as types, and its operations."""
+"""The types of the answers of the Messages API, and its operations."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -10,7 +10,7 @@ from schemas.events import TurnEvent
 from services.frontend.apis.base import Operation
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
-from services.frontend.apis.messages.request import Messages, MessagesAsk, compacted, edited
+from services.frontend.apis.messages.request import Messages, MessagesAsk, apply_context_edits, compact
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.mount import Api, Mount
 from services.frontend.pipeline.side_turn import run_side_turn
@@ -41,13 +41,8 @@ class ToolUseContent(Struct, tag="tool_use"):
     caller: dict[str, Any]
 
 
-class ServerToolUseContent(Struct, tag="server_tool_use"):
+class ServerToolUseContent(ToolUseContent, tag="server_tool_use"):
     """A call that this server runs."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    caller: dict[str, Any]
 
 
 class WebSearchContent(Struct, tag="web_search_tool_result"):
@@ -162,7 +157,7 @@ def _mount(mount: Mount) -> None:
     messages = Messages(mount.config.served_tools)
 
     async def prepare(ask: MessagesAsk) -> MessagesAsk:
-        return await edited(ask, mount.count)
+        return await apply_context_edits(ask, mount.count)
 
     async def prepare_turn(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
         async def write(conversation: Conversation) -> Sequence[TurnEvent]:
@@ -171,7 +166,7 @@ def _mount(mount: Mount) -> None:
         ask = await prepare(ask)
         if ask.compact is None:
             return ask
-        return await compacted(ask, mount.count, mount.server.card(ask.conversation.model).max_model_len, write)
+        return await compact(ask, mount.count, mount.server.card(ask.conversation.model).max_model_len, write)
 
     mount.add_turns(PATH, messages, prepare_turn)
     mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body, prepare)

@@ -5,17 +5,18 @@ request is answered from the instructions and the summary. The answer begins wit
 everything before it when the client sends it back. With `pause_after_compaction` the block is the whole answer.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
-from schemas.errors import Invalid
-from schemas.events import BlockStart, BlockStop, Delta, Finish, TurnEvent, Usage
+from schemas.events import Finish, TurnEvent, Usage
+from services.frontend.apis.common.answers.blocks import blocks_of
 from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.messages import wire
+from services.frontend.apis.messages.context_edits import edits_of, invalid_edit
 
 COMPACT = "compact_20260112"
 DEFAULT_TRIGGER = 150_000
@@ -39,7 +40,7 @@ class CompactEdit(Struct, frozen=True):
             return tokens > self.trigger
         return tokens > min(DEFAULT_TRIGGER, window * WINDOW_SHARE if window else DEFAULT_TRIGGER)
 
-    def compacted(self, conversation: Conversation, summary: str) -> Conversation:
+    def conversation_after(self, conversation: Conversation, summary: str) -> Conversation:
         """The conversation as it will be when the client sends the block back."""
         return replace(conversation, turns=[Turn("user", [Text(summary)])], tools=self.tools)
 
@@ -49,7 +50,7 @@ class CompactEdit(Struct, frozen=True):
         return replace(asked, sampling=replace(asked.sampling, max_tokens=None))
 
 
-class Compacted(Struct, frozen=True):
+class Compaction(Struct, frozen=True):
     """A compaction that an answer begins with."""
 
     summary: str | None
@@ -57,58 +58,34 @@ class Compacted(Struct, frozen=True):
     usage: Usage
 
 
-def compact_edit(given: wire.ContextManagement | None, tools: list[ToolSpec]) -> CompactEdit | None:
+def read_compact_edit(given: wire.ContextManagement, tools: list[ToolSpec]) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
-    edits = (given.edits if given else None) or []
-    found = next((edit for edit in edits if edit.type == COMPACT), None)
-    if found is None:
+    edits = edits_of(given, COMPACT)
+    if not edits:
         return None
-    trigger = found.trigger
+    edit, trigger = edits[0], edits[0].trigger
     if trigger is not None and (trigger.type != "input_tokens" or trigger.value < 1):
-        place = f"context_management.edits.{COMPACT}.trigger"
-        raise Invalid(f"{place}: Input should be a number of `input_tokens` from 1", param=place)
-    instructions = (found.instructions or "").strip() or None
-    return CompactEdit(
-        None if trigger is None else trigger.value, bool(found.pause_after_compaction), instructions, tools
-    )
+        raise invalid_edit(COMPACT, "trigger", "Input should be a number of `input_tokens` from 1")
+    instructions = (edit.instructions or "").strip() or None
+    return CompactEdit(trigger.value if trigger else None, bool(edit.pause_after_compaction), instructions, tools)
 
 
-def summary_of(events: Iterable[TurnEvent]) -> Compacted:
+def summary_of(events: Sequence[TurnEvent]) -> Compaction:
     """The text of a whole turn, without its reasoning, and what the turn cost."""
-    texts: list[str] = []
-    usage, kind = Usage(), ""
-    for event in events:
-        if isinstance(event, BlockStart):
-            kind = event.kind
-        elif isinstance(event, Delta) and kind == "text":
-            texts.append(event.text)
-        elif isinstance(event, BlockStop) and kind == "text":
-            texts.append("\n")
-        elif isinstance(event, Finish):
-            usage = event.usage
-    return Compacted("".join(texts).strip() or None, usage)
+    text = "\n".join(block.text for block in blocks_of(events) if block.start.kind == "text")
+    last = events[-1]
+    return Compaction(text.strip() or None, last.usage if isinstance(last, Finish) else Usage())
 
 
-def block_events(compacted: Compacted) -> Sequence[tuple[str, dict[str, Any]]]:
+def block_events(compaction: Compaction) -> Sequence[tuple[str, dict[str, Any]]]:
     """The events of the block, by their names. It comes whole, in one delta, as natively."""
     block = {"type": "compaction", "content": None, "encrypted_content": None}
-    delta = {"type": "compaction_delta", "content": compacted.summary, "encrypted_content": None}
+    delta = {"type": "compaction_delta", "content": compaction.summary, "encrypted_content": None}
     return (
         ("content_block_start", {"index": 0, "content_block": block}),
         ("content_block_delta", {"index": 0, "delta": delta}),
         ("content_block_stop", {"index": 0}),
     )
-
-
-def iteration(kind: str, usage: Usage) -> dict[str, Any]:
-    """An entry of `usage.iterations`."""
-    return {
-        "type": kind,
-        "input_tokens": usage.prompt - usage.cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached,
-        "output_tokens": usage.output,
-    }
 
 
 Write = Callable[[Conversation], Awaitable[Sequence[TurnEvent]]]

@@ -1,4 +1,4 @@
-"""Content blocks as parts of the conversation: text, images, documents, search results, and other servers' tools."""
+"""Converts content blocks to parts of the conversation: text, media, search results, and other servers' tools."""
 
 import base64
 from collections.abc import Iterable
@@ -11,24 +11,8 @@ from msgspec import Raw
 from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
 from services.frontend.apis.common.inline_data import IMAGE_TYPES, base64_size
+from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import one_of
-from services.frontend.apis.messages.wire import (
-    Base64Source,
-    Block,
-    BrowserStateBlock,
-    ContentSource,
-    DocumentBlock,
-    FileSource,
-    HostedBlock,
-    HostedUse,
-    ImageBlock,
-    PlainSource,
-    ResultBlock,
-    SearchResultBlock,
-    TextBlock,
-    ToolReferenceBlock,
-    UrlSource,
-)
 from services.frontend.media.pdf_document import document
 
 MAX_MEDIA_TYPE = 128
@@ -37,24 +21,24 @@ PDF = "application/pdf"
 _OPAQUE = frozenset({"encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"})
 
 
-def plain_parts(block: Block | ResultBlock, path: str) -> list[Text | Media] | None:
+def plain_parts(block: wire.Block | wire.ResultBlock, path: str) -> list[Text | Media] | None:
     """The parts of a block that may stand in a message or in a tool result; None for a block of another kind.
 
     Empty text, which agents send, is left out. Raises Invalid for a file reference.
     """
-    if isinstance(block, TextBlock):
+    if isinstance(block, wire.TextBlock):
         return [Text(block.text)] if block.text else []
-    if isinstance(block, ImageBlock):
+    if isinstance(block, wire.ImageBlock):
         return [_image(block, path)]
-    if isinstance(block, DocumentBlock):
+    if isinstance(block, wire.DocumentBlock):
         return _document(block, path)
-    if isinstance(block, SearchResultBlock):
+    if isinstance(block, wire.SearchResultBlock):
         body = "\n".join(text.text for text in block.content)
         return [Text(_headed((("Title", block.title), ("Source", block.source)), body))]
     return None
 
 
-def result_parts(content: str | list[ResultBlock] | None, path: str) -> list[ResultPart]:
+def result_parts(content: str | list[wire.ResultBlock] | None, path: str) -> list[ResultPart]:
     """The content of a tool result. A string and one text block are equivalent."""
     if content is None:
         return []
@@ -62,9 +46,9 @@ def result_parts(content: str | list[ResultBlock] | None, path: str) -> list[Res
         return [Text(content)] if content else []
     parts: list[ResultPart] = []
     for index, block in enumerate(content):
-        if isinstance(block, ToolReferenceBlock):
+        if isinstance(block, wire.ToolReferenceBlock):
             parts.append(ToolReference(block.tool_name))
-        elif isinstance(block, BrowserStateBlock):
+        elif isinstance(block, wire.BrowserStateBlock):
             changes = raw_text(block.state_changes)
             state = f"Open tabs: {raw_text(block.tabs)}"
             parts.append(Text(state if changes == "null" else f"{state}\nChanges: {changes}"))
@@ -81,11 +65,11 @@ def raw_text(raw: Raw) -> str:
         raise Invalid(f"The request body is not valid JSON: {error}") from None
 
 
-def _image(block: ImageBlock, path: str) -> Media:
+def _image(block: wire.ImageBlock, path: str) -> Media:
     source = block.source
-    if isinstance(source, FileSource):
+    if isinstance(source, wire.FileSource):
         raise _no_files(path)
-    if isinstance(source, UrlSource):
+    if isinstance(source, wire.UrlSource):
         return _linked("image", source.url)
     place = f"{path}.image.source.base64"
     if source.media_type not in IMAGE_TYPES:
@@ -97,22 +81,22 @@ def _image(block: ImageBlock, path: str) -> Media:
     return Media("image", media_type=source.media_type, size_bytes=size)
 
 
-def _document(block: DocumentBlock, path: str) -> list[Text | Media]:
+def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:
     source = block.source
-    if isinstance(source, FileSource):
+    if isinstance(source, wire.FileSource):
         raise _no_files(path)
-    if isinstance(source, UrlSource):
+    if isinstance(source, wire.UrlSource):
         return [_linked("document", source.url, block.title)]
     head = (("Title", block.title), ("Context", block.context))
-    if isinstance(source, Base64Source):
+    if isinstance(source, wire.Base64Source):
         return [_inline_document(source, head, block.title, path)]
-    if isinstance(source, PlainSource):
+    if isinstance(source, wire.PlainSource):
         return [Text(_headed(head, source.data))]
     return _document_blocks(source, head, path)
 
 
 def _inline_document(
-    source: Base64Source, head: tuple[tuple[str, str | None], ...], title: str | None, path: str
+    source: wire.Base64Source, head: tuple[tuple[str, str | None], ...], title: str | None, path: str
 ) -> Text | Media:
     data = _base64(source, f"{path}.document")
     size = base64_size(data)
@@ -132,7 +116,9 @@ def _inline_document(
     return document(source.media_type, text, size, title, _headed(head, ""))
 
 
-def _document_blocks(source: ContentSource, head: tuple[tuple[str, str | None], ...], path: str) -> list[Text | Media]:
+def _document_blocks(
+    source: wire.ContentSource, head: tuple[tuple[str, str | None], ...], path: str
+) -> list[Text | Media]:
     if isinstance(source.content, str):
         return [Text(_headed(head, source.content))]
     title = _headed(head, "")
@@ -157,7 +143,7 @@ def _headed(head: Iterable[tuple[str, str | None]], body: str) -> str:
     return "\n".join([*lines, "", body]) if lines else body
 
 
-def _base64(source: Base64Source, path: str) -> bytes | str:
+def _base64(source: wire.Base64Source, path: str) -> bytes | str:
     data = bytes(source.data)
     if not data.startswith(b'"'):
         raise Invalid(f"{path}.source.base64.data: Input should be a valid string")
@@ -168,13 +154,13 @@ def _no_files(path: str) -> Invalid:
     return Invalid(f"{path}.source: file references are not supported by this server; send the content itself")
 
 
-def hosted_text(block: HostedBlock) -> str:
+def hosted_text(block: wire.HostedBlock) -> str:
     """A block of a tool that another server ran (web search, code execution, MCP, …), as text of the history.
 
     Conversations that began elsewhere contain them and refer to their results. One line for a call; the readable
     content of a result. Raises Invalid for content that is nested too deeply.
     """
-    if isinstance(block, HostedUse):
+    if isinstance(block, wire.HostedUse):
         return f"[{block.name or 'tool'} {raw_text(block.input)}]"
     tag = str(block.__struct_config__.tag)
     try:

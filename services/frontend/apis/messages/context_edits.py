@@ -28,31 +28,39 @@ Count: TypeAlias = Callable[[Conversation], Awaitable[int]]
 
 
 class Edits(Struct, frozen=True):
-    """The edits of a request that may clear something."""
+    """The edits of a request that may clear something, and what they cleared."""
 
     before: list[Turn] | None = None
     """The turns before thinking was cleared; None where none was."""
     thinking_turns: int = 0
     """How many turns lost their thinking."""
     tools: wire.ContextEdit | None = None
+    applied: list[dict[str, Any]] = []
+    """Those that cleared something, as the answer reports them."""
+    original_tokens: int | None = None
+    """The tokens of the prompt without the edits; None where nothing was to clear."""
+
+
+def edits_of(given: wire.ContextManagement | None, type: str) -> list[wire.ContextEdit]:
+    """The edits of a type in a request."""
+    return [edit for edit in (given.edits if given else None) or () if edit.type == type]
 
 
 def thinking_turns(given: wire.ContextManagement | None) -> int | str | None:
     """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises Invalid."""
-    edits = (given.edits if given else None) or []
-    kept = [edit.keep for edit in edits if edit.type == CLEAR_THINKING]
-    return _kept(kept[-1]) if kept else None
+    found = edits_of(given, CLEAR_THINKING)
+    return _kept(found[-1].keep) if found else None
 
 
-def tool_edit(given: wire.ContextManagement | None) -> wire.ContextEdit | None:
+def tool_edit(given: wire.ContextManagement) -> wire.ContextEdit | None:
     """The edit that clears tool uses, if the request has one. Raises Invalid."""
-    edits = (given.edits if given else None) or []
-    found = next((edit for edit in edits if edit.type == CLEAR_TOOLS), None)
-    if found is not None:
-        _kept_uses(found)
-        if found.clear_at_least is not None and found.clear_at_least.type != "input_tokens":
-            raise _wrong("clear_at_least", "Input should be a number of `input_tokens`", CLEAR_TOOLS)
-    return found
+    found = edits_of(given, CLEAR_TOOLS)
+    if not found:
+        return None
+    _kept_uses(found[0])
+    if found[0].clear_at_least is not None and found[0].clear_at_least.type != "input_tokens":
+        raise invalid_edit(CLEAR_TOOLS, "clear_at_least", "Input should be a number of `input_tokens`")
+    return found[0]
 
 
 def forget_thinking(turns: list[Turn], kept: int) -> tuple[list[Turn], int]:
@@ -79,35 +87,32 @@ def forget_thinking(turns: list[Turn], kept: int) -> tuple[list[Turn], int]:
     return out[::-1], max(seen - kept, 0)
 
 
-async def apply_edits(
-    conversation: Conversation, edits: Edits, count: Count
-) -> tuple[Conversation, list[dict[str, Any]], int | None]:
-    """Returns the conversation as the model sees it, the edits as the answer reports them, and the tokens of the prompt
-    without any; None where nothing was to clear. Raises as `count`."""
-    applied: list[dict[str, Any]] = []
-    original = tokens = None
+async def apply_edits(conversation: Conversation, edits: Edits, count: Count) -> tuple[Conversation, Edits]:
+    """Returns the conversation as the model sees it, and the edits with what they cleared. Raises as `count`."""
+    tokens = None
     if edits.before is not None:
         original = await count(replace(conversation, turns=edits.before))
         tokens = await count(conversation)
         cleared = {"cleared_thinking_turns": edits.thinking_turns, "cleared_input_tokens": max(original - tokens, 0)}
-        applied.append({"type": CLEAR_THINKING, **cleared})
+        edits = replace(edits, applied=[{"type": CLEAR_THINKING, **cleared}], original_tokens=original)
     edit = edits.tools
     if edit is None:
-        return conversation, applied, original
+        return conversation, edits
     trigger = edit.trigger or _DEFAULT_TRIGGER
     turns, uses = _without_tools(conversation.turns, edit)
     if not uses or (trigger.type == "tool_uses" and _tool_uses(conversation.turns) <= trigger.value):
-        return conversation, applied, original
-    tokens = await count(conversation) if tokens is None else tokens
-    original = tokens if original is None else original
+        return conversation, edits
+    if tokens is None:
+        tokens = await count(conversation)
+        edits = replace(edits, original_tokens=tokens)
     if trigger.type == "input_tokens" and tokens <= trigger.value:
-        return conversation, applied, original
+        return conversation, edits
     edited = replace(conversation, turns=turns)
     saved = tokens - await count(edited)
     if saved < (edit.clear_at_least.value if edit.clear_at_least is not None else 0):
-        return conversation, applied, original
-    applied.append({"type": CLEAR_TOOLS, "cleared_tool_uses": uses, "cleared_input_tokens": max(saved, 0)})
-    return edited, applied, original
+        return conversation, edits
+    cleared = {"cleared_tool_uses": uses, "cleared_input_tokens": max(saved, 0)}
+    return edited, replace(edits, applied=[*edits.applied, {"type": CLEAR_TOOLS, **cleared}])
 
 
 def _tool_uses(turns: list[Turn]) -> int:
@@ -139,13 +144,12 @@ def _without_tools(turns: list[Turn], edit: wire.ContextEdit) -> tuple[list[Turn
 
 
 def _kept_uses(edit: wire.ContextEdit) -> int:
-    keep = edit.keep
-    if keep is None:
+    if edit.keep is None:
         return _DEFAULT_USES
-    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == "tool_uses" else None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _wrong("keep", "Input should be a number of `tool_uses`", CLEAR_TOOLS)
-    return value
+    uses = _number(edit.keep, "tool_uses")
+    if uses is None:
+        raise invalid_edit(CLEAR_TOOLS, "keep", "Input should be a number of `tool_uses`")
+    return uses
 
 
 def _kept(keep: Any) -> int | str:
@@ -153,12 +157,19 @@ def _kept(keep: Any) -> int | str:
         return _DEFAULT_TURNS
     if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
         return "all"
-    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == "thinking_turns" else None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise _wrong("keep", "Input should be 'all' or a number of `thinking_turns` from 1", CLEAR_THINKING)
-    return value
+    turns = _number(keep, "thinking_turns")
+    if not turns:
+        raise invalid_edit(CLEAR_THINKING, "keep", "Input should be 'all' or a number of `thinking_turns` from 1")
+    return turns
 
 
-def _wrong(field: str, reason: str, edit: str) -> Invalid:
-    place = f"context_management.edits.{edit}.{field}"
+def _number(keep: Any, type: str) -> int | None:
+    """The number of `{"type": …, "value": …}`; None for any other value."""
+    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == type else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def invalid_edit(type: str, field: str, reason: str) -> Invalid:
+    """The error for a field of an edit."""
+    place = f"context_management.edits.{type}.{field}"
     return Invalid(f"{place}: {reason}", param=place)

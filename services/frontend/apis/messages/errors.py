@@ -1,4 +1,4 @@
-"""Errors of the Messages API: their shape, and failed validations in the words of the native API, which clients parse.
+"""Formats errors of the Messages API, with failed validations in the words of the native API, which clients parse.
 
 msgspec: "Object missing required field `text` - at `$.messages[0].content[1]`"
 native:  "messages.0.content.1.text.text: Field required"

@@ -1,6 +1,5 @@
-"""`messages` as turns: order kept, results before the user's text of the same message, instructions in their place.
+"""Converts `messages` to turns: order kept, results before the user's text of a message, instructions in their place.
 
-Results of one message are in the order of their calls, since many templates tell them apart by nothing else.
 Consecutive messages of one role stay separate turns; the template decides whether to join them. Ids are checked only
 where the prompt would be wrong: a result without its call, and two calls of one id in one message. All else that the
 native API refuses (calls without results, text before results) is accepted, since an interrupted agent sends it.
@@ -10,7 +9,8 @@ from collections.abc import Sequence
 
 from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.common.hosted import answered, result_part
+from services.frontend.apis.common.call_history import CallHistory
+from services.frontend.apis.common.hosted import add_results, result_part
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
 from services.frontend.apis.messages.hosted import own_id, result_of
@@ -21,31 +21,16 @@ _BOUND = (wire.ServerToolUseBlock, *_WEB_RESULTS, wire.CompactionBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
 
 
-class History:
+class History(CallHistory):
     """The turns of a request, and the changes that its messages make to its tools and effort."""
 
     def __init__(self, specs: list[ToolSpec], *, pairing: bool) -> None:
-        self.turns: list[Turn] = []
+        super().__init__(pairing=pairing)
         self.tools = ToolSet(specs)
         self.effort: str | None = None
-        self._pairing = pairing
-        self._names: dict[str, str] = {}
-        self._places: dict[str, int] = {}
-        """By call id: position among all calls of the conversation; of equal ids the last."""
-        self._made = 0
-
-    bound = False
-    """See `known.history.History`."""
-
-    def fork(self) -> "History":
-        """A reader that has read the same, and goes on by itself. Of messages that `is_plain`."""
-        other = History(self.tools.specs, pairing=self._pairing)
-        other.turns, other._names, other._places = [*self.turns], {**self._names}, {**self._places}
-        other._made = self._made
-        return other
 
     def go_on(self, specs: list[ToolSpec]) -> "History":
-        """`fork` with the tools of another request."""
+        """`fork` with the tools of another request. So far all messages were `is_plain`."""
         other = self.fork()
         other.tools = ToolSet(specs)
         return other
@@ -94,8 +79,7 @@ class History:
             else:
                 parts += _shared_parts(block, place)
         if results:
-            results.sort(key=lambda result: self._places.get(result.call_id, self._made))
-            self.turns.append(Turn("tool", [*results]))
+            self._add_results(results)
         if parts or not results:
             self.turns.append(Turn("user", parts))
 
@@ -113,11 +97,10 @@ class History:
                 raise Invalid(f"{path}: `tool_result` blocks can only be in `user` messages")
             elif isinstance(block, wire.ServerToolUseBlock) and self._runs(block):
                 parts.append(self._call(wire.ToolUseBlock(own_id(block.id), block.name, block.input), place))
-            elif isinstance(block, _WEB_RESULTS) and own_id(block.tool_use_id) in self._names:
+            elif isinstance(block, _WEB_RESULTS) and (name := self._name_of(own_id(block.tool_use_id))) is not None:
                 self.turns += [Turn("assistant", parts)] if parts else []
                 parts = []
-                result = result_of(block, self._names[own_id(block.tool_use_id)], place)
-                self.turns = answered(self.turns, [result_part(result)])
+                self.turns = add_results(self.turns, [result_part(result_of(block, name, place))])
             elif isinstance(block, wire.CompactionBlock):
                 self._compact(block, place)
                 parts.clear()
@@ -134,13 +117,12 @@ class History:
         arguments = raw_text(block.input)
         if not arguments.startswith("{"):
             raise Invalid(f"{path}.tool_use.input: Input should be a valid dictionary", param=f"{path}.input")
-        self._names[block.id] = block.name
-        self._places[block.id] = self._made
-        self._made += 1
-        return Call(block.id, block.name, arguments)
+        call = Call(block.id, block.name, arguments)
+        self._add_call(call)
+        return call
 
     def _result(self, block: wire.ToolResultBlock, path: str) -> Result:
-        name = self._names.get(block.tool_use_id)
+        name = self._name_of(block.tool_use_id)
         if name is None and self._pairing:
             raise Invalid(
                 f"{path}: unexpected `tool_use_id` found in `tool_result` blocks: {block.tool_use_id}. Each "

@@ -1,4 +1,4 @@
-"""Web search and web fetch in this API's form: the tools, and blocks of calls and results in both directions."""
+"""Converts web search and web fetch to and from this API's form: the tools, and blocks of calls and results."""
 
 from typing import Any
 

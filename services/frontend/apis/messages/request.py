@@ -1,4 +1,4 @@
-"""A Messages request as a `Conversation`, and the API as a `Dialect`.
+"""Parses a Messages request into a `Conversation`; the `Dialect` of the API.
 
 `docs/messages.md` lists what each field does. Refused are only fields that would silently change the meaning of the
 answer (threads, containers, MCP servers, files); unknown fields are ignored.
@@ -6,7 +6,7 @@ answer (threads, containers, MCP servers, files); unknown fields are ignored.
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -15,30 +15,22 @@ from msgspec.structs import replace
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.base import Collector, Renderer, Reply
-from services.frontend.apis.common.decode import decode_body, given
+from services.frontend.apis.common.answers.documents import StreamCollector
+from services.frontend.apis.common.decode import given
 from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of, session_turns
-from services.frontend.apis.common.known.parts import BodyDecoder, KnownParts, share_texts
+from services.frontend.apis.common.known.history import KnownHistory
+from services.frontend.apis.common.known.parts import KnownParts, share_texts
+from services.frontend.apis.common.known.requests import RequestReader
 from services.frontend.apis.common.sampling_fields import sampling_of
-from services.frontend.apis.messages import tools, wire
-from services.frontend.apis.messages.compaction import Compacted, CompactEdit, Write, compact_edit, summary_of
-from services.frontend.apis.messages.compaction_stream import CompactionStream
-from services.frontend.apis.messages.context_edits import (
-    Count,
-    Edits,
-    apply_edits,
-    forget_thinking,
-    thinking_turns,
-    tool_edit,
-)
+from services.frontend.apis.messages import context_edits, tools, wire
+from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, is_plain
-from services.frontend.apis.messages.stream import PING, MessagesCollector, MessagesStream
+from services.frontend.apis.messages.stream import PING, CompactionStream, MessagesStream, merged_message
 
 THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""
 
-_bodies = BodyDecoder(wire.Body, tools.read_tools)
 _MIN_BUDGET = 1024
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
 _AGENT_HEADER = "x-claude-code-agent-id"
@@ -50,17 +42,11 @@ class MessagesAsk(Struct, frozen=True):
     conversation: Conversation
     stream: bool
     notes: list[str]
-    context_management: bool
-    """The request has the field, so the answer has it, too."""
-    edits: Edits = Edits()
-    """What `edited` still has to apply or to count."""
-    applied: Sequence[dict[str, Any]] = ()
-    """The edits that cleared something."""
-    original_tokens: int | None = None
-    """The tokens of the prompt without the edits; None where nothing was to clear."""
+    edits: context_edits.Edits | None = None
+    """None where the request has no `context_management`: then the answer has none either."""
     compact: CompactEdit | None = None
-    """What `compacted` still has to apply."""
-    compaction: Compacted | None = None
+    """What `compact` still has to apply."""
+    compaction: Compaction | None = None
     """The compaction that the answer begins with."""
     pausing: bool = False
     """The answer is the compaction alone: the conversation requests a summary."""
@@ -76,60 +62,41 @@ class MessagesAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        return MessagesCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)))
+        return StreamCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)), merged_message)
 
     def _stream(self, reply: Reply) -> MessagesStream:
         make = CompactionStream if self.pausing else MessagesStream
         return make(
             reply,
             omit_thinking=self.conversation.thinking.display == "omitted",
-            context_management=self.context_management,
-            applied_edits=self.applied,
+            applied_edits=None if self.edits is None else self.edits.applied,
             compaction=self.compaction,
         )
 
 
-def parse(
-    body: bytes,
-    headers: Mapping[str, str],
-    *,
-    counting: bool = False,
-    known: KnownParts[tools.Tools] | None = None,
-    bodies: BodyDecoder[wire.Body, tools.Tools] = _bodies,
-    sessions: KnownHistory[History] | None = None,
-) -> MessagesAsk:
-    """Parses a request. Raises Invalid in the native wording. `known`: tools of earlier requests, which `bodies` reads;
-    `sessions`: beginnings of earlier requests that were not for counting.
+Reader: TypeAlias = RequestReader[wire.Body, tools.Tools, History]
+_reader: Reader = RequestReader(wire.Body, tools.read_tools, explain)
+
+
+def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False, reader: Reader = _reader) -> MessagesAsk:
+    """Parses a request. Raises Invalid in the native wording.
 
     `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
-    calls and results, and may use features that this server lacks.
+    calls and results, and may use features that this server lacks. `reader`: keeps no sessions of such requests.
     """
-    parts = KnownParts[tools.Tools]() if known is None else known
-
-    def decode(data: bytes) -> tuple[wire.Body, tools.Tools]:
-        return decode_body(partial(bodies.decode, known=parts), data, explain)
-
-    begun: Beginning[History] | None = None
-    if sessions is None:
-        request, given_tools = decode(body)
-    else:
-        caller = caller_of(headers)
-        (request, given_tools), begun = sessions.decode(body, caller, decode, lambda found: found[0].messages)
+    request, given_tools, begun = reader.decode(body, headers)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
         _refuse(request)
         _check_turn(request)
-    history = History(given_tools.specs, pairing=not counting)
-    if begun is not None:
-        history = begun.history.go_on(given_tools.specs)
-    if sessions is None:
-        history.read(request.messages)
+    if begun is None:
+        history = History(given_tools.specs, pairing=not counting)
     else:
-        known_turns = sessions.read(body, caller, history, request.messages, begun)
-        history.turns = session_turns(history.turns, known_turns)
-    kept = thinking_turns(request.context_management)
-    turns, cleared = forget_thinking(history.turns, kept) if isinstance(kept, int) else (history.turns, 0)
+        history = begun.history.go_on(given_tools.specs)
+    all_turns = reader.read(body, headers, history, request.messages, begun)
+    kept = context_edits.thinking_turns(request.context_management)
+    turns, cleared = context_edits.forget_thinking(all_turns, kept) if isinstance(kept, int) else (all_turns, 0)
     conversation = Conversation(
         request.model,
         turns,
@@ -148,26 +115,22 @@ def parse(
         client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
     )
-    edits = Edits(history.turns if cleared else None, cleared, tool_edit(request.context_management))
-    return MessagesAsk(
-        conversation,
-        bool(request.stream),
-        given_tools.dropped,
-        request.context_management is not None,
-        edits,
-        compact=compact_edit(request.context_management, given_tools.specs),
-    )
+    edits, compact_edit = None, None
+    if (management := request.context_management) is not None:
+        edits = context_edits.Edits(all_turns if cleared else None, cleared, context_edits.tool_edit(management))
+        compact_edit = read_compact_edit(management, given_tools.specs)
+    return MessagesAsk(conversation, bool(request.stream), given_tools.dropped, edits, compact_edit)
 
 
-async def edited(ask: MessagesAsk, count: Count) -> MessagesAsk:
+async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> MessagesAsk:
     """The request with its context edits applied. Raises as `count`."""
-    if ask.edits == Edits():
+    if ask.edits is None:
         return ask
-    conversation, applied, original = await apply_edits(ask.conversation, ask.edits, count)
-    return replace(ask, conversation=conversation, edits=Edits(), applied=applied, original_tokens=original)
+    conversation, edits = await context_edits.apply_edits(ask.conversation, ask.edits, count)
+    return replace(ask, conversation=conversation, edits=edits)
 
 
-async def compacted(ask: MessagesAsk, count: Count, window: int, write: Write) -> MessagesAsk:
+async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, write: Write) -> MessagesAsk:
     """The request after its compaction, if it needs one. `window`: see `CompactEdit`; `write`: for the summary.
 
     Raises as `count` and `write`.
@@ -182,7 +145,7 @@ async def compacted(ask: MessagesAsk, count: Count, window: int, write: Write) -
         return replace(ask, conversation=edit.request(conversation), pausing=True)
     compaction = summary_of(await write(edit.request(conversation)))
     if compaction.summary is not None:
-        conversation = edit.compacted(conversation, compaction.summary)
+        conversation = edit.conversation_after(conversation, compaction.summary)
     return replace(ask, conversation=conversation, compaction=compaction)
 
 
@@ -289,23 +252,26 @@ class Messages:
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
         self._known: KnownParts[Any] = KnownParts()
-        self._bodies = BodyDecoder(wire.Body, partial(tools.read_tools, served=frozenset(served)))
-        self._sessions: KnownHistory[History] = KnownHistory(is_plain)
+        read_tools = partial(tools.read_tools, served=frozenset(served))
+        self._prompts: Reader = RequestReader(wire.Body, read_tools, explain, tools=self._known)
+        self._turns: Reader = RequestReader(
+            wire.Body, read_tools, explain, tools=self._known, sessions=KnownHistory(is_plain)
+        )
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""
-        ask = parse(body, headers, known=self._known, bodies=self._bodies, sessions=self._sessions)
+        ask = parse(body, headers, reader=self._turns)
         share_texts(ask.conversation, self._known)
         return ask
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
-        return parse(body, headers, counting=True, known=self._known, bodies=self._bodies)
+        return parse(body, headers, counting=True, reader=self._prompts)
 
     def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
         """The answer to count_tokens."""
         count: dict[str, object] = {"input_tokens": tokens}
-        if ask.context_management:
-            original = tokens if ask.original_tokens is None else ask.original_tokens
+        if ask.edits is not None:
+            original = tokens if ask.edits.original_tokens is None else ask.edits.original_tokens
             count["context_management"] = {"original_input_tokens": original}
         return msgspec.json.encode(count)

@@ -1,4 +1,4 @@
-"""A turn as the event stream of the Messages API, or as one Message that merges it.
+"""Renders a turn as the event stream of the Messages API, or as one Message that merges it.
 
     BlockStart reasoning                            nothing yet
     Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta
@@ -14,7 +14,7 @@ counted here and have no gaps. Agents start a tool at its content_block_stop, wh
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -24,22 +24,22 @@ from schemas.errors import ErrorInfo
 from schemas.events import (
     BlockStart,
     BlockStop,
-    Delta,
     Dispatch,
     Finish,
     FinishReason,
-    HostedResult,
     HostedResults,
     OutputTokens,
     Prepared,
+    TokenLogprob,
     TurnEvent,
     Usage,
 )
 from services.frontend.apis.base import Reply, failure_of
+from services.frontend.apis.common.answers.documents import merge
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.common.decode import is_json
-from services.frontend.apis.common.merging import merge, payloads
 from services.frontend.apis.common.token_report import TokenReport
-from services.frontend.apis.messages.compaction import Compacted, block_events, iteration
+from services.frontend.apis.messages.compaction import Compaction, block_events, summary_of
 from services.frontend.apis.messages.errors import error_event
 from services.frontend.apis.messages.hosted import result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
@@ -66,7 +66,7 @@ _REASONS = {
 }
 
 
-class MessagesStream:
+class MessagesStream(TurnRenderer):
     """Renders one turn."""
 
     def __init__(
@@ -74,21 +74,20 @@ class MessagesStream:
         reply: Reply,
         *,
         omit_thinking: bool = False,
-        context_management: bool = False,
-        applied_edits: Sequence[dict[str, Any]] = (),
-        compaction: Compacted | None = None,
+        applied_edits: list[dict[str, Any]] | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
-        """`compaction`: the answer begins with it."""
+        """`applied_edits`: None where the request has no `context_management`. `compaction`: the answer begins with
+        it."""
         self._reply = reply
         self._compaction = compaction
         self._omit_thinking = omit_thinking
-        self._context_management = {"applied_edits": list(applied_edits)} if context_management else None
+        self._applied_edits = applied_edits
         self._block: BlockStart | None = None
         self._open = False
         self._index = -1
         self._head = b""
-        self._plain = False
-        """A delta of the open block is `_head`, its text and `_END`, and changes nothing else."""
+        """Of a delta of the open block; `_END` follows its text."""
         self._calls = 0
         self._pinged = False
         self._begun = False
@@ -96,13 +95,13 @@ class MessagesStream:
         """The open reasoning, where it is sent again whole."""
         self._call: Dispatch | None = None
         """The open block as a complete call."""
-        self._tokens = TokenReport()
+        self._ids = TokenReport()
         self._hosted_uses: Counter[str] = Counter()
         """Searches and fetches that succeeded, by kind."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`message_start`, with the exact size of the prompt, and the part of it that is expected in the KV cache."""
-        self._tokens.start(prepared[0])
+        self._ids.start(prepared[0])
         message: dict[str, Any] = {
             "id": f"msg_{self._reply.turn}",
             "type": "message",
@@ -112,55 +111,25 @@ class MessagesStream:
             "stop_reason": None,
             "stop_sequence": None,
             "usage": _first_usage(prepared[0]),
-            **self._tokens.prompt(),
+            **self._ids.prompt(),
         }
-        return event_bytes("message_start", {"message": message}) + self._compacted()
-
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """The next events. Deltas that came together are sent together, as one."""
-        if self._plain and len(events) == 1 and type(first := events[0]) is Delta and first.text:
-            return self._head + _encode(first.text) + _END
-        out: list[bytes] = []
-        texts: list[str] = []
-        for event in events:
-            if isinstance(event, Delta):
-                texts.append(event.text)
-                continue
-            if texts:
-                self._delta("".join(texts), out)
-                texts.clear()
-            if isinstance(event, BlockStart):
-                self._start(event, out)
-            elif isinstance(event, Dispatch):
-                self._call = event
-            elif isinstance(event, BlockStop):
-                self._stop(event, out)
-            elif isinstance(event, OutputTokens):
-                self._tokens.add(event)
-            elif isinstance(event, HostedResults):
-                for result in event.results:
-                    self._result(result, out)
-            else:
-                self._end(event, out)
-        if texts:
-            self._delta("".join(texts), out)
-        return b"".join(out)
+        return _event("message_start", {"message": message}) + self._compaction_block()
 
     def error(self, info: ErrorInfo) -> bytes:
         """The `error` event; nothing follows it."""
         return error_event(info, self._reply.request_id)
 
-    def _compacted(self) -> bytes:
+    def _compaction_block(self) -> bytes:
         """The block of the compaction, if there is one."""
         if self._compaction is None:
             return b""
         self._index += 1
-        return b"".join(event_bytes(name, fields) for name, fields in block_events(self._compaction))
+        return b"".join(_event(name, fields) for name, fields in block_events(self._compaction))
 
     def _start(self, event: BlockStart, out: list[bytes]) -> None:
         self._block = event
-        self._open = self._plain = False
-        self._begun = False
+        self._open = self._begun = False
+        self.plain = None
         self._text.clear()
         self._call = None
         if event.kind in ("tool_use", "hosted"):
@@ -171,12 +140,12 @@ class MessagesStream:
         self._index += 1
         self._open = True
         self._head = _DELTA % (self._index, *_FIELDS[block.kind])
-        out.append(event_bytes("content_block_start", {"index": self._index, "content_block": content}))
+        out.append(_event("content_block_start", {"index": self._index, "content_block": content}))
         if not self._pinged:
             self._pinged = True
             out.append(PING)
 
-    def _delta(self, text: str, out: list[bytes]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
         block = self._block
         if block is None or not text:
             return
@@ -190,13 +159,13 @@ class MessagesStream:
         kept = block.kind == "reasoning" and self._reply.dispatch_reasoning
         if kept:
             self._text.append(text)
-        self._plain = not kept
+        self.plain = None if kept else (self._head, _END)
         self._begun = True
         out.append(self._head + _encode(text) + _END)
 
     def _stop(self, event: BlockStop, out: list[bytes]) -> None:
         block, self._block = self._block, None
-        self._plain = False
+        self.plain = None
         if block is None or not self._open:
             return
         if block.kind == "reasoning":
@@ -205,21 +174,29 @@ class MessagesStream:
         if block.kind == "tool_use" and not event.complete and not self._begun:
             # No arguments at all would be read as {} and run; the beginning of an object never is.
             out.append(self._head + b'"{"' + _END)
-        out.append(event_bytes("content_block_stop", {"index": self._index}))
+        out.append(_event("content_block_stop", {"index": self._index}))
         if block.kind == "tool_use" and event.complete:
             self._calls += 1
         if block.kind == "reasoning" and event.complete and self._reply.dispatch_reasoning:
-            self._dispatch(block, "".join(self._text), event.seal, out)
+            self._send_whole(block, "".join(self._text), event.seal, out)
         elif self._call is not None and event.complete and self._reply.dispatch:
-            self._dispatch(block, self._call.arguments or "{}", None, out)
+            self._send_whole(block, self._call.arguments or "{}", None, out)
 
-    def _result(self, result: HostedResult, out: list[bytes]) -> None:
-        self._index += 1
-        self._hosted_uses[result.kind] += result.error is None
-        out.append(event_bytes("content_block_start", {"index": self._index, "content_block": result_block(result)}))
-        out.append(event_bytes("content_block_stop", {"index": self._index}))
+    def _dispatch(self, event: Dispatch) -> None:
+        self._call = event
 
-    def _dispatch(self, block: BlockStart, text: str, seal: str | None, out: list[bytes]) -> None:
+    def _tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+        self._ids.add(event)
+
+    def _results(self, event: HostedResults, out: list[bytes]) -> None:
+        for result in event.results:
+            self._index += 1
+            self._hosted_uses[result.kind] += result.error is None
+            block = {"index": self._index, "content_block": result_block(result)}
+            out.append(_event("content_block_start", block))
+            out.append(_event("content_block_stop", {"index": self._index}))
+
+    def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[bytes]) -> None:
         """An extra event on request: the whole block, as in a document.
 
         `data.type` is `ping`, since the AI SDK fails on unknown types. Other clients use the event's name.
@@ -239,71 +216,68 @@ class MessagesStream:
         data = _encode({"type": "ping", name: {"index": self._index, **content}})
         out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
 
-    def _end(self, event: TurnEvent, out: list[bytes]) -> None:
-        failure = failure_of(event)
-        if failure is not None:
-            out.append(self.error(failure))
-        elif isinstance(event, Finish):
-            if self._block is not None:
-                self._stop(BlockStop(self._block.block, complete=False), out)
-            last: dict[str, Any] = {"delta": _stop(event, self._calls), "usage": last_usage(event.usage)}
-            if self._hosted_uses:
-                uses = {f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")}
-                last["usage"]["server_tool_use"] = uses
-            if self._compaction is not None:
-                last["usage"]["iterations"] = [
-                    iteration("compaction", self._compaction.usage),
-                    iteration("message", event.usage),
-                ]
-            last |= self._tokens.output()
-            if self._context_management is not None:
-                last["context_management"] = self._context_management
-            out.append(event_bytes("message_delta", last))
-            out.append(event_bytes("message_stop", {}))
+    def _finish(self, event: Finish, out: list[bytes]) -> None:
+        if self._block is not None:
+            self._stop(BlockStop(self._block.block, complete=False), out)
+        usage = _last_usage(event.usage)
+        if self._hosted_uses:
+            uses = {f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")}
+            usage["server_tool_use"] = uses
+        if self._compaction is not None:
+            usage["iterations"] = _iterations(compaction=self._compaction.usage, message=event.usage)
+        out.append(self._last({"delta": _stop(event, self._calls), "usage": usage, **self._ids.output()}))
+
+    def _last(self, fields: dict[str, Any]) -> bytes:
+        """The last events of a message, with these fields of its end."""
+        if self._applied_edits is not None:
+            fields["context_management"] = {"applied_edits": self._applied_edits}
+        return _event("message_delta", fields) + _event("message_stop", {})
 
 
-class MessagesCollector:
-    """Collects one turn by merging the events of its stream, so that both have the same blocks.
+class CompactionStream(MessagesStream):
+    """Renders a turn that writes a summary as a message with the compaction alone: the client asked for a pause."""
+
+    def __init__(self, reply: Reply, **options: Any) -> None:
+        super().__init__(reply, **options)
+        self._events: list[TurnEvent] = []
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        """See `MessagesStream.events`. Nothing is sent before the end."""
+        self._events += events
+        last = events[-1]
+        if (failure := failure_of(last)) is not None:
+            return self.error(failure)
+        if not isinstance(last, Finish):
+            return b""
+        self._compaction = summary_of(self._events)
+        usage = _last_usage(Usage()) | {"iterations": _iterations(compaction=last.usage)}
+        stop = {"stop_reason": "compaction", "stop_sequence": None}
+        return self._compaction_block() + self._last({"delta": stop, "usage": usage})
+
+
+def merged_message(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """The Message of a whole stream.
 
     The input of a call that was cut off has those of its members that are whole, as the SDKs make it of the stream; the
     turn's `stop_reason` shows the cut.
     """
-
-    def __init__(self, stream: MessagesStream) -> None:
-        """`stream`: sends no block again whole."""
-        self._stream = stream
-        self._opening = b""
-        self._events: list[TurnEvent] = []
-
-    def start(self, prepared: Sequence[Prepared]) -> None:
-        """Takes the size of the prompt."""
-        self._opening = self._stream.start(prepared)
-
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """Takes the next events."""
-        self._events += events
-
-    def body(self) -> bytes:
-        """The Message. Call it after a Finish only."""
-        if not self._events or not isinstance(self._events[-1], Finish):
-            raise RuntimeError("the turn has not finished")
-        message: dict[str, Any] = {}
-        content: list[dict[str, Any]] = []
-        for event in payloads(self._opening + self._stream.events(self._events)):
-            if event["type"] == "message_start":
-                message = event["message"]
-            elif event["type"] == "content_block_start":
-                content.append(event["content_block"])
-            elif event["type"] == "content_block_delta":
-                merge(content[-1], {name: text for name, text in event["delta"].items() if name != "type"})
-            elif event["type"] == "message_delta":
-                usage = {**message["usage"], **event.pop("usage")}
-                message |= {"content": content, **event.pop("delta"), "usage": usage}
-                message |= {name: value for name, value in event.items() if name != "type"}
-        for block in content:
-            if "partial_json" in block:
-                block["input"] = Raw(_input(block.pop("partial_json")).encode())
-        return _encode(message)
+    message: dict[str, Any] = {}
+    content: list[dict[str, Any]] = []
+    for event in events:
+        kind = event.pop("type")
+        if kind == "message_start":
+            message = event["message"]
+        elif kind == "content_block_start":
+            content.append(event["content_block"])
+        elif kind == "content_block_delta":
+            merge(content[-1], {name: text for name, text in event["delta"].items() if name != "type"})
+        elif kind == "message_delta":
+            usage = message["usage"] | event.pop("usage")
+            message |= {"content": content, **event.pop("delta"), "usage": usage, **event}
+    for block in content:
+        if "partial_json" in block:
+            block["input"] = Raw(_input(block.pop("partial_json")).encode())
+    return message
 
 
 def _stop(finish: Finish, complete_calls: int) -> dict[str, Any]:
@@ -326,15 +300,24 @@ def _first_usage(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def last_usage(usage: Usage) -> dict[str, Any]:
-    """Usage of the whole turn; `input_tokens` excludes those that were read from the cache."""
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Token counts; `input_tokens` excludes those that were read from the cache."""
     return {
         "input_tokens": usage.prompt - usage.cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.output,
-        "output_tokens_details": {"thinking_tokens": usage.reasoning},
     }
+
+
+def _last_usage(usage: Usage) -> dict[str, Any]:
+    """Usage of the whole turn."""
+    return _usage(usage) | {"output_tokens_details": {"thinking_tokens": usage.reasoning}}
+
+
+def _iterations(**usages: Usage) -> list[dict[str, Any]]:
+    """Usage of each of several turns, by its kind."""
+    return [{"type": kind, **_usage(usage)} for kind, usage in usages.items()]
 
 
 def _input(text: str) -> str:
@@ -361,6 +344,6 @@ def _tool_use(block: BlockStart, reply: Reply) -> dict[str, Any]:
     }
 
 
-def event_bytes(name: str, fields: dict[str, Any]) -> bytes:
+def _event(name: str, fields: dict[str, Any]) -> bytes:
     """An event of the stream."""
     return b"event: " + name.encode() + b"\ndata: " + _encode({"type": name, **fields}) + b"\n\n"

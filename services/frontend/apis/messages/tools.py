@@ -1,4 +1,4 @@
-"""The tools of a Messages request as the model sees them, and the changes that its messages make to them.
+"""Converts the tools of a Messages request to those that the model sees, and applies the changes of its messages.
 
 Custom tools pass through. Tools whose schema the request leaves out because Anthropic's models know it (bash, text
 editor, memory) get one here; the client runs them like any other. Of the tools that Anthropic's servers run, those that

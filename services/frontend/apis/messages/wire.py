@@ -14,9 +14,7 @@ from services.frontend.apis.common.hints import Nvext
 from services.frontend.apis.common.sampling_fields import SamplingFields
 
 _Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-_Refused: TypeAlias = Annotated[
-    Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported by this server."})
-]
+_Refused: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})]
 
 UNSEALED = "unsealed"
 """Signature of reasoning without a seal: clients drop thinking whose signature is empty."""

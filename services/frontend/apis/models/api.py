@@ -1,4 +1,4 @@
-"""The served models: GET /v1/models, /v1/models/{id} and /codex/models.json."""
+"""Lists the served models: GET /v1/models, /v1/models/{id} and /codex/models.json."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
+from cachetools import LRUCache
 from msgspec import Struct
 
 from services.frontend.apis.base import Operation, Query
@@ -72,32 +73,20 @@ _PAGING = (
 class ModelRoutes:
     """Handlers over the gateway's models, which are those that the caller may use.
 
-    `profiles` are entries of Codex itself by slug, `slugs` the slugs of names. Raises ValueError for an unknown slug.
+    Raises OSError or ValueError, naming the file, for profiles of Codex that cannot be used.
     """
 
-    def __init__(
-        self,
-        gateway: TurnGateway,
-        *,
-        profiles: Mapping[str, Profile] | None = None,
-        slugs: Mapping[str, str] | None = None,
-        hosted: Sequence[str] = (),
-    ) -> None:
-        """`hosted`: the kinds of hosted tools that are served."""
-        self._gateway = gateway
-        self._hosted = hosted
-        self._profiles = profiles or {}
-        self._slugs = slugs or {}
-        self._etags: dict[tuple[str, ...], tuple[Sequence[Named], str]] = {}
-        assigned(self._profiles, self._slugs, [])
-
-    @classmethod
-    def of(cls, config: FrontendConfig, gateway: TurnGateway) -> "ModelRoutes":
-        """With the configured profiles. Raises OSError or ValueError, naming the file."""
+    def __init__(self, config: FrontendConfig, gateway: TurnGateway) -> None:
         path = config.codex_models_file
+        self._gateway = gateway
+        self._hosted = config.served_tools
+        self._slugs = config.codex_profiles
+        """Slugs of Codex' own entries by the names that use them."""
+        self._etags: LRUCache[tuple[str, ...], tuple[Sequence[Named], str]] = LRUCache(MAX_ETAGS)
         try:
-            profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
-            return cls(gateway, profiles=profiles, slugs=config.codex_profiles, hosted=config.served_tools)
+            self._profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
+            """Those entries by slug."""
+            assigned(self._profiles, self._slugs, [])
         except ValueError as error:
             raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
 
@@ -135,8 +124,6 @@ class ModelRoutes:
         held, etag = self._etags.get(key, ((), ""))
         if not etag or held != named:
             etag = _etag_of(msgspec.json.encode(listing(named, {}, profiles=self._own(named), hosted=self._hosted)))
-            if len(self._etags) >= MAX_ETAGS:
-                self._etags.clear()
             self._etags[key] = (named, etag)
         return etag
 
@@ -156,7 +143,7 @@ def _etag_of(body: bytes) -> str:
 
 
 def _mount(mount: Mount) -> None:
-    routes = ModelRoutes.of(mount.config, mount.gateway)
+    routes = ModelRoutes(mount.config, mount.gateway)
     mount.app.router.add_get("/v1/models", routes.list)
     mount.app.router.add_get("/v1/models/{id:.+}", routes.retrieve)
     mount.app.router.add_get(CODEX_PATH, routes.codex)

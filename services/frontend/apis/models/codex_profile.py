@@ -1,4 +1,4 @@
-"""A served model as an entry of Codex' model catalogue.
+"""Describes a served model as an entry of Codex' model catalogue.
 
 The entry decides Codex' behaviour: prompt, tools, how much of a tool's output the model sees, when it compacts. For a
 model without one it falls back to a poor profile: no apply_patch, no tool_search, 10,000 bytes of tool output instead

@@ -1,4 +1,4 @@
-"""Served models as one document for Anthropic's SDKs, OpenAI's SDKs, Codex and vLLM's clients."""
+"""Describes the served models in one document for Anthropic's SDKs, OpenAI's SDKs, Codex and vLLM's clients."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Creates chat completions, keeps those with `store: true`, and serves what is kept.
+"""Creates chat completions, stores those with `store: true`, and serves what is stored.
 
 They are in the store of the Responses API: with its limits, shared by several frontends where that is configured, and
 visible only to the key that made them.
@@ -14,9 +14,10 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.base import Collector, Dialect, Renderer
-from services.frontend.apis.chat.request import ChatAsk
-from services.frontend.apis.chat.stream import KeptCollector, KeptStream
+from services.frontend.apis.base import Collector, Renderer
+from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.chat.stream import StoredStream
+from services.frontend.apis.common.answers.documents import StreamCollector
 from services.frontend.apis.common.bounds import Metadata
 from services.frontend.apis.common.decode import decode_body
 from services.frontend.apis.common.openai.wording import explainer
@@ -24,7 +25,6 @@ from services.frontend.apis.responses.server import RESPONSES
 from services.frontend.apis.responses.store.input_items import list_document, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CHAT_PREFIX, StoredResponse
-from services.frontend.apis.stored_chat.messages import stored_messages
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.mount import Mount, json_response
@@ -36,8 +36,13 @@ class Change(Struct):
     metadata: Metadata
 
 
+class _Body(Struct):
+    messages: list[dict[str, Any]] = []
+
+
 READ_AT_ONCE = 32
 """Completions that are read from the store at once, to make a page."""
+_body = msgspec.json.Decoder(_Body).decode
 _change = msgspec.json.Decoder(Change).decode
 _explain = explainer({})
 
@@ -45,7 +50,7 @@ _explain = explainer({})
 class StoredChats:
     """The paths of chat completions."""
 
-    def __init__(self, mount: Mount, dialect: Dialect) -> None:
+    def __init__(self, mount: Mount, dialect: Chat) -> None:
         self._mount = mount
         self._dialect = dialect
 
@@ -59,33 +64,34 @@ class StoredChats:
         router.add_get(f"{path}/{{id}}/messages", self.messages, allow_head=False)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """Creates a completion, whole or as a stream, and keeps it on request."""
-        body, metadata, created = b"", {}, time.time()  # the answer has whole seconds, which do not order the list
+        """Creates a completion, whole or as a stream, and stores it on request."""
+        created = time.time()  # the answer has whole seconds, which do not order the list
+        body, metadata = b"", None
 
         async def read() -> Any:
             nonlocal body, metadata
-            data = await read_body(request, self._mount.config.max_body_bytes)
-            ask: Any = await apart(len(data), lambda: self._dialect.parse(data, request.headers))
-            if isinstance(ask, ChatAsk) and ask.metadata is not None:
-                body, metadata = data, ask.metadata
+            body = await read_body(request, self._mount.config.max_body_bytes)
+            ask = await apart(len(body), lambda: self._dialect.parse(body, request.headers))
+            metadata = ask.metadata
+            if metadata is None:
+                body = b""
             return ask
 
-        def keep(answer: Renderer | Collector) -> None:
-            document = answer.kept if isinstance(answer, KeptStream | KeptCollector) else None
-            if document is None:
+        def store(answer: Renderer | Collector) -> None:
+            document = answer.document if isinstance(answer, StoredStream | StreamCollector) else None
+            if metadata is None or document is None:
                 return
-            members = msgspec.json.decode(document)
             record = StoredResponse(
-                id=members["id"],
+                id=document["id"],
                 created=created,
-                response=Raw(msgspec.json.encode(members | {"metadata": metadata})),
+                response=Raw(msgspec.json.encode(document | {"metadata": metadata})),
                 status="completed",
                 tenant=request[REQUEST_CONTEXT].tenant,
-                messages=stored_messages(body, members["id"]),
+                messages=_stored_messages(body, document["id"]),
             )
             self._store(request).put(record)
 
-        return await self._mount.server.serve(request, self._dialect, read, on_end=keep)
+        return await self._mount.server.serve(request, self._dialect, read, on_end=store)
 
     async def list(self, request: web.Request) -> web.Response:
         """Lists what is stored, oldest first: in all or with some model and metadata."""
@@ -149,3 +155,20 @@ class StoredChats:
         if record is None:
             raise NotFound(f"Chat completion with id '{id}' not found.", param="completion_id")
         return record
+
+
+def _stored_messages(body: bytes, id: str) -> list[Raw]:
+    """The messages of a request body, each with an id. `content` has the texts of a list of parts."""
+    return [
+        Raw(msgspec.json.encode(_listed(message, f"{id}-{number}")))
+        for number, message in enumerate(_body(body).messages)
+    ]
+
+
+def _listed(message: dict[str, Any], id: str) -> dict[str, Any]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else None
+    if parts is not None:
+        texts = [part.get("text") for part in parts if isinstance(part, dict)]
+        content = "".join(text for text in texts if isinstance(text, str)) or None
+    return {"refusal": None, "name": None, **message, "id": id, "content": content, "content_parts": parts}

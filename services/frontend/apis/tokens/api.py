@@ -1,11 +1,10 @@
-"""Tokens of text and text of tokens, by the model's own tokenizer, with vLLM's paths and field names.
+"""Converts text to tokens and back by the model's own tokenizer, with vLLM's paths and field names.
 
 POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat Completions or of the Messages API
                       → {"count", "max_model_len", "tokens"}
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +18,7 @@ from services.frontend.apis.base import Operation
 from services.frontend.apis.chat import wire as chat
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.decode import NULL, decode_body, given, tags_of
+from services.frontend.apis.common.decode import NULL, decode_body, given, objects, tags_of
 from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
@@ -126,19 +125,15 @@ def _is_chat_body(body: bytes) -> bool:
     choice = request.get("tool_choice")
     if isinstance(choice, str) or (isinstance(choice, dict) and choice.get("type") in _CHOICES):
         return True
-    if any(tool.get("function") or tool.get("custom") for tool in _objects(request.get("tools"))):
+    if any(tool.get("function") or tool.get("custom") for tool in objects(request.get("tools"))):
         return True
-    return any(_is_chat(message) for message in _objects(request.get("messages")))
+    return any(_is_chat(message) for message in objects(request.get("messages")))
 
 
 def _is_chat(message: dict[str, Any]) -> bool:
     if message.get("role") in _ROLES or any(message.get(name) is not None for name in _MEMBERS):
         return True
-    return any(part.get("type") in _PARTS for part in _objects(message.get("content")))
-
-
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+    return any(part.get("type") in _PARTS for part in objects(message.get("content")))
 
 
 def _checked(reply: TextReply) -> TextReply:

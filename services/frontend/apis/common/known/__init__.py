@@ -1,1 +1,1 @@
-"""What earlier requests had in common with later ones: read, checked and encoded once."""
+"""Caches the parts that the requests of a session repeat, so that they are read, checked and encoded once."""

@@ -1,4 +1,4 @@
-"""A cache of the beginnings of sessions: of a request that goes on from an earlier one, only the new messages are read.
+"""Caches the beginnings of sessions: of a request that goes on from an earlier one, only the new messages are read.
 
 An agent sends its whole history with every request. What a JSON decoder has read up to some byte depends on nothing
 behind that byte: where a body begins with the same bytes as an earlier one, up to a message in the middle of its list,
@@ -6,7 +6,6 @@ the messages before are the earlier one's. The rest is decoded with one made-up 
 in front of the others where the list is the body's own.
 """
 
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -29,10 +28,10 @@ _FACTOR = 4
 """A beginning is held as the client's JSON, as objects and as this server's JSON."""
 _KEY_BYTES = 256
 _MIN_KEY = 9
-_COMMA = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _CALLER = ("authorization", "x-api-key")
 
 _encode = msgspec.json.Encoder().encode
+_decode_messages = msgspec.json.Decoder(list[Raw]).decode
 
 
 class History(Protocol):
@@ -85,15 +84,15 @@ class KnownHistory(Generic[H]):
         max_bytes: int = KNOWN_BYTES,
     ) -> None:
         """`is_plain`: whether a message means the same in every request that begins with it. `opens`: whether a
-        beginning may end before it. `member`: the list's name in a body. `copy`: of a message, where they are kept."""
+        beginning may end before it. `member`: the list's name in a body. `copy`: of a message, where they are kept.
+        `max_bytes` 0: keeps nothing."""
         self._known: BranchCache[Beginning[H]] = BranchCache(max_bytes, lambda one: _FACTOR * len(one.data))
         self._largest = max_bytes // _FACTOR // 4
         self._is_plain = is_plain
         self._opens = opens
         self._member = member
         self._copy = copy
-        self._list = re.compile(rb'"%b"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % member.encode())
-        self._decode_raw = msgspec.json.Decoder(msgspec.defstruct("_Raw", [(member, list[Raw])])).decode
+        self._decode_list = msgspec.json.Decoder(msgspec.defstruct("_List", [(member, Raw)])).decode
 
     @property
     def size(self) -> int:
@@ -101,34 +100,37 @@ class KnownHistory(Generic[H]):
         return self._known.size
 
     def decode(
-        self,
-        body: bytes,
-        caller: Hashable,
-        decode: Callable[[bytes], T],
-        messages_of: Callable[[T], Any],
+        self, body: bytes, caller: Hashable, decode: Callable[[bytes], T], messages_of: Callable[[T], Any]
     ) -> tuple[T, Beginning[H] | None]:
         """The decoded body; without its first messages where it has a known beginning. Raises as `decode`.
 
         `messages_of` returns the list of a decoded body.
         """
-        begun = self._find(body, caller)
-        if begun is None:
-            return decode(body), None
+        begun = self._find(body, caller) if self._largest else None
+        if begun is not None:
+            decoded = self._decode_rest(body, begun, decode, messages_of)
+            if decoded is not None:
+                return decoded, begun
+        return decode(body), None
+
+    def _decode_rest(
+        self, body: bytes, begun: Beginning[H], decode: Callable[[bytes], T], messages_of: Callable[[T], Any]
+    ) -> T | None:
+        """The body decoded with a made-up message in place of the known ones, and without it. None where the list that
+        begins with it is not the body's own, and for an error: that of the whole body names its place."""
         rest = body[len(begun.data) :]
         mark = xxh3_64_hexdigest(rest)
         item = b'{"role":"user","content":"%b"}' % mark.encode()
         try:
             decoded = decode(b"%b%b,%b" % (body[: begun.start], item, rest))
         except (TurnwireError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return decode(body), None  # the error of the whole body names its place
+            return None
         messages = messages_of(decoded)
-        if not isinstance(messages, list) or not messages:
-            return decode(body), None
-        first = messages[0]
-        if (bytes(first) != item) if isinstance(first, Raw) else (first.content != mark):
-            return decode(body), None
+        first = messages[0] if isinstance(messages, list) and messages else None
+        if first is None or (bytes(first) != item if isinstance(first, Raw) else first.content != mark):
+            return None
         del messages[0]
-        return decoded, begun
+        return decoded
 
     def read(
         self, body: bytes, caller: Hashable, history: H, messages: list[Any], begun: Beginning[H] | None
@@ -138,7 +140,7 @@ class KnownHistory(Generic[H]):
         first = 0 if begun is None else begun.messages
         if len(messages) >= STEP + BACK and len(body) <= self._largest:
             count = self._cut(messages)
-            place = self._place(body, count, messages, begun) if count else None
+            place = self._place(body, count, begun) if count else None
             if place is not None:
                 history.read(messages[:count], first)
                 start, end = place
@@ -159,38 +161,22 @@ class KnownHistory(Generic[H]):
         count = next((at for at in range(len(messages) - BACK, 0, -1) if self._opens(messages[at])), 0)
         return count if all(map(self._is_plain, messages[:count])) else 0
 
-    def _place(
-        self, body: bytes, count: int, decoded: Sequence[Any], begun: Beginning[H] | None
-    ) -> tuple[int, int] | None:
-        """Where the list begins in a body, and its message with the number `count`, of those that were decoded."""
-        start = self._start(body) if begun is None else begun.start
-        end = start if begun is None else len(begun.data)
-        messages = self._raw(b'{"%b":[' % self._member.encode() + body[end:])
-        if not start or len(messages) != len(decoded):
-            return None
-        for message in messages[:count]:
-            end += len(bytes(message))
-            comma = _COMMA.match(body, end)
-            if comma is None or not body.endswith(bytes(message), start, end):
-                return None
-            end = comma.end()
-        return start, end
-
-    def _start(self, body: bytes) -> int:
-        """Where the first message begins; 0 where that is not clear."""
-        found = self._list.search(body)
-        if found is None:
-            return 0
-        mark = b'"%b"' % xxh3_64_hexdigest(body).encode()
-        messages = self._raw(b"%b%b,%b" % (body[: found.end()], mark, body[found.end() :]))
-        return found.end() if messages and bytes(messages[0]) == mark else 0
-
-    def _raw(self, body: bytes) -> list[Raw]:
+    def _place(self, body: bytes, count: int, begun: Beginning[H] | None) -> tuple[int, int] | None:
+        """Where the first message begins in a body, and that with the number `count` behind those of `begun`."""
+        known = 0 if begun is None else len(begun.data)
+        rest = body if begun is None else b'{"%b":[%b' % (self._member.encode(), body[known:])
         try:
-            messages: list[Raw] = getattr(self._decode_raw(body), self._member)
+            json = bytes(getattr(self._decode_list(rest), self._member))
+            messages = _decode_messages(json)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return []
-        return messages
+            return None
+        start = body.find(json) + 1 if begun is None else begun.start
+        if begun is None and body.find(json, start) >= 0:
+            return None  # the same list twice
+        end = max(start, known)
+        for message in messages[:count]:
+            end = body.index(bytes(message), end) + len(bytes(message))
+        return start, body.index(bytes(messages[count]), end)
 
     def _find(self, body: bytes, caller: Hashable) -> Beginning[H] | None:
         for power in range(len(body).bit_length() - 1, _MIN_KEY - 1, -1):

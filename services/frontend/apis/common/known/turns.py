@@ -1,4 +1,4 @@
-"""Turns of a request of which the first are known, so that the frontend does not walk and encode those again. Pure."""
+"""Holds the turns of a request of which the first are known, and encodes only the others. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,1 +1,1 @@
-"""What OpenAI's APIs have in common."""
+"""Chunks and error texts of OpenAI's APIs."""

@@ -3,32 +3,19 @@
 A chunk is spliced from bytes that were made once and the encoded text. A document is its own stream, merged.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo
-from schemas.events import (
-    BlockStart,
-    BlockStop,
-    Delta,
-    Dispatch,
-    Finish,
-    FinishReason,
-    OutputTokens,
-    Prepared,
-    TokenLogprob,
-    TopLogprob,
-    TurnEvent,
-    Usage,
-)
-from schemas.frames import unpack_ids
+from schemas.events import Finish, FinishReason, Prepared, TokenLogprob, TopLogprob, TurnEvent, Usage
 from services import __version__
 from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.common.merging import merge, payloads
+from services.frontend.apis.common.answers.documents import merge
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.common.shared_errors import openai_error
 
 PING = b": ping\n\n"
@@ -50,35 +37,22 @@ class UsageAnswer(Struct):
     completion_tokens_details: dict[str, int]
 
 
-class ChoiceWriter(ABC):
-    """Writes the chunks of one choice: of its blocks, their deltas, and its end."""
+class ChunkShape(Struct, frozen=True, kw_only=True):
+    """The form of an answer in both APIs."""
 
-    plain: tuple[bytes, bytes] | None = None
-    """Set where the next text delta is only spliced in between these and changes nothing else."""
+    logprobs: bool = False
+    include_usage: bool = False
+    """The stream ends with the token counts."""
+    continuous_usage: bool = False
+    """Other chunks carry the token counts, too, once they are known."""
+    fingerprint: str | None = None
 
-    def begin(self, event: BlockStart, out: list[bytes]) -> None:  # noqa: B027  not every API has it
-        """A block begins."""
-
-    @abstractmethod
-    def delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
-        """Text of the open block."""
-
-    def dispatch(self, event: Dispatch) -> None:  # noqa: B027  not every API has it
-        """The open block is a complete call."""
-
-    def stop(self, event: BlockStop, out: list[bytes]) -> None:  # noqa: B027  not every API has it
-        """A block ends."""
-
-    @abstractmethod
-    def tokens(self, event: OutputTokens, out: list[bytes]) -> None:
-        """Ids of output tokens."""
-
-    @abstractmethod
-    def finish(self, event: Finish, out: list[bytes], usage: dict[str, Any] | None) -> None:
-        """The turn ends."""
+    def whole(self) -> Self:
+        """The form of a stream that is merged to a document."""
+        return replace(self, include_usage=True, continuous_usage=False)
 
 
-W = TypeVar("W", bound=ChoiceWriter)
+W = TypeVar("W", bound=TurnRenderer)
 
 
 class ChunkStream(Generic[W]):
@@ -89,124 +63,59 @@ class ChunkStream(Generic[W]):
         head: dict[str, Any],
         choices: int,
         writer: Callable[[int, bytes, bytes], W],
-        *,
-        include_usage: bool,
-        continuous_usage: bool,
+        shape: ChunkShape,
         prompts: int = 1,
     ) -> None:
-        """`writer`: makes the writer of a choice from its index and the bytes before and after each choice.
+        """`writer`: makes the renderer of a choice from its index and the bytes before and after each choice.
         `prompts`: each has the same number of choices, in order."""
-        self._include_usage = include_usage
-        self._continuous_usage = continuous_usage
+        self._include_usage = shape.include_usage
         self._prompts = prompts
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
-        tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        tail = b'],"usage":null}\n\n' if shape.include_usage else b"]}\n\n"
         self._choices = [writer(index, self._head, tail) for index in range(choices)]
         self._usages: dict[int, Usage] = {}
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """The next chunks of a choice. Deltas that came together are sent together, as one."""
-        writer = self._choices[choice]
-        if writer.plain is not None and len(events) == 1 and type(first := events[0]) is Delta and first.text:
-            head, tail = writer.plain
-            return head + _encode(first.text) + tail
-        out: list[bytes] = []
-        texts: list[str] = []
-        tokens: list[TokenLogprob] = []
-        for event in events:
-            if isinstance(event, Delta):
-                texts.append(event.text)
-                if event.logprobs:
-                    tokens += event.logprobs
-                continue
-            if texts:
-                writer.delta("".join(texts), tokens, out)
-                texts.clear()
-                tokens = []
-            if isinstance(event, BlockStart):
-                writer.begin(event, out)
-            elif isinstance(event, Dispatch):
-                writer.dispatch(event)
-            elif isinstance(event, BlockStop):
-                writer.stop(event, out)
-            elif isinstance(event, OutputTokens):
-                writer.tokens(event, out)
-            else:
-                self._end(event, choice, out)
-        if texts:
-            writer.delta("".join(texts), tokens, out)
-        return b"".join(out)
+        """See `Renderer.events`."""
+        out = self._choices[choice].events(events)
+        last = events[-1]
+        if type(last) is not Finish or failure_of(last) is not None:
+            return out
+        self._usages[choice] = last.usage
+        if len(self._usages) < len(self._choices):
+            return out
+        if self._include_usage:
+            usages = [self._usages[index] for index in range(len(self._choices))]
+            out += self._head + b'],"usage":' + _encode(usage_of(usages, self._prompts)) + b"}\n\n"
+        return out + DONE
 
     def error(self, info: ErrorInfo) -> bytes:
-        """The error as the last chunk; the SDKs raise it. No `[DONE]` follows."""
-        return b"data: " + _encode({"error": openai_error(info)}) + b"\n\n"
-
-    def usage(self) -> dict[str, Any] | None:
-        """Token counts of the whole answer; None before every choice has ended."""
-        if len(self._usages) < len(self._choices):
-            return None
-        return usage_of([self._usages[index] for index in range(len(self._choices))], self._prompts)
-
-    def _end(self, event: TurnEvent, choice: int, out: list[bytes]) -> None:
-        failure = failure_of(event)
-        if failure is not None:
-            out.append(self.error(failure))
-            return
-        if not isinstance(event, Finish):
-            return
-        self._usages[choice] = event.usage
-        self._choices[choice].finish(event, out, usage_of([event.usage]) if self._continuous_usage else None)
-        total = self.usage()
-        if total is None:
-            return
-        if self._include_usage:
-            out.append(self._head + b'],"usage":' + _encode(total) + b"}\n\n")
-        out.append(DONE)
+        """See `Renderer.error`."""
+        return error_chunk(info)
 
 
-class ChunkCollector:
-    """Collects an answer by merging the chunks of its stream."""
+def error_chunk(info: ErrorInfo) -> bytes:
+    """An error as the last chunk; the SDKs raise it. No `[DONE]` follows."""
+    return b"data: " + _encode({"error": openai_error(info)}) + b"\n\n"
 
-    def __init__(self, stream: ChunkStream[Any], opening: bytes, head: dict[str, Any], choices: int) -> None:
-        self._stream = stream
-        self._head = head
-        self._choices: list[dict[str, Any]] = [{} for _ in range(choices)]
-        self._take(opening)
 
-    def start(self, prepared: Sequence[Prepared]) -> None:
-        """Takes the ids of the prompts, where the request asked for them. The usage at the end has all counts."""
-        if prepared[0].prompt_ids:
-            for choice in self._choices:
-                choice.setdefault("token_ids", [])
-            self.prompts([unpack_ids(each.prompt_ids) for each in prepared])
-
-    def prompts(self, prompts: Sequence[list[int]]) -> None:
-        """Takes the ids of each choice's prompt. Those of a Chat answer are the same, and at its top."""
-        self._head["prompt_token_ids"] = prompts[0]
-
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """Takes the next events of a choice."""
-        self._take(self._stream.events(events, choice))
-
-    def body(self) -> bytes:
-        """The document. Call it after every choice's Finish only."""
-        usage = self._stream.usage()
-        if usage is None:
-            raise RuntimeError("the turn has not finished")
-        return _encode({**self._head, "choices": [self.document(choice) for choice in self._choices], "usage": usage})
-
-    def document(self, choice: dict[str, Any]) -> dict[str, Any]:
-        """One choice of the document, from its merged chunks."""
-        return choice
-
-    def _take(self, stream: bytes) -> None:
-        for chunk in payloads(stream):
-            for choice in chunk.get("choices", ()):
-                merge(self._choices[choice["index"]], choice)
+def merged_chunks(object: str, chunks: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """The document of a stream whose last chunk has the token counts."""
+    document: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        for choice in chunk.pop("choices"):
+            held = choices.setdefault(choice["index"], {})
+            merge(held, choice)
+            if "prompt_token_ids" in choice or "prompt_token_ids" in chunk:
+                held.setdefault("token_ids", [])
+        document |= chunk
+    usage = document.pop("usage")
+    return {**document, "object": object, "choices": [choices[index] for index in sorted(choices)], "usage": usage}
 
 
 def answer_head(id: str, object: str, reply: Reply, fingerprint: str | None) -> dict[str, Any]:
-    """The members with which every chunk and the document begin."""
+    """The members with which every chunk begins."""
     return {
         "id": id,
         "object": object,
@@ -239,7 +148,7 @@ def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
     return {"token": token.token, "logprob": token.logprob, "bytes": list(data)}
 
 
-def usage_of(usages: Sequence[Usage], prompts: int = 1) -> dict[str, Any]:
+def usage_of(usages: Sequence[Usage], prompts: int = 1) -> UsageAnswer:
     """Token counts of all choices. The choices of one prompt share it: it and its cached part count once."""
     each = len(usages) // prompts
     groups = [usages[at : at + each] for at in range(0, len(usages), each)]
@@ -248,16 +157,12 @@ def usage_of(usages: Sequence[Usage], prompts: int = 1) -> dict[str, Any]:
     return _usage(prompt, sum(usage.output for usage in usages), cached, sum(usage.reasoning for usage in usages))
 
 
-def first_usage(prepared: Sequence[Prepared]) -> dict[str, Any]:
+def first_usage(prepared: Sequence[Prepared]) -> UsageAnswer:
     """Token counts before decoding began, with the expected cached part; `prepared`: one for each prompt."""
     return _usage(sum(each.prompt_tokens for each in prepared), 0, sum(each.cached for each in prepared), 0)
 
 
-def _usage(prompt: int, completion: int, cached: int, reasoning: int) -> dict[str, Any]:
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": reasoning},
-    }
+def _usage(prompt: int, completion: int, cached: int, reasoning: int) -> UsageAnswer:
+    return UsageAnswer(
+        prompt, completion, prompt + completion, {"cached_tokens": cached}, {"reasoning_tokens": reasoning}
+    )

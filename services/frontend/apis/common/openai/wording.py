@@ -1,4 +1,4 @@
-"""Failed validations in the words of OpenAI's APIs, with the `param` that clients show.
+"""Reports failed validations in the words of OpenAI's APIs, with the `param` that clients show.
 
 msgspec: "Expected `float | null`, got `str` - at `$.temperature`"
 native:  "Invalid type for 'temperature': expected a decimal, but got a string instead."

@@ -1,0 +1,42 @@
+"""The interface of a provider of web search and fetch."""
+
+from typing import Final, Protocol
+
+from schemas.conversation import HostedTool
+from schemas.events import WebSource
+
+ERRORS: Final = frozenset(
+    {
+        "invalid_tool_input",
+        "unavailable",
+        "max_uses_exceeded",
+        "too_many_requests",
+        "query_too_long",
+        "request_too_large",
+        "url_too_long",
+        "url_not_allowed",
+        "url_not_in_prior_context",
+        "url_not_accessible",
+        "unsupported_content_type",
+        "content_too_large",
+    }
+)
+"""The error codes of Anthropic's web search and fetch."""
+
+
+class ProviderError(Exception):
+    """A call failed. `code` is one of `ERRORS`."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Provider(Protocol):
+    """Runs calls."""
+
+    async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
+        """Returns the pages that a search found, or the page at a URL. Raises ProviderError, and OSError."""
+
+    async def close(self) -> None:
+        """Closes its connections."""
