@@ -312,7 +312,7 @@ async def test_a_head_that_does_not_come_closes_the_connection() -> None:
 
 
 async def test_a_connection_that_has_asked_once_may_be_idle() -> None:
-    async with serving(config=FrontendConfig(head_timeout_s=0.2)) as served:
+    async with serving(config=FrontendConfig(head_timeout_s=2.0)) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         late, waiter = await asyncio.open_connection("127.0.0.1", served.port)
         for _ in range(2):
