@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from schemas.conversation import Conversation
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut, TurnwireError
-from services.preprocessor.ledger.reader import EntriesMissing, LedgerReader
+from services.preprocessor.ledger.reader import LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import OnStep, Prompt, assemble, no_step
+from services.preprocessor.prompt.assembly import OnStep, Prompt, PromptDraft, assemble, no_step
 from services.preprocessor.prompt.audit import Check
 from services.runtime.observability.metrics import CountCollector
 from services.runtime.process import Process
@@ -20,7 +21,7 @@ from services.tokenization.encoder import TooLong
 
 T = TypeVar("T")
 
-FAST_BYTES, SLOW_BYTES = 65_536, 4096
+FAST_BYTES, SLOW_BYTES = 524_288, 4096
 """Bytes of new text that are encoded on the event loop, by fastokens and by tokenizers: 0.3 and 1 ms."""
 LOOP_S = 0.01
 """A prompt that takes longer on the event loop is made again in a thread."""
@@ -29,6 +30,8 @@ LOOP_FACTOR = 8
 POOL_S = 1.0
 """A template that takes longer is run again in a thread for slow templates, so that they do not hold up the others."""
 SLOW_THREADS = 2
+SEND_TICKS = 3
+"""Ticks of the event loop until a request is written to the bus."""
 
 
 def seconds_left(deadline: float | None, now: float) -> float | None:
@@ -68,40 +71,57 @@ class Preparation:
         self, conversation: Conversation, *, limit: bool, size: int, fresh: int, on_step: OnStep = no_step
     ) -> Prompt:
         """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit`,
-        `on_step` and exceptions see `assemble`; `on_step` is called again, on any thread, where a prompt is made again.
+        `on_step` and exceptions see `PromptDraft`; `on_step` is called on any thread, again for repeated steps.
 
         `size`: bytes of the request; `fresh`: bytes that were not known. With few of them the prompt is made on the
         event loop, which takes less time than a thread's switches. A template that takes long all the same leaves the
-        loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`.
+        loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`. `keep` is to be
+        called with the prompt.
         """
         unseal = self._sealer.of(conversation.client.tenant).open
-        window = self._window()
-        make = partial(assemble, conversation, self.setup, window=window, limit=limit, unseal=unseal, on_step=on_step)
-        ledger, here = self.ledger, self._is_short(size, fresh)
+        draft = PromptDraft(
+            conversation, self.setup, window=self._window(), limit=limit, unseal=unseal, on_step=on_step
+        )
+        here, ledger = self._is_short(size, fresh), self.ledger
         if ledger is None:
-            return await self._run_limited(make, here=here)
-        try:
-            prompt = await self._run_limited(partial(make, remember=ledger.remember), here=here)
-        except EntriesMissing as gap:
-            prompt = await self._prompt_of_fetched(
-                partial(make, remember=ledger.remember_known), ledger.fetch(gap.keys)
-            )
-        if limit and prompt.found is not None:
-            ledger.count(prompt.found)
-        return prompt
+            return await self._run_limited(draft.prompt, here=here)
 
-    async def _prompt_of_fetched(self, make: Callable[[], Prompt], fetch: Awaitable[bool]) -> Prompt:
+        def begin() -> Prompt | list[bytes]:
+            """The prompt, or the keys of turns that are to be fetched first."""
+            return ledger.unfetched(draft.recall(ledger.remember)) or draft.prompt()
+
+        made = await self._run_limited(begin, here=here)
+        return made if isinstance(made, Prompt) else await self._prompt_of_fetched(draft, ledger, made, here=here)
+
+    async def _prompt_of_fetched(
+        self, draft: PromptDraft, ledger: LedgerReader, keys: Sequence[bytes], *, here: bool
+    ) -> Prompt:
         """The prompt of turns that are being fetched. Mostly there are none, so it is made meanwhile without them."""
-        made, fetched = await asyncio.gather(self._run_limited(make, here=False), fetch, return_exceptions=True)
+
+        async def make() -> Prompt:
+            for _ in range(SEND_TICKS):
+                await asyncio.sleep(0)
+            return await self._run_limited(draft.prompt, here=here)
+
+        def make_again() -> Prompt:
+            draft.recall(ledger.remember)
+            return draft.prompt()
+
+        fetched, made = await asyncio.gather(ledger.fetch(keys), make(), return_exceptions=True)
         if isinstance(fetched, BaseException):
             raise fetched
         if fetched:
-            return await self._run_limited(make, here=False)
+            return await self._run_limited(make_again, here=here)
         if isinstance(made, BaseException):
             raise made
         return made
 
-    async def _run_limited(self, make: Callable[[], Prompt], *, here: bool) -> Prompt:
+    async def keep(self, prompt: Prompt) -> None:
+        """Keeps what the session's next prompts share with this one; to be called when nothing waits for the prompt."""
+        with suppress(TurnwireError):  # the template took too long
+            await self._run_limited(prompt.keep, here=True)
+
+    async def _run_limited(self, make: Callable[[], T], *, here: bool) -> T:
         """Runs `make` on the event loop if `here`, else in a thread; where its template takes long, once more in a
         thread for that."""
         if here:
@@ -150,7 +170,7 @@ class Preparation:
 
     def ids(self, conversation: Conversation) -> Sequence[int]:
         """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
-        remember = self.ledger.remember_known if self.ledger is not None else None
+        remember = self.ledger.remember if self.ledger is not None else None
         unseal = self._sealer.of(conversation.client.tenant).open
         make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, remember=remember)
         try:

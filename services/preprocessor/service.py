@@ -171,8 +171,11 @@ class Preprocessor:
             self._prepare_s.observe((prepared := perf_counter()) - arrived)
             if spans is not None:
                 spans.prepared(prompt)
-            await self._dispatch(request, prompt, deadline, spans)
-            self._place_s.observe(perf_counter() - prepared)
+            try:
+                await self._dispatch(request, prompt, deadline, spans)
+                self._place_s.observe(perf_counter() - prepared)
+            finally:
+                await self._keep(prompt)
         except TurnwireError as error:
             if spans is not None:
                 spans.failed(error.info.kind)
@@ -188,6 +191,11 @@ class Preprocessor:
         self._drift.look(request.conversation, prompt)
         if (check := self._setup.audit.take()) is not None:
             self._begin(self._preparation.audit(check), f"audit {request.turn}")
+
+    async def _keep(self, prompt: Prompt) -> None:
+        if self._ledger is not None and prompt.found is not None:
+            self._ledger.count(prompt.found)
+        await self._preparation.keep(prompt)
 
     async def _dispatch(
         self, request: TurnRequest, prompt: Prompt, deadline: float | None, spans: TurnSpans | None

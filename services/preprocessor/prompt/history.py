@@ -39,6 +39,8 @@ from services.tokenization.segments import common_prefix
 
 Draw: TypeAlias = Callable[..., str | None]
 """Renders messages; see `_draw`."""
+Keep: TypeAlias = Callable[[], StablePrefix | None]
+"""Keeps a prompt for the next ones of its session, and returns the longest prefix that they share with it."""
 TAIL = 14
 """Messages behind the boundary that are rendered with each prompt before the boundary moves on."""
 SHORT = 6
@@ -152,15 +154,14 @@ class History:
         variables: Mapping[str, Any],
         known: KnownPrefix | None,
         unseal: Unseal | None = None,
-    ) -> tuple[str, StablePrefix | None]:
-        """The prompt's text, as the template renders it, and a prefix of it that later prompts share.
+    ) -> tuple[str, StablePrefix | None, Keep]:
+        """The prompt's text, as the template renders it, and a prefix of it that earlier prompts share.
 
-        `adapted` is the conversation, adapted behind `known.adapted_for` it. Raises Invalid as the template does.
+        `adapted` is the conversation, adapted behind `known.adapted_for` it. Nothing is kept before the last value is
+        called, which this prompt need not wait for. Raises Invalid as the template does.
         """
         if adapted.prefix is None:
             known = None
-        if known is not None:
-            self._keep_newest(known, conversation, adapted)
         draw = partial(_draw, self._template, adapted, variables)
         text, rendered = _in_parts(draw, adapted, known) if known is not None else (None, None)
         whole = text is None
@@ -171,12 +172,18 @@ class History:
         with self._lock:
             self.wholes += whole
             self.parts += not whole
-        if self.off is None and _should_move(adapted, known, whole, self._tail):
+
+        def keep() -> StablePrefix | None:
+            if known is not None:
+                self._keep_newest(known, conversation, adapted)
+            if self.off is not None or not _should_move(adapted, known, whole, self._tail):
+                return stable
             prefix = _render_prefix(draw, adapted, text, known, stable)
             fresh = self._extend(conversation, adapted, variables, rendered=prefix, known=known, unseal=unseal)
             self._known.put(beginning_of(conversation), fresh, instead_of=known)
-            stable = fresh.rendered.stable if fresh.rendered is not None else stable
-        return text, stable
+            return prefix.stable if prefix is not None else stable
+
+        return text, stable, keep
 
     def _keep_newest(self, known: KnownPrefix, conversation: Conversation, adapted: TemplateInput) -> None:
         assert adapted.prefix is not None
