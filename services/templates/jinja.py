@@ -99,7 +99,19 @@ class _StepCounter(CodeGenerator):
             self.write("context.step() or ")
         return super().visit(node, *args, **kwargs)
 
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
+        """As Jinja's, but an item of a message is taken without a call of `_Sandbox.getattr`, which returns the same."""
+        if isinstance(node.node, nodes.Name) and node.attr not in _OBJECT_ATTRIBUTES:
+            variable = frame.symbols.ref(node.node.name)
+            item = f"{variable}[{node.attr!r}] if type({variable}) is dict and {node.attr!r} in {variable}"
+            self.write(f"({item} else ")
+            super().visit_Getattr(node, frame)
+            self.write(")")
+        else:
+            super().visit_Getattr(node, frame)
 
+
+_DATA = frozenset((str, bool, int, float, dict, list, JsonDict))
 _OBJECTS = frozenset((dict, JsonDict))
 _OBJECT_ATTRIBUTES = frozenset(dir(JsonDict))
 
@@ -123,6 +135,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         returned without raising AttributeError in between, which templates do some hundred times a prompt."""
         if type(obj) in _OBJECTS and attribute not in _OBJECT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        # What was found to be safe, and is data, is no method that Jinja would wrap.
+        if self._is_safe.get((type(obj), attribute)) and type(value := getattr(obj, attribute, None)) in _DATA:
+            return value
         return super().getattr(obj, attribute)
 
     def call(self, context: Context, obj: Any, /, *given: Any, **named: Any) -> Any:
