@@ -100,7 +100,7 @@ class _StepCounter(CodeGenerator):
         return super().visit(node, *args, **kwargs)
 
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
-        """As Jinja's, but an item of a message is taken without a call of `_Sandbox.getattr`, which returns the same."""
+        """As Jinja's, but an item of a message is taken without calling `_Sandbox.getattr`, which returns the same."""
         if isinstance(node.node, nodes.Name) and node.attr not in _OBJECT_ATTRIBUTES:
             variable = frame.symbols.ref(node.node.name)
             item = f"{variable}[{node.attr!r}] if type({variable}) is dict and {node.attr!r} in {variable}"
@@ -233,7 +233,12 @@ def _to_json(
     if (text := known.get(form)) is None:
         try:
             text = json.dumps(
-                value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+                value,
+                ensure_ascii=ensure_ascii,
+                check_circular=False,  # no JSON data is, and a template cannot change it
+                indent=indent,
+                separators=separators,
+                sort_keys=sort_keys,
             )
         except RecursionError:
             raise NestedTooDeeply from None
