@@ -118,8 +118,9 @@ class Preparation:
 
     async def keep(self, prompt: Prompt) -> None:
         """Keeps what the session's next prompts share with this one; to be called when nothing waits for the prompt."""
-        with suppress(TurnwireError):  # the template took too long
-            await self._run_limited(prompt.keep, here=True)
+        if prompt.keep is not None:
+            with suppress(TurnwireError):  # the template takes too long
+                await self._run_limited(prompt.keep, here=True)
 
     async def _run_limited(self, make: Callable[[], T], *, here: bool) -> T:
         """Runs `make` on the event loop if `here`, else in a thread; where its template takes long, once more in a

@@ -11,8 +11,8 @@ The ledger takes part twice: before rendering it restores turns as the model wro
 returns their original tokens, so that only other text is encoded.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -24,6 +24,7 @@ from schemas.frames import unpack_ids
 from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.constraints import with_format_instruction
+from services.preprocessor.prompt.history import Keep
 from services.preprocessor.prompt.limits import OutputLimit, check_sampling, limit_output
 from services.preprocessor.prompt.preamble import strip_preamble
 from services.preprocessor.prompt.rendering import RenderedPrompt, render
@@ -31,6 +32,8 @@ from services.templates.messages import Unseal
 from services.templates.tools import SessionTools
 from services.tokenization.model_files import with_defaults
 from services.tokenization.prompt_tokenizer import PromptTokenizer
+
+_TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -58,8 +61,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """Billing header lines that were removed."""
     found: RecalledPrompt | None = None
     """The ledger's part, if there is a ledger."""
-    keep: Callable[[], None]
-    """Keeps what the session's next prompts share with this one, which does not wait for it."""
+    keep: Callable[[], None] | None = None
+    """Keeps what the session's next prompts share with this one; to be called when nothing waits for the prompt."""
 
 
 Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
@@ -87,7 +90,8 @@ def assemble(
     if remember is not None:
         draft.recall(remember)
     prompt = draft.prompt()
-    prompt.keep()
+    if prompt.keep is not None:
+        prompt.keep()
     return prompt
 
 
@@ -126,10 +130,12 @@ class PromptDraft:
         `prompt`."""
         if self._conversation.prompt is not None:
             return []
-        with _nesting_limited():
+        try:
             stripped = self._strip()
             self._on_step("ledger")
             self._recall = remember(stripped, self._tools.rendered)
+        except RecursionError:
+            raise Invalid(_TOO_DEEP) from None
         return self._recall.missing
 
     def prompt(self) -> Prompt:
@@ -141,7 +147,7 @@ class PromptDraft:
         conversation, setup, recall = self._conversation, self._setup, self._recall
         tools, found = self._tools, None
         ids: Sequence[int]
-        with _nesting_limited():
+        try:
             if (raw := conversation.prompt) is not None:
                 tools, rendered = SessionTools(), RenderedPrompt(text=raw.text or "")
                 self._on_step("encode")
@@ -157,17 +163,14 @@ class PromptDraft:
                 else:
                     ids = setup.encoder.encode(rendered.text, rendered.stable)
             parser_tools = tools.parser_json
+        except RecursionError:
+            raise Invalid(_TOO_DEEP) from None
         requested = conversation.sampling.max_tokens
         output = OutputLimit(requested or 0, False)
         if self._limit:
             output = limit_output(len(ids), requested, setup.window(self._window), setup.card.max_output_tokens or None)
-
-        def keep() -> None:
-            if rendered.keep is not None and (stable := rendered.keep()) is not None:
-                setup.encoder.prepare(stable)
-            if self._limit and recall is not None and found is not None:
+            if recall is not None and found is not None:
                 recall.keep(found)
-
         return Prompt(
             ids=ids,
             text=setup.encoder.plain(rendered.text),
@@ -181,7 +184,7 @@ class PromptDraft:
             sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
             stripped_lines=self._stripped_lines,
             found=found,
-            keep=keep,
+            keep=partial(_keep, rendered.keep, setup) if rendered.keep is not None else None,
         )
 
     def _strip(self) -> Conversation:
@@ -191,12 +194,9 @@ class PromptDraft:
         return stripped
 
 
-@contextmanager
-def _nesting_limited() -> Iterator[None]:
-    try:
-        yield
-    except RecursionError:
-        raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
+def _keep(keep: Keep, setup: ModelSetup) -> None:
+    if (stable := keep()) is not None:
+        setup.encoder.prepare(stable)
 
 
 def strip(conversation: Conversation, setup: ModelSetup) -> tuple[Conversation, int]:

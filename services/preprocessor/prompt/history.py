@@ -40,7 +40,7 @@ from services.tokenization.segments import common_prefix
 Draw: TypeAlias = Callable[..., str | None]
 """Renders messages; see `_draw`."""
 Keep: TypeAlias = Callable[[], StablePrefix | None]
-"""Keeps a prompt for the next ones of its session, and returns the longest prefix that they share with it."""
+"""Moves the boundary to the end of a prompt, and returns what the session's next prompts share with it."""
 TAIL = 14
 """Messages behind the boundary that are rendered with each prompt before the boundary moves on."""
 SHORT = 6
@@ -154,14 +154,16 @@ class History:
         variables: Mapping[str, Any],
         known: KnownPrefix | None,
         unseal: Unseal | None = None,
-    ) -> tuple[str, StablePrefix | None, Keep]:
+    ) -> tuple[str, StablePrefix | None, Keep | None]:
         """The prompt's text, as the template renders it, and a prefix of it that earlier prompts share.
 
-        `adapted` is the conversation, adapted behind `known.adapted_for` it. Nothing is kept before the last value is
-        called, which this prompt need not wait for. Raises Invalid as the template does.
+        `adapted` is the conversation, adapted behind `known.adapted_for` it. The last value, if any, is to be called
+        when nothing waits for the prompt. Raises Invalid as the template does.
         """
         if adapted.prefix is None:
             known = None
+        if known is not None:
+            self._keep_newest(known, conversation, adapted)
         draw = partial(_draw, self._template, adapted, variables)
         text, rendered = _in_parts(draw, adapted, known) if known is not None else (None, None)
         whole = text is None
@@ -173,15 +175,14 @@ class History:
             self.wholes += whole
             self.parts += not whole
 
+        if self.off is not None or not _should_move(adapted, known, whole, self._tail):
+            return text, stable, None
+
         def keep() -> StablePrefix | None:
-            if known is not None:
-                self._keep_newest(known, conversation, adapted)
-            if self.off is not None or not _should_move(adapted, known, whole, self._tail):
-                return stable
             prefix = _render_prefix(draw, adapted, text, known, stable)
             fresh = self._extend(conversation, adapted, variables, rendered=prefix, known=known, unseal=unseal)
             self._known.put(beginning_of(conversation), fresh, instead_of=known)
-            return prefix.stable if prefix is not None else stable
+            return prefix.stable if prefix is not None else None
 
         return text, stable, keep
 

@@ -50,7 +50,8 @@ def difference(template: Renderer, traits: TemplateTraits, *, sessions: int = _S
             text, _, keep = history.render(conversation, adapted, variables, known)
             if text != expected:
                 return f"session {number} at turn {len(conversation.turns)}"
-            keep()
+            if keep is not None:
+                keep()
     return None
 
 
