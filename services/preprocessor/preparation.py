@@ -21,12 +21,13 @@ from services.tokenization.encoder import TooLong
 
 T = TypeVar("T")
 
-FAST_BYTES, SLOW_BYTES = 524_288, 4096
-"""Bytes of new text that are encoded on the event loop, by fastokens and by tokenizers: 0.3 and 1 ms."""
+FAST_BYTES, SLOW_BYTES = 262_144, 4096
+"""Bytes of new text of which a prompt is made on the event loop, with fastokens and with tokenizers: 4 and 1 ms. A thread
+would hold the interpreter's lock for most of that time, and other messages would wait all the same."""
 LOOP_S = 0.01
-"""A prompt that takes longer on the event loop is made again in a thread."""
-LOOP_FACTOR = 8
-"""A template may write more text than it gets: so many times `FAST_BYTES` or `SLOW_BYTES` are encoded on the loop."""
+"""A prompt that takes more CPU time on the event loop is made again in a thread."""
+FAST_CHARS, SLOW_CHARS = 524_288, 32_768
+"""Characters that are encoded on the loop: a template may write more text than it gets."""
 POOL_S = 1.0
 """A template that takes longer is run again in a thread for slow templates, so that they do not hold up the others."""
 SLOW_THREADS = 2
@@ -126,10 +127,9 @@ class Preparation:
         """Runs `make` on the event loop if `here`, else in a thread; where its template takes long, once more in a
         thread for that."""
         if here:
-            limits = LOOP_FACTOR * FAST_BYTES, LOOP_FACTOR * SLOW_BYTES
             try:
-                with self.setup.encoder.limited(*limits):
-                    return self._limit(make, LOOP_S)
+                with self.setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
+                    return self._limit(make, LOOP_S, time.thread_time)  # a busy machine is no slow template
             except TooLong:
                 pass
         longest = self._render_timeout_s
@@ -152,19 +152,19 @@ class Preparation:
             f"the chat template {name} did not render this conversation within {longest:g} s", param="messages"
         )
 
-    def _limit(self, make: Callable[[], T], seconds: float) -> T:
+    def _limit(self, make: Callable[[], T], seconds: float, clock: Callable[[], float] = time.monotonic) -> T:
         """Raises TooLong where the template is still at work after so many seconds."""
-        end = time.monotonic() + seconds
+        end = clock() + seconds
 
         def check() -> None:
-            if time.monotonic() > end:
+            if clock() > end:
                 raise TooLong
 
         with self.setup.template.checked(check):
             return make()
 
     def _is_short(self, size: int, fresh: int) -> bool:
-        """Whether a prompt takes one or two milliseconds, for which other messages may wait."""
+        """Whether a prompt takes a few milliseconds, for which other messages may wait."""
         setup = self.setup
         most = FAST_BYTES if setup.encoder.name == "fastokens" else SLOW_BYTES
         return (fresh if setup.history.off is None else size) <= most
