@@ -22,8 +22,8 @@ from services.tokenization.encoder import TooLong
 T = TypeVar("T")
 
 FAST_BYTES, SLOW_BYTES = 262_144, 4096
-"""Bytes of new text of which a prompt is made on the event loop, with fastokens and with tokenizers: 4 and 1 ms. A thread
-would hold the interpreter's lock for most of that time, and other messages would wait all the same."""
+"""Bytes of new text of which a prompt is made on the event loop, with fastokens and with tokenizers: 4 and 1 ms. In a
+thread, it would hold the interpreter's lock for most of that time, and other messages would wait all the same."""
 LOOP_S = 0.01
 """A prompt that takes more CPU time on the event loop is made again in a thread."""
 FAST_CHARS, SLOW_CHARS = 524_288, 32_768

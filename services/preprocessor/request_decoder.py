@@ -62,7 +62,7 @@ class RequestDecoder:
         """The request. Raises msgspec.ValidationError and msgspec.DecodeError as an ordinary decoder does."""
         self.fresh = len(data)
         start = data.find(_TURNS, 0, _LOOK) + len(_TURNS)
-        if start < len(_TURNS) or not self._opens(data[:start], kind):
+        if len(data) <= MIN_PARTS_BYTES or start < len(_TURNS) or not self._opens(data[:start], kind):
             return self._plain[kind].decode(data)  # type: ignore[return-value]
         key = data[start : start + _KEY]
         known = next((one for one in self._known.get(key) if _continues(data, start, one.data)), None)
