@@ -58,6 +58,7 @@ class Choice:
         self._drops = conversation.thinking.history == "drop"
         self._session = session_digest(conversation.client.session)
         self._choose()
+        del self._restore  # a method of this object's owner: only a garbage collection would free both
 
     @property
     def missing(self) -> list[bytes]:

@@ -6,6 +6,7 @@ from here, before it has sent anything to its client; the parser reports that a 
 """
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from functools import partial
 from time import perf_counter
@@ -60,6 +61,9 @@ REFUSE_TIMEOUT_S = 1.0
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 MAX_CANCELS = 8192
+GC_OBJECTS = 10_000
+"""New objects after which the youngest are examined for cycles. A first-seen conversation leaves 2,000 in the caches,
+without any cycle: with Python's 700, examining them takes a tenth of a prompt's time."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
@@ -312,4 +316,5 @@ async def run(config: PreprocessorConfig) -> None:
     preprocessor = Preprocessor(process, setup, sealer, config, ledger)
     await preprocessor.start()
     freeze_gc_and_trim_heap()
+    gc.set_threshold(GC_OBJECTS)
     await process.run(preprocessor.drain)
