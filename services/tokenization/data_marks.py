@@ -128,10 +128,10 @@ class Marker:
         for hint in self._hints:
             if hint in text:
                 return False
-        bare = text.strip()
-        if len(bare) <= self._longest and bare in self._infixes:
-            return False
-        return not any(map(bare[: self._longest].__contains__, self._last))
+        for last in self._last:
+            if last in text and last in text.strip()[: self._longest]:
+                return False
+        return not self._infixes or text.strip() not in self._infixes
 
     def _mark(self, text: str) -> str:
         assert self._token is not None
