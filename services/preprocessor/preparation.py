@@ -31,6 +31,7 @@ FAST_CHARS, SLOW_CHARS = 524_288, 32_768
 POOL_S = 1.0
 """A template that takes longer is run again in a thread for slow templates, so that they do not hold up the others."""
 SLOW_THREADS = 2
+KEEP_DELAY_S = 0.02
 SEND_TICKS = 3
 """Ticks of the event loop until a request is written to the bus."""
 
@@ -77,7 +78,7 @@ class Preparation:
         `size`: bytes of the request; `fresh`: bytes that were not known. With few of them the prompt is made on the
         event loop, which takes less time than a thread's switches. A template that takes long all the same leaves the
         loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`. `keep` is to be
-        called with the prompt.
+        called with the prompt's `keep`.
         """
         unseal = self._sealer.of(conversation.client.tenant).open
         draft = PromptDraft(
@@ -117,11 +118,11 @@ class Preparation:
             raise made
         return made
 
-    async def keep(self, prompt: Prompt) -> None:
-        """Keeps what the session's next prompts share with this one; to be called when nothing waits for the prompt."""
-        if prompt.keep is not None:
-            with suppress(TurnwireError):  # the template takes too long
-                await self._run_limited(prompt.keep, here=True)
+    async def keep(self, keep: Callable[[], None]) -> None:
+        """Calls `Prompt.keep`, when the turn's first token has probably been sent."""
+        await asyncio.sleep(KEEP_DELAY_S)
+        with suppress(TurnwireError):  # the template takes too long
+            await self._run_limited(keep, here=True)
 
     async def _run_limited(self, make: Callable[[], T], *, here: bool) -> T:
         """Runs `make` on the event loop if `here`, else in a thread; where its template takes long, once more in a

@@ -177,9 +177,9 @@ class Preprocessor:
                 spans.prepared(prompt)
             try:
                 await self._dispatch(request, prompt, deadline, spans)
-                self._place_s.observe(perf_counter() - prepared)
             finally:
-                await self._keep(prompt)
+                self._sent(prompt)
+            self._place_s.observe(perf_counter() - prepared)
         except TurnwireError as error:
             if spans is not None:
                 spans.failed(error.info.kind)
@@ -196,10 +196,12 @@ class Preprocessor:
         if (check := self._setup.audit.take()) is not None:
             self._begin(self._preparation.audit(check), f"audit {request.turn}")
 
-    async def _keep(self, prompt: Prompt) -> None:
+    def _sent(self, prompt: Prompt) -> None:
+        """Does what no turn waits for. A turn that no worker takes is often sent again."""
         if self._ledger is not None and prompt.found is not None:
             self._ledger.count(prompt.found)
-        await self._preparation.keep(prompt)
+        if prompt.keep is not None:
+            self._begin(self._preparation.keep(prompt.keep), "keep a prompt")
 
     async def _dispatch(
         self, request: TurnRequest, prompt: Prompt, deadline: float | None, spans: TurnSpans | None
