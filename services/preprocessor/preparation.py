@@ -32,6 +32,7 @@ POOL_S = 1.0
 """A template that takes longer is run again in a thread for slow templates, so that they do not hold up the others."""
 SLOW_THREADS = 2
 KEEP_DELAY_S = 0.02
+"""Within this time a turn has mostly sent its first token, for which the same cores work."""
 SEND_TICKS = 3
 """Ticks of the event loop until a request is written to the bus."""
 

@@ -174,7 +174,6 @@ class History:
         with self._lock:
             self.wholes += whole
             self.parts += not whole
-
         if self.off is not None or not _should_move(adapted, known, whole, self._tail):
             return text, stable, None
 
