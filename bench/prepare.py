@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,11 +27,11 @@ from bench.prompts import make_body, make_prompt
 from bench.report import RESULTS, Machine, now, this_machine
 from bench.stats import Spread, spread
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
-from schemas.frames import TurnRequest, pack_ids
+from schemas.frames import TurnRequest, encode_generate, pack_ids
 from services.cli.demo.model import build_demo_model
 from services.frontend.apis.messages.request import parse
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import Prompt, assemble
+from services.preprocessor.prompt.assembly import Prompt, PromptDraft
 from services.preprocessor.prompt.generation import generate_request
 from services.preprocessor.prompt.history import History
 from services.preprocessor.request_decoder import RequestDecoder
@@ -43,6 +44,7 @@ BEGIN, END = "<!-- bench.prepare -->", "<!-- /bench.prepare -->"
 WINDOW: Final = 10
 """Turns on either side of the one for which a figure is given."""
 TURNS: Final = (20, 50, 100, 150, 190)
+PARTS: Final = ("decode", "assemble", "send", "keep")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,14 +56,17 @@ class Cost(msgspec.Struct, frozen=True):
     """Strip, adapt, render, tokenize, check."""
     send: float
     """Pack the ids and encode the messages."""
+    keep: float = 0.0
+    """What the next prompts share, kept when the first token has been sent."""
 
     @property
     def total(self) -> float:
+        """Until the request is sent."""
         return self.decode + self.assemble + self.send
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A case, done in one way: ms. The three parts are medians."""
+    """A case, done in one way: ms. The four parts are medians; `total` is without `keep`."""
 
     case: str
     way: str
@@ -71,6 +76,7 @@ class Row(msgspec.Struct, frozen=True):
     decode: float
     assemble: float
     send: float
+    keep: float
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -119,17 +125,21 @@ def prepare(data: bytes, way: Way) -> tuple[Cost, Prompt]:
     began = time.process_time()
     request = way.decode(data)
     decoded = time.process_time()
-    prompt = assemble(request.conversation, way.setup)
+    prompt = PromptDraft(request.conversation, way.setup).prompt()
     assembled = time.process_time()
     packed = pack_ids(prompt.ids)
     family = way.setup.family.name
-    _encode(
+    encode_generate(
         generate_request(
             request, prompt, packed, model="demo", family=family, parser="parser", salt=None, timeout_s=None
         )
     )
+    sent = time.process_time()
+    if prompt.keep is not None:
+        prompt.keep()
     done = time.process_time()
-    return Cost((decoded - began) * 1e3, (assembled - decoded) * 1e3, (done - assembled) * 1e3), prompt
+    times = began, decoded, assembled, sent, done
+    return Cost(*((end - start) * 1e3 for start, end in pairwise(times))), prompt
 
 
 def large(kind: str, count: int) -> Iterator[bytes]:
@@ -210,23 +220,22 @@ def row(case: str, way: str, measured: Sequence[tuple[Cost, int] | None]) -> Row
     known = [one for one in measured if one is not None]
     total = spread((cost.total for cost, _ in known), digits=3)
     assert total is not None
-    decode, assembled, send = (
-        statistics.median(getattr(cost, part) for cost, _ in known) for part in ("decode", "assemble", "send")
-    )
-    return Row(case, way, len(known), known[len(known) // 2][1], total, decode, assembled, send)
+    parts = [statistics.median(getattr(cost, part) for cost, _ in known) for part in PARTS]
+    return Row(case, way, len(known), known[len(known) // 2][1], total, *parts)
 
 
 def table(found: Run) -> str:
     """The rows as Markdown."""
     lines = [
-        f"ms of CPU per request (on a free core: the time). {found.started}, Python {found.machine.python}, "
+        f"ms of CPU per request until it is sent (on a free core: the time), and behind it (keep). {found.started}, "
+        f"Python {found.machine.python}, "
         f"{found.machine.processor}, {found.machine.cores} cores (load {found.machine.load_before} at the start).",
         "",
-        "| case | way | tokens | p50 | p95 | decode | assemble | send |",
-        "|---|---|---|---|---|---|---|---|",
+        "| case | way | tokens | p50 | p95 | decode | assemble | send | keep |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for one in found.rows:
-        parts = " | ".join(f"{figure:.2f}" for figure in (one.decode, one.assemble, one.send))
+        parts = " | ".join(f"{getattr(one, part):.2f}" for part in PARTS)
         lines.append(
             f"| {one.case} | {one.way} | {one.tokens:,} | **{one.total.p50:.2f}** | {one.total.p95:.2f} | {parts} |"
         )

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Media, Part, Result, Text, ToolReference, Turn
-from services.ledger.evidence import Evidence, evidence_of
 from services.ledger.keys import add, chain, key_arguments, turn_key
 from services.runtime.branch_cache import BranchCache
 from services.templates.messages import leading_instructions
@@ -35,8 +34,6 @@ class Link(Struct, frozen=True):
     key: bytes
     state: bytes
     """The chain hash before it."""
-    evidence: Evidence
-    """What the client sent back of it."""
 
 
 class Chain(Struct, frozen=True):
@@ -81,7 +78,7 @@ def chain_of(conversation: Conversation, scope: bytes, known: Chain | None = Non
                     numbers[part.call_id] = count
                     count += 1
             key = turn_key(state, *text_and_calls(parts))
-            links.append(Link(at, end, key, state, evidence_of(turns)))
+            links.append(Link(at, end, key, state))
             hasher = chain(key)
         else:
             _add_between(hasher, turns, numbers)

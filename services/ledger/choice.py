@@ -16,7 +16,7 @@ from typing import TypeAlias
 from schemas.conversation import Conversation, Turn
 from schemas.ledger import LedgerEntry
 from services.ledger.chain import Link
-from services.ledger.evidence import session_digest
+from services.ledger.evidence import Evidence, evidence_of, session_digest
 from services.ledger.store import Doubt, EntryStore, Past, StoredEntry
 from services.templates.messages import Unseal
 
@@ -47,8 +47,9 @@ class Choice:
         self._known, self._turns = 0, list[Turn]()
         """How many of the model's turns an earlier request has restored, and the conversation up to behind them."""
         self.doubts: list[Doubt] = ["unknown"] * len(links)
-        self.missing: list[bytes] = []
-        """Keys of which the store may lack the entry that decides, oldest first."""
+        self._missing: dict[bytes, None] = {}
+        self._evidence: dict[int, Evidence] = {}
+        """What the client sent back of the turns that are judged."""
         self._store = store
         self._conversation = conversation
         self._links = links
@@ -57,7 +58,12 @@ class Choice:
         self._drops = conversation.thinking.history == "drop"
         self._session = session_digest(conversation.client.session)
         self._choose()
-        self.missing.reverse()
+        del self._restore  # a method of this object's owner: only a garbage collection would free both
+
+    @property
+    def missing(self) -> list[bytes]:
+        """Keys of which the store may lack the entry that decides, oldest first."""
+        return [*reversed(self._missing)]
 
     def turns(self) -> list[Turn]:
         """The conversation's turns, as the model wrote them where that is known."""
@@ -150,7 +156,10 @@ class Choice:
 
     def _decide(self, number: int) -> list[StoredEntry]:
         """The entries that are this turn; several differ in nothing but the prompt before them."""
-        key, evidence = self._links[number].key, self._links[number].evidence
+        key = self._links[number].key
+        if key not in self._store:
+            return []
+        evidence = self._evidence_of(number)
         named = self._store.marked(key, (*evidence.ids, *evidence.seals))
         if marks := evidence.marks(named.entry if named is not None else None, self._unseal):
             if named is None:
@@ -203,7 +212,7 @@ class Choice:
             number, before = self._number(context.previous_key, number), self._store.get(context.previous)
             if before is None or number < 0:
                 return None
-            if (verdict := self._links[number].evidence.verdict(before.entry, self._unseal)) is not None:
+            if (verdict := self._evidence_of(number).verdict(before.entry, self._unseal)) is not None:
                 return verdict
             stored = before
         return None
@@ -211,7 +220,7 @@ class Choice:
     def _behind_reasoning(self, number: int, found: list[StoredEntry]) -> list[StoredEntry]:
         """Those of the session to which the reasoning of an earlier turn belongs, where that is one."""
         for earlier in range(number - 1, -1, -1):
-            if self._links[earlier].evidence.thoughts and (own := self._decide(earlier)):
+            if self._evidence_of(earlier).thoughts and (own := self._decide(earlier)):
                 macs = {stored.entry.mac for stored in own}
                 return [stored for stored in found if macs & self._ancestors(stored)]
         return found
@@ -223,10 +232,17 @@ class Choice:
             stored = self._store.get(before)
         return macs
 
+    def _evidence_of(self, number: int) -> Evidence:
+        found = self._evidence.get(number)
+        if found is None:
+            link = self._links[number]
+            found = self._evidence[number] = evidence_of(self._conversation.turns[link.first : link.end])
+        return found
+
     def _miss(self, number: int) -> None:
         key = self._links[number].key
-        if key not in self.missing and not self._store.is_complete(key):
-            self.missing.append(key)
+        if not self._store.is_complete(key):
+            self._missing[key] = None
 
 
 def _differ(found: Sequence[StoredEntry]) -> bool:

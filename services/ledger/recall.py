@@ -15,6 +15,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache, partial
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -35,6 +36,7 @@ from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.encoder import DIGEST_BYTES, Encoder, StablePrefix
 from services.tokenization.segments import TokenIds, common_prefix
 
+MAX_SCOPES = 1024
 MAX_ENDS = 16
 """Places that are tried as the end of a turn's stretch: only a turn that quotes end tokens has more than one."""
 
@@ -88,6 +90,7 @@ class Ledger:
         self.entries = EntryStore(entry_bytes)
         self.prompts = PromptCache(prompt_bytes)
         self._chains = ChainCache(prompt_bytes)
+        self._scope_of = lru_cache(MAX_SCOPES)(partial(scope_of, model.name, model.digest))
         self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens, model.write_calls)
         self._end = (
             re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
@@ -103,8 +106,8 @@ class Ledger:
 
     def recall(self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None) -> "Recall":
         """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees them."""
-        scope = scope_of(self.model.name, self.model.digest, conversation.client.tenant)
-        return Recall(self, conversation, self._chains.chain_of(conversation, scope), tools, unseal)
+        links = self._chains.chain_of(conversation, self._scope_of(conversation.client.tenant))
+        return Recall(self, conversation, links, tools, unseal)
 
     def parts_of(self, entry: LedgerEntry, tools: list[ToolSpec]) -> list[Part] | None:
         """The parts of the entry's turn; None where its tokens cannot be read."""

@@ -115,10 +115,12 @@ class EntryStore:
                     self._evict()
             return True
 
+    def __contains__(self, key: bytes) -> bool:
+        """Whether there are entries of a key. Without the lock: a session from another process looks up every turn."""
+        return key in self._siblings
+
     def find(self, key: bytes, most: int) -> list[StoredEntry]:
         """The entries of a key, newest first, `most` at most."""
-        if key not in self._siblings:  # without the lock: a session from another process looks up every turn of it
-            return []
         with self._lock:
             siblings = self._siblings.get(key)
             return [] if siblings is None else list(islice(reversed(siblings.entries.values()), most))

@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from schemas.conversation import Conversation
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut, TurnwireError
-from services.preprocessor.ledger.reader import EntriesMissing, LedgerReader
+from services.preprocessor.ledger.reader import LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import OnStep, Prompt, assemble, no_step
+from services.preprocessor.prompt.assembly import OnStep, Prompt, PromptDraft, assemble, no_step
 from services.preprocessor.prompt.audit import Check
 from services.runtime.observability.metrics import CountCollector
 from services.runtime.process import Process
@@ -20,15 +21,20 @@ from services.tokenization.encoder import TooLong
 
 T = TypeVar("T")
 
-FAST_BYTES, SLOW_BYTES = 65_536, 4096
-"""Bytes of new text that are encoded on the event loop, by fastokens and by tokenizers: 0.3 and 1 ms."""
+FAST_BYTES, SLOW_BYTES = 262_144, 4096
+"""Bytes of new text of which a prompt is made on the event loop, with fastokens and with tokenizers: 4 and 1 ms. In a
+thread, it would hold the interpreter's lock for most of that time, and other messages would wait all the same."""
 LOOP_S = 0.01
-"""A prompt that takes longer on the event loop is made again in a thread."""
-LOOP_FACTOR = 8
-"""A template may write more text than it gets: so many times `FAST_BYTES` or `SLOW_BYTES` are encoded on the loop."""
+"""A prompt that takes more CPU time on the event loop is made again in a thread."""
+FAST_CHARS, SLOW_CHARS = 524_288, 32_768
+"""Characters that are encoded on the loop: a template may write more text than it gets."""
 POOL_S = 1.0
 """A template that takes longer is run again in a thread for slow templates, so that they do not hold up the others."""
 SLOW_THREADS = 2
+KEEP_DELAY_S = 0.02
+"""Within this time a turn has mostly sent its first token, for which the same cores work."""
+SEND_TICKS = 3
+"""Ticks of the event loop until a request is written to the bus."""
 
 
 def seconds_left(deadline: float | None, now: float) -> float | None:
@@ -68,47 +74,64 @@ class Preparation:
         self, conversation: Conversation, *, limit: bool, size: int, fresh: int, on_step: OnStep = no_step
     ) -> Prompt:
         """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit`,
-        `on_step` and exceptions see `assemble`; `on_step` is called again, on any thread, where a prompt is made again.
+        `on_step` and exceptions see `PromptDraft`; `on_step` is called on any thread, again for repeated steps.
 
         `size`: bytes of the request; `fresh`: bytes that were not known. With few of them the prompt is made on the
         event loop, which takes less time than a thread's switches. A template that takes long all the same leaves the
-        loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`.
+        loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`. `keep` is to be
+        called with the prompt's `keep`.
         """
         unseal = self._sealer.of(conversation.client.tenant).open
-        window = self._window()
-        make = partial(assemble, conversation, self.setup, window=window, limit=limit, unseal=unseal, on_step=on_step)
-        ledger, here = self.ledger, self._is_short(size, fresh)
+        draft = PromptDraft(
+            conversation, self.setup, window=self._window(), limit=limit, unseal=unseal, on_step=on_step
+        )
+        here, ledger = self._is_short(size, fresh), self.ledger
         if ledger is None:
-            return await self._run_limited(make, here=here)
-        try:
-            prompt = await self._run_limited(partial(make, remember=ledger.remember), here=here)
-        except EntriesMissing as gap:
-            prompt = await self._prompt_of_fetched(
-                partial(make, remember=ledger.remember_known), ledger.fetch(gap.keys)
-            )
-        if limit and prompt.found is not None:
-            ledger.count(prompt.found)
-        return prompt
+            return await self._run_limited(draft.prompt, here=here)
 
-    async def _prompt_of_fetched(self, make: Callable[[], Prompt], fetch: Awaitable[bool]) -> Prompt:
+        def begin() -> Prompt | list[bytes]:
+            """The prompt, or the keys of turns that are to be fetched first."""
+            return ledger.unfetched(draft.recall(ledger.remember)) or draft.prompt()
+
+        made = await self._run_limited(begin, here=here)
+        return made if isinstance(made, Prompt) else await self._prompt_of_fetched(draft, ledger, made, here=here)
+
+    async def _prompt_of_fetched(
+        self, draft: PromptDraft, ledger: LedgerReader, keys: Sequence[bytes], *, here: bool
+    ) -> Prompt:
         """The prompt of turns that are being fetched. Mostly there are none, so it is made meanwhile without them."""
-        made, fetched = await asyncio.gather(self._run_limited(make, here=False), fetch, return_exceptions=True)
+
+        async def make() -> Prompt:
+            for _ in range(SEND_TICKS):
+                await asyncio.sleep(0)
+            return await self._run_limited(draft.prompt, here=here)
+
+        def make_again() -> Prompt:
+            draft.recall(ledger.remember)
+            return draft.prompt()
+
+        fetched, made = await asyncio.gather(ledger.fetch(keys), make(), return_exceptions=True)
         if isinstance(fetched, BaseException):
             raise fetched
         if fetched:
-            return await self._run_limited(make, here=False)
+            return await self._run_limited(make_again, here=here)
         if isinstance(made, BaseException):
             raise made
         return made
 
-    async def _run_limited(self, make: Callable[[], Prompt], *, here: bool) -> Prompt:
+    async def keep(self, keep: Callable[[], None]) -> None:
+        """Calls `Prompt.keep`, when the turn's first token has probably been sent."""
+        await asyncio.sleep(KEEP_DELAY_S)
+        with suppress(TurnwireError):  # the template takes too long
+            await self._run_limited(keep, here=True)
+
+    async def _run_limited(self, make: Callable[[], T], *, here: bool) -> T:
         """Runs `make` on the event loop if `here`, else in a thread; where its template takes long, once more in a
         thread for that."""
         if here:
-            limits = LOOP_FACTOR * FAST_BYTES, LOOP_FACTOR * SLOW_BYTES
             try:
-                with self.setup.encoder.limited(*limits):
-                    return self._limit(make, LOOP_S)
+                with self.setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
+                    return self._limit(make, LOOP_S, time.thread_time)  # a busy machine is no slow template
             except TooLong:
                 pass
         longest = self._render_timeout_s
@@ -131,26 +154,26 @@ class Preparation:
             f"the chat template {name} did not render this conversation within {longest:g} s", param="messages"
         )
 
-    def _limit(self, make: Callable[[], T], seconds: float) -> T:
+    def _limit(self, make: Callable[[], T], seconds: float, clock: Callable[[], float] = time.monotonic) -> T:
         """Raises TooLong where the template is still at work after so many seconds."""
-        end = time.monotonic() + seconds
+        end = clock() + seconds
 
         def check() -> None:
-            if time.monotonic() > end:
+            if clock() > end:
                 raise TooLong
 
         with self.setup.template.checked(check):
             return make()
 
     def _is_short(self, size: int, fresh: int) -> bool:
-        """Whether a prompt takes one or two milliseconds, for which other messages may wait."""
+        """Whether a prompt takes a few milliseconds, for which other messages may wait."""
         setup = self.setup
         most = FAST_BYTES if setup.encoder.name == "fastokens" else SLOW_BYTES
         return (fresh if setup.history.off is None else size) <= most
 
     def ids(self, conversation: Conversation) -> Sequence[int]:
         """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
-        remember = self.ledger.remember_known if self.ledger is not None else None
+        remember = self.ledger.remember if self.ledger is not None else None
         unseal = self._sealer.of(conversation.client.tenant).open
         make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, remember=remember)
         try:

@@ -50,6 +50,8 @@ class RequestDecoder:
         self._tools: _Lists[SessionTools] = _Lists(lambda data: SessionTools(_decode_tools(data)), max_bytes // 4)
         self.fresh = 0
         """Bytes of the last request that were not known."""
+        self._turns_end = 0
+        """Where the turns of the last request end that was decoded in parts."""
 
     @property
     def size(self) -> int:
@@ -60,7 +62,7 @@ class RequestDecoder:
         """The request. Raises msgspec.ValidationError and msgspec.DecodeError as an ordinary decoder does."""
         self.fresh = len(data)
         start = data.find(_TURNS, 0, _LOOK) + len(_TURNS)
-        if start < len(_TURNS) or not self._opens(data[:start], kind):
+        if len(data) <= MIN_PARTS_BYTES or start < len(_TURNS) or not self._opens(data[:start], kind):
             return self._plain[kind].decode(data)  # type: ignore[return-value]
         key = data[start : start + _KEY]
         known = next((one for one in self._known.get(key) if _continues(data, start, one.data)), None)
@@ -77,7 +79,7 @@ class RequestDecoder:
         if known is not None:
             turns = known.turns + self._recognized(turns, known)
             request = replace(request, conversation=replace(request.conversation, turns=turns))
-        if new > STEP or (new > 1 and self.fresh > STEP_BYTES):
+        if parts is not None and (new > STEP or (new > 1 and self.fresh > STEP_BYTES)):
             self._keep(data, start, key, turns, known)
         elif known is not None:
             self._known.put(key, known)
@@ -119,20 +121,21 @@ class RequestDecoder:
                 tools.repeated = True
         if not data.startswith(_BEHIND, max(end - 1, 0)):
             return None
-        turns = _decode_turns(b"[" + data[at:first] + b"]")
+        turns = _decode_turns(b"".join((b"[", memoryview(data)[at:first], b"]")))
         envelope: R = self._plain[kind].decode(data[:start] + data[end - 1 :])  # type: ignore[assignment]
         conversation = envelope.conversation
         if conversation.turns or conversation.system or conversation.tools:
             return None
         self.fresh = first - at + len(data) - end + fresh + more
+        self._turns_end = first
         return replace(envelope, conversation=replace(conversation, turns=turns, system=system, tools=tools))
 
     def _keep(self, data: bytes, start: int, key: bytes, turns: Sequence[Turn], known: "_Known | None") -> None:
-        """Keeps all turns but the last, which clients mark and change, if their JSON is the usual one."""
-        head, count = (known.data, len(known.turns)) if known is not None else (b"", 0)
-        written = head + b"".join([_encode(turn) + b"," for turn in turns[count:-1]])
-        if len(key) == _KEY and data.startswith(written, start):
-            self._known.put(key, _Known(written, list(turns[:-1]), list(turns[-1:])), instead_of=known)
+        """Keeps all turns but the last, which clients mark and change, if its JSON is the usual one."""
+        last = _encode(turns[-1])
+        end = self._turns_end - len(last)
+        if len(key) == _KEY and data.startswith(last, end):  # no other turn ends with the whole JSON of a turn
+            self._known.put(key, _Known(data[start:end], list(turns[:-1]), list(turns[-1:])), instead_of=known)
 
 
 class _Known(Struct, eq=False):

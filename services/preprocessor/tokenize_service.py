@@ -59,6 +59,8 @@ class TokenizeService:
         request = self._requests.decode(message.data, CountRequest)
         size, fresh = len(message.data), self._requests.fresh
         prompt = await self._preparation.prompt(request.conversation, limit=False, size=size, fresh=fresh)
+        if prompt.keep is not None:
+            self._begin(self._preparation.keep(prompt.keep), "keep a prompt")
         return TextReply(count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len)
 
     async def _tokenize(self, message: Message) -> TextReply:

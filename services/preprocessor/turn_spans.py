@@ -22,10 +22,9 @@ class TurnSpans:
         self._refusals: list[tuple[str, int, Attributes]] = []
 
     def step(self, name: str) -> None:
-        """Notes that a step begins, on any thread. A preparation that begins once more replaces what it has noted."""
-        if any(name == noted for noted, _ in self._steps):
-            self._steps.clear()
-        self._steps.append((name, time_ns()))
+        """Notes that a step begins, on any thread. A step that is repeated replaces itself and those behind it."""
+        repeated = next((at for at, (noted, _) in enumerate(self._steps) if noted == name), len(self._steps))
+        self._steps[repeated:] = [(name, time_ns())]
 
     def prepared(self, prompt: Prompt) -> None:
         """Records the preparation; from now on the turn is placed."""

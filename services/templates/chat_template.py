@@ -109,9 +109,9 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": generation,
         }
+        context = cast(CheckedContext, self._template.new_context(given))
+        context.check = getattr(self._checks, "check", None)
         try:
-            context = cast(CheckedContext, self._template.new_context(given))
-            context.check = getattr(self._checks, "check", None)
             return self._template.environment.concat(self._template.root_render_func(context))
         except NestedTooDeeply:
             raise RecursionError("nested too deeply") from None
@@ -125,3 +125,5 @@ class ChatTemplate:
             raise Invalid(
                 f"the model's chat template cannot render this conversation: {error}", param="messages"
             ) from error
+        finally:
+            context.vars.clear()  # macros, which refer to the context: only a garbage collection would free both

@@ -17,7 +17,7 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -99,7 +99,19 @@ class _StepCounter(CodeGenerator):
             self.write("context.step() or ")
         return super().visit(node, *args, **kwargs)
 
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
+        """As Jinja's, but an item of a message is taken without calling `_Sandbox.getattr`, which returns the same."""
+        if isinstance(node.node, nodes.Name) and node.attr not in _OBJECT_ATTRIBUTES:
+            variable = frame.symbols.ref(node.node.name)
+            item = f"{variable}[{node.attr!r}] if type({variable}) is dict and {node.attr!r} in {variable}"
+            self.write(f"({item} else ")
+            super().visit_Getattr(node, frame)
+            self.write(")")
+        else:
+            super().visit_Getattr(node, frame)
 
+
+_DATA = frozenset((str, bool, int, float, dict, list, JsonDict))
 _OBJECTS = frozenset((dict, JsonDict))
 _OBJECT_ATTRIBUTES = frozenset(dir(JsonDict))
 
@@ -123,7 +135,19 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         returned without raising AttributeError in between, which templates do some hundred times a prompt."""
         if type(obj) in _OBJECTS and attribute not in _OBJECT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        # What was found to be safe, and is data, is no method that Jinja would wrap.
+        if self._is_safe.get((type(obj), attribute)) and type(value := getattr(obj, attribute, None)) in _DATA:
+            return value
         return super().getattr(obj, attribute)
+
+    def call(self, context: Context, obj: Any, /, *given: Any, **named: Any) -> Any:
+        """As Jinja's, which examines a macro of the template as it does a foreign function: half of the time that a
+        call takes."""
+        if type(obj) is not Macro:
+            return super().call(context, obj, *given, **named)
+        named.pop("_loop_vars", None)  # for functions that read the context
+        named.pop("_block_vars", None)
+        return obj(context.eval_ctx, *given, **named)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Jinja's answer."""
@@ -209,7 +233,12 @@ def _to_json(
     if (text := known.get(form)) is None:
         try:
             text = json.dumps(
-                value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+                value,
+                ensure_ascii=ensure_ascii,
+                check_circular=False,  # no JSON data is, and a template cannot change it
+                indent=indent,
+                separators=separators,
+                sort_keys=sort_keys,
             )
         except RecursionError:
             raise NestedTooDeeply from None

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from schemas.conversation import ToolSpec
 from services.families.bare_tools import types_json
 from services.templates.chat_template import Tool
-from services.templates.jinja import with_cached_json
+from services.templates.jinja import JsonDict, with_cached_json
 from services.tokenization.data_marks import Marker
 
 _GRAMMARS = {"lark": "Lark grammar", "regex": "regular expression"}
@@ -74,7 +74,7 @@ class SessionTools(list[ToolSpec]):
     @property
     def definitions(self) -> list[Tool]:
         """The tools at the front of the prompt, as chat templates read them."""
-        return self._cached_definitions if self.repeated else list_tools(self)
+        return self._cached_definitions if self.repeated else [JsonDict(tool) for tool in list_tools(self)]
 
     def marked_definitions(self, marker: Marker | None) -> list[Tool]:
         """`definitions`, marked."""

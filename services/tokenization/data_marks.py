@@ -27,7 +27,6 @@ _MAX_OTHER = 0xE000 - _OTHER
 _SHORT = 1024
 """Longer texts are looked up: the same instructions and files come with every request of a session."""
 _KEPT_CHARS = 1 << 24
-_KEPT_SHORT = 1 << 13
 _MARK = re.compile("[\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -79,27 +78,27 @@ class Marker:
         self._ends = {word[start:] for word in words for start in range(1, len(word))}
         self._infixes = frozenset(infixes)
         self._names = frozenset(names)
+        self._longest_name = max(map(len, names), default=0)
         self._first, self._last = tuple(first), tuple(sorted({word[-1] for word in words}))
         self._longest = max(map(len, words), default=0)
         self._handled = (
             re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True)))) if handled else None
         )
         self._edges = {word[_mark_at(word)] for word in words} | set(self._last)
-        self._hints = tuple(sorted(self._edges | set(first)))
-        """Text without any of these characters needs no marks."""
+        self._hints = tuple(sorted({*first, *(self._edges if handled else ())}))
+        """Text without any of these characters needs no marks but at its ends."""
         self._in_json = _json_patterns(words, self._infixes)
         self._known: LRUCache[int, tuple[str, str]] = LRUCache(_KEPT_CHARS, lambda known: len(known[0]))
         """Marked texts by the identity of the text, which lives as long as its entry. A hash would cost as much."""
-        self._plain: set[str] = set()
-        """Short texts in which nothing is to be marked: names, keys and the latest turns come with many prompts."""
         self._lock = threading.Lock()
 
     def mark(self, text: str) -> str:
         """The marked text; the same object where nothing is to be marked."""
-        if len(text) < _SHORT:
-            return text if text in self._plain else self._mark_short(text)
         if self._token is None or self._is_plain(text):
             return text
+        if len(text) < _SHORT:
+            marked = self._mark(text)
+            return text if marked == text else marked
         with self._lock:
             known = self._known.get(id(text))
         if known is not None and known[0] is text:
@@ -121,14 +120,6 @@ class Marker:
         backwards = json_text[::-1]
         return not any(pattern.search(backwards) for pattern in reversed_patterns)
 
-    def _mark_short(self, text: str) -> str:
-        if self._token is not None and not self._is_plain(text) and (marked := self._mark(text)) != text:
-            return marked
-        if len(self._plain) >= _KEPT_SHORT:
-            self._plain.clear()
-        self._plain.add(text)
-        return text
-
     def _is_plain(self, text: str) -> bool:
         """Whether there is nothing to be marked; False where that is not certain. Looking for one character is thirty
         times as fast as a pattern."""
@@ -136,6 +127,9 @@ class Marker:
             return False
         for hint in self._hints:
             if hint in text:
+                return False
+        for last in self._last:
+            if last in text and last in text.strip()[: self._longest]:
                 return False
         return not self._infixes or text.strip() not in self._infixes
 
@@ -166,13 +160,13 @@ class Marker:
         """Marks what a template could complete to a control token: the beginning of one at the text's end, the end of
         one at its beginning, and a middle behind the template's own beginning. Blanks around it may be stripped."""
         bare = text.strip()
-        if bare in self._names:
+        if len(bare) <= self._longest_name and bare in self._names:
             return text
         head, tail = bare[: self._longest], bare[-self._longest :]
         start = len(text) - len(text.lstrip()) if bare is not text else 0
         end = start + len(bare)
         places: list[tuple[int, int]] = []
-        if bare in self._infixes:
+        if len(bare) <= self._longest and bare in self._infixes:
             places.append((start, end))
         for first in self._first:
             at = tail.find(first)

@@ -159,6 +159,12 @@ class Encoder:
         at, ids = self._head(stable)
         return ids + self._pieces(text[at:], self._whole) if at else self._pieces(text, self._whole)
 
+    def prepare(self, stable: StablePrefix) -> None:
+        """Encodes and hashes a prefix of prompts that are still to come."""
+        if self.cuts:
+            self._head(stable)
+        stable.hashed()
+
     def reference(self, text: str) -> TokenIds:
         """The right ids, without fastokens and without any cache."""
         return self._pieces(text, lambda piece: self._reference([piece])[0])

@@ -1,3 +1,4 @@
+import gc
 import itertools
 import json
 from dataclasses import replace as changed
@@ -28,9 +29,13 @@ from schemas.errors import ContextOverflow, Invalid
 from schemas.frames import pack_ids
 from services.families import open_parser
 from services.frontend.apis.messages.request import parse
+from services.ledger.recall import Recall
+from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import Prompt, assemble
+from services.preprocessor.prompt.assembly import Prompt, PromptDraft, assemble
 from services.preprocessor.prompt.constraints import allowed_tools
+from services.preprocessor.prompt.history import History
+from services.templates.jinja import CheckedContext
 from tests.conftest import examples
 
 BASH = ToolSpec("Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}})
@@ -429,3 +434,41 @@ def test_reasoning_that_the_client_wants_dropped_is_not_in_the_prompt(setup: Mod
     assert [mark in texts["drop"] for mark in ("FIRST", "SECOND", "THIRD")] == [False, False, True]
     assert all(mark in texts["keep"] for mark in ("FIRST", "SECOND", "THIRD"))
     assert texts["keep"] == texts["default"]
+
+
+def agent_loop(turns: int) -> Conversation:
+    steps = [
+        turn
+        for number in range(turns)
+        for turn in (
+            said(Reasoning(f"thought {number}"), Call(f"c{number}", "Bash", f'{{"command": "ls {number}"}}')),
+            Turn("tool", [Result(f"c{number}", [Text(f"result {number}")])]),
+        )
+    ]
+    return conversation(user("Please do it."), *steps, tools=[BASH])
+
+
+def test_later_prompts_are_made_in_parts_once_this_one_was_kept(setup: ModelSetup) -> None:
+    history = History(setup.template, setup.traits, max_bytes=1 << 20)
+    fresh = changed(setup, history=history)
+    prompt = PromptDraft(agent_loop(8), fresh).prompt()
+    ids = PromptDraft(agent_loop(9), fresh).prompt().ids
+    assert (history.parts, history.wholes) == (0, 2), "nothing was kept yet"
+    assert prompt.keep is not None
+    prompt.keep()
+    later = PromptDraft(agent_loop(9), fresh).prompt()
+    assert (history.parts, history.wholes) == (1, 2)
+    assert later.ids == ids
+    assert later.keep is None, "the boundary stays"
+
+
+def test_a_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
+    ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
+    gc.collect()
+    gc.disable()
+    try:
+        assemble(agent_loop(8), setup, remember=ledger.recall)
+        left = [found for found in gc.get_objects() if type(found) in (CheckedContext, Recall, PromptDraft)]
+    finally:
+        gc.enable()
+    assert left == []

@@ -97,8 +97,10 @@ def in_parts(history: History, template: Any, traits: TemplateTraits, conversati
     known = history.find(conversation, variables)
     adapted = adapt(conversation, traits, template, prefix=known.adapted if known is not None else None)
     assert adapted.messages == adapt(conversation, traits, template).messages
-    text, stable = history.render(conversation, adapted, variables, known)
+    text, stable, keep = history.render(conversation, adapted, variables, known)
+    kept = keep() if keep is not None else None
     assert stable is None or text.startswith(stable.text)
+    assert kept is None or text.startswith(kept.text)
     return text
 
 

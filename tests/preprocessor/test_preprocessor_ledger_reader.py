@@ -9,7 +9,7 @@ from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from services.ledger.signer import EntrySigner
 from services.preprocessor.ledger.model import open_ledger
-from services.preprocessor.ledger.reader import EntriesMissing, LedgerReader
+from services.preprocessor.ledger.reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.runtime.process import Process
@@ -45,7 +45,7 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
 
 
 def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
-    turns = reader.remember_known(conversation, []).restore().turns
+    turns = reader.remember(conversation, []).restore().turns
     return [part.text or "" for turn in turns for part in turn.parts if isinstance(part, Reasoning)]
 
 
@@ -66,15 +66,15 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     bucket.offer(key, second, other)
     writer.bus.publish(subjects.ledger("m"), second)
     await eventually(lambda: len(late.ledger.entries) == 1)
-    with pytest.raises(EntriesMissing) as gap:
-        late.remember(conversation(), [])
+    keys = late.unfetched(late.remember(conversation(), []).missing)
+    assert keys
     assert restored(late, conversation()) == [], "there may be others"
-    await late.fetch(gap.value.keys)
+    await late.fetch(keys)
     assert len(late.ledger.entries) == 2
     assert restored(late, conversation()) == [], "there are"
     for number in range(2):
         assert restored(late, conversation(thought=alike.thought(number))) == [alike.thought(number)]
-    late.remember(conversation(), [])
+    assert not late.unfetched(late.remember(conversation(), []).missing)
 
 
 async def test_a_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setup: ModelSetup) -> None:
@@ -86,20 +86,20 @@ async def test_a_lone_turn_is_fetched_and_restored(make_process: MakeProcess, se
     bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
     await bucket.put("flush", b"x")
     late = await reader(make_process, setup, "lone-late")
-    with pytest.raises(EntriesMissing) as gap:
-        late.remember(conversation(), [])
-    assert await late.fetch(gap.value.keys)
+    keys = late.unfetched(late.remember(conversation(), []).missing)
+    assert keys
+    assert await late.fetch(keys)
     assert restored(late, conversation()) == [alike.thought(0)]
     assert EntrySigner(b"test").read(data) is not None
 
 
 async def test_turns_that_the_bucket_lacks_are_requested_once(make_process: MakeProcess, setup: ModelSetup) -> None:
     late = await reader(make_process, setup, "none-late")
-    with pytest.raises(EntriesMissing) as gap:
-        late.remember(conversation(), [])
-    assert not await late.fetch(gap.value.keys)
+    keys = late.unfetched(late.remember(conversation(), []).missing)
+    assert keys
+    assert not await late.fetch(keys)
     assert restored(late, conversation()) == []
-    late.remember(conversation(), [])
+    assert not late.unfetched(late.remember(conversation(), []).missing)
 
 
 @pytest.mark.parametrize("there", [True, False])

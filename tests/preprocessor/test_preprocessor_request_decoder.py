@@ -144,6 +144,19 @@ def test_sessions_in_any_order(steps: list[tuple[int, int, str]], room: int) -> 
         assert decoder.decode(encode(sent), TurnRequest) == sent
 
 
+@pytest.mark.parametrize("nested", [b'"x":[%b],', b'"x":{"a":%b},', b'"name":"%b",'])
+def test_a_last_turn_that_only_ends_like_one(nested: bytes) -> None:
+    """What is kept ends before the last turn, whatever that holds."""
+    decoder = RequestDecoder(1 << 20)
+    turns = [turn(number) for number in range(40)]
+    last = encode(turns[-1])
+    inside = nested % (encode(last.decode())[1:-1] if b"name" in nested else last)
+    odd = encode(request(turns)).replace(last + b'],"system"', b"{" + inside + last[1:] + b'],"system"')
+    grown = encode(request([*turns, turn(40)]))
+    for data in (odd, grown, odd, odd.replace(b'],"system"', b"," + encode(turn(40)) + b'],"system"')):
+        assert decoder.decode(data, TurnRequest) == msgspec.json.decode(data, type=TurnRequest)
+
+
 def big(turns: list[Turn], system: str, tools: int, **more: object) -> TurnRequest:
     schema = {"type": "object", "properties": {"tools": {"enum": ["]", '],"tools":[', '],"tool_choice":']}}}
     conversation = Conversation(

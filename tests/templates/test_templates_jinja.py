@@ -46,10 +46,19 @@ SOURCES = (
     "{{ 'a b'.split() }}{{ 'ab'.startswith('a') }}{{ '{} {}'.format(1, 2) }}{{ '{a}'.format_map({'a': 3}) }}"
     "{{ 'x'.nothing is defined }}{{ 'Ab'.upper() }}",
     "{% set ns = namespace(a=none, b=[1], keys=2) %}{{ ns.a }}{{ ns.b }}{{ ns.keys }}{{ ns.c is defined }}",
+    "{% macro f(a, b=2) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{{ caller() if caller }}{% endmacro %}{{ f(1) }}{{ f(1, b=3) }}"
+    "{{ f(1, 2, 3, c=4) }}{% call f(5) %}said{% endcall %}{% for m in messages %}{{ f(m.role, loop.index) }}{% endfor %}",
+    "{% macro count(n) %}{{ n }}{{ count(n - 1) if n }}{% endmacro %}{{ count(3) }}{% autoescape true %}{{ count('<') if 0 }}"
+    "{{ '<' }}{% endautoescape %}",
+    "{% set type = 1 %}{% set dict = {'role': 1, 'keys': 2} %}{{ dict.role }}{{ dict.other is defined }}{{ dict.keys is callable }}"
+    "{% for type in messages %}{{ type.role }}{{ type.other is defined }}{% endfor %}",
     "{{ strftime_now('%Y') }}{{ add_generation_prompt }}{{ range(3) | list }}{{ '<&>' | tojson }}{{ 'é' | tojson }}",
 )
 REFUSED = (
     "{{ raise_exception('no') }}",
+    "{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}",
+    "{% macro f(a) %}{% endmacro %}{{ f(b=2) }}",
+    "{% macro f(a) %}{% endmacro %}{{ f.__call__(1) }}",
     "{% set ns = namespace(_x=1) %}",
     "{% set ns = namespace() %}{% set ns._x = 1 %}",
     "{{ messages.append(1) }}",

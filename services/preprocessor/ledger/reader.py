@@ -5,8 +5,8 @@ An entry is used only if it was signed with this deployment's key. Lost, repeate
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from cachetools import TTLCache
 from prometheus_client import Counter, Gauge
 
 from schemas import subjects
@@ -32,12 +32,15 @@ SILENT_S = 5.0
 """A bucket that did not answer gets no request for so long."""
 
 
-class EntriesMissing(Exception):
-    """Turns are not in memory and may be in the bucket."""
+class Fetched(NamedTuple):
+    """What came of fetching a key."""
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        super().__init__(f"{len(keys)} turns")
-        self.keys = keys
+    until: float
+    """The loop's time from which on the key may be fetched again."""
+    found: bool
+
+
+_NEVER = Fetched(0.0, False)
 
 
 class LedgerReader:
@@ -54,8 +57,7 @@ class LedgerReader:
         self._sealer = sealer
         self._bucket = bucket
         self._loop = asyncio.get_running_loop()
-        self._fetched: TTLCache[bytes, bool] = TTLCache(MAX_FETCHED_KEYS, FETCHED_S, self._loop.time)
-        """By key: whether there was anything."""
+        self._fetched: dict[bytes, Fetched] = {}
         self._silent_until = 0.0
         registry, entries = process.metrics, ledger.entries
         text = "Prompts by the outcome for their newest turn."
@@ -74,16 +76,13 @@ class LedgerReader:
         await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._entry)
 
     def remember(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
-        """Looks up a conversation's turns in memory; for any thread. Raises EntriesMissing where the bucket may have
-        more."""
-        recall = self.remember_known(conversation, tools)
-        if self._bucket is not None and (keys := [key for key in recall.missing if key not in self._fetched]):
-            raise EntriesMissing(keys)
-        return recall
-
-    def remember_known(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
-        """Looks up a conversation's turns in memory, and leaves it at that."""
+        """Looks up a conversation's turns in memory; for any thread."""
         return self.ledger.recall(conversation, tools, self._sealer.of(conversation.client.tenant).open)
+
+    def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of the keys of which the bucket may have more than memory; for any thread."""
+        now = self._loop.time()
+        return [] if self._bucket is None else [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
 
     async def fetch(self, keys: Sequence[bytes]) -> bool:
         """Copies turns from the bucket into memory, those that it holds and returns in time. Returns whether there may
@@ -94,8 +93,7 @@ class LedgerReader:
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 if not await self._bucket.any_members([key.hex() for key in keys]):  # a conversation from elsewhere
-                    for key in keys:
-                        self._take_all(key, [])
+                    self._note_fetched(keys, found=False)
                     return False
                 async with asyncio.TaskGroup() as tasks:
                     for key in keys:
@@ -127,8 +125,14 @@ class LedgerReader:
         """Takes what the bucket has of a key."""
         for data in values:
             self._take(data, "fetched")
-        self._fetched[key] = bool(values)
-        self.ledger.entries.set_complete(key)
+        self._note_fetched([key], found=bool(values))
+
+    def _note_fetched(self, keys: Sequence[bytes], *, found: bool) -> None:
+        if len(self._fetched) > MAX_FETCHED_KEYS:
+            self._fetched.clear()  # they are fetched again
+        self._fetched.update(dict.fromkeys(keys, Fetched(self._loop.time() + FETCHED_S, found)))
+        for key in keys:
+            self.ledger.entries.set_complete(key)
 
     def _doubt(self) -> None:
         """Entries may have been missed while the connection was down."""
@@ -152,7 +156,8 @@ class LedgerReader:
         fresh = self.ledger.add(entry)
         self._messages.labels(origin if fresh else "repeated").inc()
         if fresh and origin == "received":
-            if self._fetched.get(entry.key) is False:  # nothing was there a moment ago
+            fetched = self._fetched.get(entry.key, _NEVER)
+            if fetched.until > self._loop.time() and not fetched.found:  # nothing was there a moment ago
                 self.ledger.entries.set_complete(entry.key)
             for listener in self.on_entry:
                 listener(entry)

@@ -12,6 +12,7 @@ returns their original tokens, so that only other text is encoded.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from schemas.frames import unpack_ids
 from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.constraints import with_format_instruction
+from services.preprocessor.prompt.history import Keep
 from services.preprocessor.prompt.limits import OutputLimit, check_sampling, limit_output
 from services.preprocessor.prompt.preamble import strip_preamble
 from services.preprocessor.prompt.rendering import RenderedPrompt, render
@@ -30,6 +32,8 @@ from services.templates.messages import Unseal
 from services.templates.tools import SessionTools
 from services.tokenization.model_files import with_defaults
 from services.tokenization.prompt_tokenizer import PromptTokenizer
+
+_TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -57,6 +61,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """Billing header lines that were removed."""
     found: RecalledPrompt | None = None
     """The ledger's part, if there is a ledger."""
+    keep: Callable[[], None] | None = None
+    """Keeps what the session's next prompts share with this one; to be called when nothing waits for the prompt."""
 
 
 Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
@@ -77,65 +83,120 @@ def assemble(
     limit: bool = True,
     unseal: Unseal | None = None,
     remember: Remember | None = None,
-    on_step: OnStep = no_step,
 ) -> Prompt:
-    """The prompt of a conversation.
+    """The prompt of a conversation, kept for the next ones. For the arguments and exceptions see `PromptDraft`;
+    `remember` looks up earlier turns."""
+    draft = PromptDraft(conversation, setup, window=window, limit=limit, unseal=unseal)
+    if remember is not None:
+        draft.recall(remember)
+    prompt = draft.prompt()
+    if prompt.keep is not None:
+        prompt.keep()
+    return prompt
 
-    `window`: the workers' context window in tokens, if known. `limit` False skips the checks, to count or show a
-    prompt. `unseal` opens sealed reasoning. `remember` looks up earlier turns; with `limit`, the ledger keeps this
-    prompt for the next turn.
 
-    Raises Invalid where the conversation, a tool choice, a template variable or the stop strings cannot be served,
-    ContextOverflow where prompt and answer do not fit.
-    """
-    if limit:
-        check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
-    tools, lines, recall, found = SessionTools.of(conversation.tools), 0, None, None
-    ids: Sequence[int]
-    try:
-        if (raw := conversation.prompt) is not None:
-            tools = SessionTools()
-            rendered = RenderedPrompt(text=raw.text or "")
-            on_step("encode")
-            ids = encode_raw(raw, setup.tokenizer)
-        else:
-            on_step("strip")
-            stripped, lines = strip(replace(conversation, tools=tools), setup)
-            if remember is not None:
-                on_step("ledger")
-                recall = remember(stripped, tools.rendered)
-                stripped = recall.restore()
-            on_step("render")
-            rendered = render(stripped, setup, unseal)
-            on_step("encode")
-            if recall is not None:
-                found = recall.encode(rendered.text, rendered.prefix, rendered.stable, continues=rendered.continues)
-                ids = found.ids
+class PromptDraft:
+    """A prompt in the making. Each step may be repeated, in any thread."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        setup: ModelSetup,
+        *,
+        window: int | None = None,
+        limit: bool = True,
+        unseal: Unseal | None = None,
+        on_step: OnStep = no_step,
+    ) -> None:
+        """`window`: the workers' context window in tokens, if known. `limit` False skips the checks, to count or show a
+        prompt, which the ledger then does not keep. `unseal` opens sealed reasoning.
+
+        Raises Invalid for stop strings and ids that cannot be served.
+        """
+        if limit:
+            check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
+        self._conversation = conversation
+        self._setup = setup
+        self._window = window
+        self._limit = limit
+        self._unseal = unseal
+        self._on_step = on_step
+        self._tools = SessionTools.of(conversation.tools)
+        self._stripped_lines = 0
+        self._recall: Recall | None = None
+
+    def recall(self, remember: Remember) -> list[bytes]:
+        """Looks up earlier turns. Returns the keys of turns of which memory may lack the entry. Raises Invalid as
+        `prompt`."""
+        if self._conversation.prompt is not None:
+            return []
+        try:
+            stripped = self._strip()
+            self._on_step("ledger")
+            self._recall = remember(stripped, self._tools.rendered)
+        except RecursionError:
+            raise Invalid(_TOO_DEEP) from None
+        return self._recall.missing
+
+    def prompt(self) -> Prompt:
+        """Renders, encodes and checks.
+
+        Raises Invalid where the conversation, a tool choice or a template variable cannot be served, ContextOverflow
+        where prompt and answer do not fit.
+        """
+        conversation, setup, recall = self._conversation, self._setup, self._recall
+        tools, found = self._tools, None
+        ids: Sequence[int]
+        try:
+            if (raw := conversation.prompt) is not None:
+                tools, rendered = SessionTools(), RenderedPrompt(text=raw.text or "")
+                self._on_step("encode")
+                ids = encode_raw(raw, setup.tokenizer)
             else:
-                ids = setup.encoder.encode(rendered.text, rendered.stable)
-        parser_tools = tools.parser_json
-    except RecursionError:
-        raise Invalid("a tool's schema, a call's arguments or a template variable is nested too deeply") from None
-    requested = conversation.sampling.max_tokens
-    output = OutputLimit(requested or 0, False)
-    if limit:
-        output = limit_output(len(ids), requested, setup.window(window), setup.card.max_output_tokens or None)
-        if recall is not None and found is not None:
-            recall.keep(found)
-    return Prompt(
-        ids=ids,
-        text=setup.encoder.plain(rendered.text),
-        in_reasoning=rendered.in_reasoning,
-        prefix=rendered.prefix,
-        tools=tools.rendered,
-        parser_tools=parser_tools,
-        max_tokens=output.max_tokens,
-        window_limited=output.window_limited,
-        stop_ids=_stop_ids(conversation.sampling, setup),
-        sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
-        stripped_lines=lines,
-        found=found,
-    )
+                stripped = recall.restore() if recall is not None else self._strip()
+                self._on_step("render")
+                rendered = render(stripped, setup, self._unseal)
+                self._on_step("encode")
+                if recall is not None:
+                    found = recall.encode(rendered.text, rendered.prefix, rendered.stable, continues=rendered.continues)
+                    ids = found.ids
+                else:
+                    ids = setup.encoder.encode(rendered.text, rendered.stable)
+            parser_tools = tools.parser_json
+        except RecursionError:
+            raise Invalid(_TOO_DEEP) from None
+        requested = conversation.sampling.max_tokens
+        output = OutputLimit(requested or 0, False)
+        if self._limit:
+            output = limit_output(len(ids), requested, setup.window(self._window), setup.card.max_output_tokens or None)
+            if recall is not None and found is not None:
+                recall.keep(found)
+        return Prompt(
+            ids=ids,
+            text=setup.encoder.plain(rendered.text),
+            in_reasoning=rendered.in_reasoning,
+            prefix=rendered.prefix,
+            tools=tools.rendered,
+            parser_tools=parser_tools,
+            max_tokens=output.max_tokens,
+            window_limited=output.window_limited,
+            stop_ids=_stop_ids(conversation.sampling, setup),
+            sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
+            stripped_lines=self._stripped_lines,
+            found=found,
+            keep=partial(_keep, rendered.keep, setup) if rendered.keep is not None else None,
+        )
+
+    def _strip(self) -> Conversation:
+        self._on_step("strip")
+        conversation = replace(self._conversation, tools=self._tools)
+        stripped, self._stripped_lines = strip(conversation, self._setup)
+        return stripped
+
+
+def _keep(keep: Keep, setup: ModelSetup) -> None:
+    if (stable := keep()) is not None:
+        setup.encoder.prepare(stable)
 
 
 def strip(conversation: Conversation, setup: ModelSetup) -> tuple[Conversation, int]:

@@ -39,6 +39,8 @@ from services.tokenization.segments import common_prefix
 
 Draw: TypeAlias = Callable[..., str | None]
 """Renders messages; see `_draw`."""
+Keep: TypeAlias = Callable[[], StablePrefix | None]
+"""Moves the boundary to the end of a prompt, and returns what the session's next prompts share with it."""
 TAIL = 14
 """Messages behind the boundary that are rendered with each prompt before the boundary moves on."""
 SHORT = 6
@@ -152,10 +154,11 @@ class History:
         variables: Mapping[str, Any],
         known: KnownPrefix | None,
         unseal: Unseal | None = None,
-    ) -> tuple[str, StablePrefix | None]:
-        """The prompt's text, as the template renders it, and a prefix of it that later prompts share.
+    ) -> tuple[str, StablePrefix | None, Keep | None]:
+        """The prompt's text, as the template renders it, and a prefix of it that earlier prompts share.
 
-        `adapted` is the conversation, adapted behind `known.adapted_for` it. Raises Invalid as the template does.
+        `adapted` is the conversation, adapted behind `known.adapted_for` it. The last value, if any, is to be called
+        when nothing waits for the prompt. Raises Invalid as the template does.
         """
         if adapted.prefix is None:
             known = None
@@ -171,12 +174,16 @@ class History:
         with self._lock:
             self.wholes += whole
             self.parts += not whole
-        if self.off is None and _should_move(adapted, known, whole, self._tail):
+        if self.off is not None or not _should_move(adapted, known, whole, self._tail):
+            return text, stable, None
+
+        def keep() -> StablePrefix | None:
             prefix = _render_prefix(draw, adapted, text, known, stable)
             fresh = self._extend(conversation, adapted, variables, rendered=prefix, known=known, unseal=unseal)
             self._known.put(beginning_of(conversation), fresh, instead_of=known)
-            stable = fresh.rendered.stable if fresh.rendered is not None else stable
-        return text, stable
+            return prefix.stable if prefix is not None else None
+
+        return text, stable, keep
 
     def _keep_newest(self, known: KnownPrefix, conversation: Conversation, adapted: TemplateInput) -> None:
         assert adapted.prefix is not None

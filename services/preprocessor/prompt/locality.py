@@ -47,8 +47,11 @@ def difference(template: Renderer, traits: TemplateTraits, *, sessions: int = _S
                 break
             if adapted.messages != whole.messages:
                 return f"messages of session {number} at turn {len(conversation.turns)}"
-            if history.render(conversation, adapted, variables, known)[0] != expected:
+            text, _, keep = history.render(conversation, adapted, variables, known)
+            if text != expected:
                 return f"session {number} at turn {len(conversation.turns)}"
+            if keep is not None:
+                keep()
     return None
 
 

@@ -11,6 +11,7 @@ from schemas.events import BlockStart, FinishReason
 from services.families import open_parser
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.constraints import enforced_format, forced_call
+from services.preprocessor.prompt.history import Keep
 from services.templates.messages import TemplateInput, Unseal, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import rendered_tool, tool_name
@@ -32,7 +33,9 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
     continues: bool = False
     """The text ends in the assistant's own text, which the model continues."""
     stable: StablePrefix | None = None
-    """A prefix of the text that the session's next prompts probably share."""
+    """A prefix of the text that earlier prompts share."""
+    keep: Keep | None = None
+    """See `History.render`."""
 
 
 def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None = None) -> RenderedPrompt:
@@ -49,10 +52,11 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
     make = partial(adapt, conversation, setup.traits, setup.template, unseal=unseal, write_call=write, marks=marks)
     adapted = make(prefix=known.adapted_for(conversation) if known is not None else None)
     stable: StablePrefix | None = None
+    keep: Keep | None = None
     if adapted.continues:
         text = _continued(adapted, setup, variables)
     else:
-        text, stable = setup.history.render(conversation, adapted, variables, known, unseal)
+        text, stable, keep = setup.history.render(conversation, adapted, variables, known, unseal)
         setup.audit.offer(text, stable, lambda: _render_whole(make(), setup, variables))
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (call is not None or enforced_format(conversation) is not None):
@@ -66,6 +70,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         in_reasoning=in_reasoning,
         continues=adapted.continues,
         stable=stable,
+        keep=keep,
     )
 
 
