@@ -16,7 +16,7 @@ from services.frontend.pipeline.gateway.bus_gateway import BusGateway
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
-from services.runtime.observability.memory import freeze_gc_and_trim_heap
+from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 
@@ -75,7 +75,7 @@ async def run(config: FrontendConfig) -> None:
             await asyncio.gather(turns, responses.drain())
             await asyncio.sleep(0)  # lets the handlers of the last turns continue
 
-        freeze_gc_and_trim_heap()
+        relax_gc_and_trim_heap()
         await process.run(drain)
     finally:
         await runner.cleanup()

@@ -26,7 +26,7 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.bus import Message
 from services.runtime.config import ParserConfig
-from services.runtime.observability.memory import freeze_gc_and_trim_heap
+from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import step_histogram
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
@@ -340,5 +340,5 @@ async def run(config: ParserConfig) -> None:
     bucket = Bucket(process.bus, ledger_bucket(config), process.log) if config.ledger_store_mb else None
     parser = Parser(process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket))
     await parser.start()
-    freeze_gc_and_trim_heap()
+    relax_gc_and_trim_heap()
     await process.run(parser.drain)

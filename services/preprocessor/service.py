@@ -6,7 +6,6 @@ from here, before it has sent anything to its client; the parser reports that a 
 """
 
 import asyncio
-import gc
 from collections.abc import Coroutine
 from functools import partial
 from time import perf_counter
@@ -48,7 +47,7 @@ from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
 from services.runtime.bus import Message, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
-from services.runtime.observability.memory import freeze_gc_and_trim_heap
+from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import register, step_histogram
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
@@ -64,9 +63,6 @@ seconds before it tries another preprocessor."""
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 MAX_CANCELS = 8192
-GC_OBJECTS = 10_000
-"""New objects after which the youngest are examined for cycles. A first-seen conversation leaves 2,000 in the caches,
-without any cycle: with Python's 700, examining them takes a tenth of a prompt's time."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
@@ -323,6 +319,5 @@ async def run(config: PreprocessorConfig) -> None:
     ledger = await _open_ledger(process, setup, sealer, config) if config.enable_ledger else None
     preprocessor = Preprocessor(process, setup, sealer, config, ledger)
     await preprocessor.start()
-    freeze_gc_and_trim_heap()
-    gc.set_threshold(GC_OBJECTS)
+    relax_gc_and_trim_heap()
     await process.run(preprocessor.drain)

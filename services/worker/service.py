@@ -30,7 +30,7 @@ from schemas.frames import (
 from services.runtime.bus import Message
 from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
-from services.runtime.observability.memory import freeze_gc_and_trim_heap
+from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
@@ -387,7 +387,7 @@ async def run(config: WorkerConfig) -> None:
         worker = Worker(process, engine, info, config.model_name, config.queue_limit)
         await worker.start()
         process.spawn(worker.watch(), "watch")
-        freeze_gc_and_trim_heap()
+        relax_gc_and_trim_heap()
         await process.run(worker.drain)
     finally:
         await engine.stop(config.drain_s)
