@@ -170,13 +170,16 @@ class KnownHistory(Generic[H]):
             messages = _decode_messages(json)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        start = body.find(json) + 1 if begun is None else begun.start
-        if begun is None and body.find(json, start) >= 0:
-            return None  # the same list twice
+        if begun is not None:
+            start = begun.start
+        elif (place := _only_place(body, json)) is not None:
+            start = place + 1
+        else:
+            return None
         end = max(start, known)
         for message in messages[:count]:
-            end = body.index(bytes(message), end) + len(bytes(message))
-        return start, body.index(bytes(messages[count]), end)
+            end = _next_value(body, message, end) + memoryview(message).nbytes
+        return start, _next_value(body, messages[count], end)
 
     def _find(self, body: bytes, caller: Hashable) -> Beginning[H] | None:
         for power in range(len(body).bit_length() - 1, _MIN_KEY - 1, -1):
@@ -186,6 +189,23 @@ class KnownHistory(Generic[H]):
                 self._known.put(key, found)
                 return found
         return None
+
+
+def _only_place(body: bytes, part: bytes) -> int | None:
+    """Where a part of a body stands; None where it stands in several places. Searches for its beginning: a search for
+    all of a long part first examines the part."""
+    places = []
+    place = body.find(part[:_KEY_BYTES])
+    while place >= 0:
+        if body.startswith(part, place):
+            places.append(place)
+        place = body.find(part[:_KEY_BYTES], place + 1)
+    return places[0] if len(places) == 1 else None
+
+
+def _next_value(body: bytes, value: Raw, at: int) -> int:
+    """Where the next value of a list begins: only white space and a comma, which begin no value, are before it."""
+    return body.index(bytes(memoryview(value)[:1]), at)
 
 
 def _known_turns(turns: list[Turn], former: KnownTurns | None) -> KnownTurns | None:
