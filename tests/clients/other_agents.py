@@ -73,7 +73,10 @@ class Cline(Agent):
         machine.environment |= {"DO_NOT_TRACK": "1"}
 
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
-        ran = await self._run(self.program, "--json", "-P", "openai-compatible", "-m", "acme/coder", prompt)
+        try:
+            ran = await self._run(self.program, "--json", "-P", "openai-compatible", "-m", "acme/coder", prompt)
+        finally:
+            await self._run(self.program, "hub", "stop")  # a daemon, which it leaves behind
         last = ran.lines[-1]
         assert (last["type"], last["finishReason"]) == ("run_result", "completed"), last
         return str(last["text"])
