@@ -2,8 +2,8 @@
 
 How a text is cut into deltas depends on load, and nothing else may. So deltas that follow each other in one place are
 joined, and every other event is kept whole and in its order. What must differ between two answers is replaced: ids, by
-which one it is in the answer; times; how much of the prompt was in the engine's cache; and sealed reasoning, whose
-length stays.
+which one it is in the answer; times; how much of the prompt was in the engine's cache; and sealed reasoning, which
+contains the turn's id in compressed form.
 """
 
 import json
@@ -148,7 +148,7 @@ class Names:
         if key in _TIMES and isinstance(value, int | float):
             return 0
         if key in _SEALS and isinstance(value, str):
-            return f"sealed, {len(value)} characters"
+            return "sealed" if value else ""
         return _IDS.sub(self._name, value) if isinstance(value, str) else value
 
     def _name(self, found: re.Match[str]) -> str:
