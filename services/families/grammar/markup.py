@@ -173,7 +173,7 @@ class Markup:
 
 @dataclass(frozen=True)
 class _Place:
-    """The place in a turn, as far as it decides which markers count."""
+    """Where a turn is: it decides which markers count."""
 
     calls: bool
     reasoning: bool

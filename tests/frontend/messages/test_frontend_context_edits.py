@@ -70,10 +70,10 @@ def thoughts(turns: list[Turn]) -> list[str | None]:
     ],
 )
 def test_so_many_turns_keep_their_thinking(keep: Any, left: list[str]) -> None:
-    told = ask(keep)
-    assert thoughts(told.conversation.turns) == left
-    assert told.conversation.thinking.history == "keep"
-    assert told.edits is not None
+    asked = ask(keep)
+    assert thoughts(asked.conversation.turns) == left
+    assert asked.conversation.thinking.history == "keep"
+    assert asked.edits is not None
 
 
 def test_a_message_that_was_nothing_but_thinking_is_gone_with_it() -> None:
@@ -88,10 +88,10 @@ def test_other_edits_are_accepted_and_change_nothing() -> None:
         {"type": "to_come_20990101", "keep": "some"},
     ]
     body = {"model": "m", "max_tokens": 9, "messages": TALK, "context_management": {"edits": others}}
-    told = parse(json.dumps(body).encode(), {}).conversation
+    asked = parse(json.dumps(body).encode(), {}).conversation
     plain = parse(json.dumps({**body, "context_management": None}).encode(), {}).conversation
-    assert told == plain
-    assert told.thinking.history == "default"
+    assert asked == plain
+    assert asked.thinking.history == "default"
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ async def after(counted: list[Conversation] | None = None, **edit: Any) -> Messa
     return await apply_context_edits(parse(json.dumps(cleaning(**edit)).encode(), {}), count)
 
 
-def story(told: MessagesAsk) -> dict[str, tuple[str, bool]]:
+def story(asked: MessagesAsk) -> dict[str, tuple[str, bool]]:
     """By call: its arguments, and whether its result is there."""
-    parts = [part for turn in told.conversation.turns for part in turn.parts]
+    parts = [part for turn in asked.conversation.turns for part in turn.parts]
     whole = {part.call_id: part.parts == [Text(LONG)] for part in parts if isinstance(part, Result)}
     return {part.call_id: (part.arguments, whole[part.call_id]) for part in parts if isinstance(part, Call)}
 
@@ -170,17 +170,17 @@ ALWAYS = {"type": "input_tokens", "value": 1}
     ],
 )
 async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
-    told = await after(**edit)
-    seen = story(told)
+    asked = await after(**edit)
+    seen = story(asked)
     assert [name for name, (_, whole) in seen.items() if not whole] == cleared
     assert all(arguments != "{}" for arguments, _ in seen.values())
     plain = parse(json.dumps(cleaning()).encode(), {}).conversation
-    saved = await by_length(plain) - await by_length(told.conversation)
+    saved = await by_length(plain) - await by_length(asked.conversation)
     applied = {"type": "clear_tool_uses_20250919", "cleared_tool_uses": len(cleared), "cleared_input_tokens": saved}
-    assert told.edits is not None
-    assert told.edits.applied == [applied]
-    assert told.edits.original_tokens == await by_length(plain)
-    errors = [part.is_error for turn in told.conversation.turns for part in turn.parts if isinstance(part, Result)]
+    assert asked.edits is not None
+    assert asked.edits.applied == [applied]
+    assert asked.edits.original_tokens == await by_length(plain)
+    errors = [part.is_error for turn in asked.conversation.turns for part in turn.parts if isinstance(part, Result)]
     assert errors == [False] * 5
 
 
@@ -195,16 +195,16 @@ async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
     ],
 )
 async def test_nothing_is_cleared(edit: Json) -> None:
-    told = await after(**edit)
-    assert told.conversation == parse(json.dumps(cleaning()).encode(), {}).conversation
-    assert told.edits is not None
-    assert told.edits.applied == []
+    asked = await after(**edit)
+    assert asked.conversation == parse(json.dumps(cleaning()).encode(), {}).conversation
+    assert asked.edits is not None
+    assert asked.edits.applied == []
 
 
 @pytest.mark.parametrize(("inputs", "empty"), [(True, ["t1", "t2"]), (["edit"], ["t2"]), (False, [])])
 async def test_arguments_are_cleared_on_request(inputs: Any, empty: list[str]) -> None:
-    told = await after(trigger=ALWAYS, clear_tool_inputs=inputs)
-    assert [name for name, (arguments, _) in story(told).items() if arguments == "{}"] == empty
+    asked = await after(trigger=ALWAYS, clear_tool_inputs=inputs)
+    assert [name for name, (arguments, _) in story(asked).items() if arguments == "{}"] == empty
 
 
 async def test_tokens_are_counted_only_where_something_can_be_cleared() -> None:
