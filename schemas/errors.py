@@ -129,6 +129,19 @@ class EngineFailed(TurnwireError):
     kind = ErrorKind.ENGINE
 
 
+INTERNAL = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
+"""What a client learns of a bug."""
+OUT_OF_MEMORY = ErrorInfo(
+    ErrorKind.UNAVAILABLE, "The server is out of memory. Please try again.", retry_after_s=RETRY_AFTER_S
+)
+"""Of one process: the next attempt may come to another."""
+
+
+def unexpected(error: Exception) -> ErrorInfo:
+    """Returns the error of an exception outside this tree: a bug's, or one after which a client may try again."""
+    return OUT_OF_MEMORY if isinstance(error, MemoryError) else INTERNAL
+
+
 def raised(info: ErrorInfo) -> TurnwireError:
     """Returns the exception of an error that came over the bus."""
     error = _CLASSES[info.kind](info.message)

@@ -62,11 +62,18 @@ class Trial:
 
     @property
     def may_tell(self) -> bool:
-        """An error is what a client must get whose turn cannot go on: both processes that hold its tokens end, or its
-        frontend's drain period is over while another process is away."""
+        """An error is what a client must get whose turn cannot go on: both processes that hold its tokens end, its frontend
+        has no memory for it, or its frontend's drain period is over while another process is away."""
+        if self.may_refuse:
+            return True
         faults = [fault for fault in self.faults if isinstance(fault, Fault) and fault.action != "stop"]
         ended = {fault.stage for fault in faults}
         return {"worker", "parser"} <= ended or (len(self.faults) > 1 and "frontend" in ended)
+
+    @property
+    def may_refuse(self) -> bool:
+        """A frontend without memory answers a document with 503, which the client sends again."""
+        return any(isinstance(fault, MemoryLimit) and fault.stage == "frontend" for fault in self.faults)
 
     @property
     def cell(self) -> str:
@@ -86,6 +93,8 @@ class Result:
     outage_s: float
     may_tell: bool = False
     """An error event is a right end of a turn."""
+    may_refuse: bool = False
+    """A turn that runs may be refused."""
     verdicts: dict[str, int] = field(default_factory=dict)
     new: dict[str, int] = field(default_factory=dict)
     """Verdicts of the requests that were sent during the fault; not in `verdicts`."""
@@ -106,7 +115,9 @@ class Result:
     @property
     def good(self) -> bool:
         fine = {"whole", "reconnected"} | ({"told"} if self.may_tell else set())
-        streams = set(self.verdicts) <= fine and set(self.new) <= fine | {"refused"}
+        streams = set(self.verdicts) <= fine | ({"refused"} if self.may_refuse else set()) and set(self.new) <= fine | {
+            "refused"
+        }
         return streams and not (self.settled or self.died or self.exceptions)
 
 
@@ -153,7 +164,16 @@ class Run:
                 group.create_task(one(http, number, chance.uniform(first + 0.2, last + 2)))
             await asyncio.gather(*(fault.inject(deployment, effects) for fault in trial.faults))
             deadline = time.monotonic() + RECOVERY_S + load.seconds[1] + SLACK_S
-        result = Result(trial.seed, trial.cell, trial.instances, list(map(str, trial.faults)), outage, trial.may_tell)
+        faults = list(map(str, trial.faults))
+        result = Result(
+            trial.seed,
+            trial.cell,
+            trial.instances,
+            faults,
+            outage,
+            may_tell=trial.may_tell,
+            may_refuse=trial.may_refuse,
+        )
         judge_all(streams, effects, result)
         result.settled = "; ".join(filter(None, [*effects.complaints, await deployment.settled()]))
         watching.cancel()

@@ -5,11 +5,13 @@ import json
 import logging
 import re
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from aiohttp import ClientResponse, ClientSession
 
 from schemas.errors import (
+    OUT_OF_MEMORY,
     ContextOverflow,
     EngineFailed,
     ErrorInfo,
@@ -26,6 +28,7 @@ from schemas.errors import (
     Unavailable,
 )
 from schemas.events import Failed
+from services.frontend.apis.messages.stream import MessagesStream
 from services.frontend.http.sse import SseWriter
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import CARD, MODEL, USAGE, FakeGateway, Step, call, finish, reasoning, serving, text
@@ -105,9 +108,18 @@ async def test_a_bug_is_one_clear_error_and_stays_in_the_log() -> None:
     assert any(line["log_level"] == "error" for line in served.lines)
 
 
-async def test_a_bug_in_a_renderer_ends_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    from services.frontend.apis.messages.stream import MessagesStream
+async def test_without_memory_a_client_is_asked_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MessagesStream, "events", MagicMock(side_effect=MemoryError))
+    async with serving(FakeGateway(lambda: [text(0, "so"), [finish(1)]])) as served, ClientSession(served.url) as http:
+        response = await http.post("/v1/messages", json=ASK)
+        assert await error_of(response) == (503, "overloaded_error", OUT_OF_MEMORY.message)
+        assert response.headers["retry-after"] == "1"
+        body = await (await http.post("/v1/messages", json=STREAM)).text()
+    assert body.count("event: error") == 1
+    assert "overloaded_error" in body
 
+
+async def test_a_bug_in_a_renderer_ends_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: object, event: object, out: object) -> None:
         raise ZeroDivisionError
 

@@ -21,6 +21,7 @@ from schemas.errors import (
     TooLarge,
     TurnwireError,
     Unauthorized,
+    unexpected,
 )
 from services.frontend.apis.base import ErrorFormat, ErrorReply, ErrorShape
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
@@ -164,13 +165,12 @@ class RequestMiddleware:
         except (asyncio.CancelledError, ConnectionError):
             context.outcome = context.outcome or "hangup"
             raise
-        except Exception:  # a bug in a handler: the client gets an error of its API
+        except Exception as error:  # a bug in a handler, or no memory: the client gets an error of its API
             self._log.exception("request.failed", request=context.request_id, path=request.path)
             context.outcome = "internal"
             if request.writer.output_size:
                 raise  # the response has begun: aiohttp closes the connection
-            info = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
-            response = _response(shape(info, context.request_id, None))
+            response = _response(shape(unexpected(error), context.request_id, None))
         finally:
             status = response.status if response is not None else None
             _log_access(self._log, request, context, status, loop.time())

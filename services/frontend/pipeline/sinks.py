@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from schemas.errors import ErrorInfo, ErrorKind
+from schemas.errors import ErrorInfo, unexpected
 from schemas.events import Delta, Finish, Prepared, TurnEvent
 from services.frontend.apis.base import Renderer, failure_of
 from services.frontend.pipeline.metrics import TurnRecord
@@ -217,11 +217,11 @@ class StreamSink(Generic[W]):
                 for choice, tokens in {choice: tokens for choice, _, tokens in pending}.items():
                     self._record.batch(tokens, now, choice)
                 self._out = b"".join([renderer.events(events, choice) for choice, events in _merged(pending)])
-        except Exception:  # the caller renders many streams: this one's failure must not affect the others
+        except Exception as error:  # the caller renders many streams: this one's failure must not affect the others
             self._log.exception("turn.render_failed")
             self._broken = True
             self._record.outcome = "internal"
-            self._out = renderer.error(ErrorInfo(ErrorKind.ENGINE, "Internal server error"))
+            self._out = renderer.error(unexpected(error))
             return
         if self.ended and self._on_end is not None:
             try:

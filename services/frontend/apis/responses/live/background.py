@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
 
-from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable
+from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
 from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.document import Status, response_id
 from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame, unpack_events
 from services.frontend.apis.responses.answer.stream import ResponsesStream
 from services.frontend.apis.responses.intake import AcceptedRequest, Intake
-from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter
+from services.frontend.apis.responses.live.runner import NOT_STARTED, Emitter
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
@@ -165,10 +165,10 @@ class Background:
                 await self._runner.run(ask, job.renderer, exchange, record, Emitter(job.emit))
         except TurnwireError as error:
             self._fail(job, error.info)
-        except Exception:
+        except Exception as error:
             # Nobody awaits this task: an unexpected error must be logged, and end the response.
             self._runner.server.log.exception("responses.background_failed", request=exchange.request_id)
-            self._fail(job, INTERNAL)
+            self._fail(job, unexpected(error))
 
     def _ended(self, job: Job) -> None:
         """Stores the final state of a response, however its task ended."""

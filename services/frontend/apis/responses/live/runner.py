@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from schemas.conversation import Conversation
-from schemas.errors import ErrorInfo, ErrorKind, TimedOut, raised
+from schemas.errors import ErrorKind, TimedOut, raised
 from schemas.events import Prepared
 from services.frontend.apis.base import Renderer, Reply
 from services.frontend.apis.responses.dialect import ResponsesAsk
@@ -16,7 +16,6 @@ from services.frontend.pipeline.metrics import TurnRecord
 from services.frontend.pipeline.sinks import StreamSink
 from services.frontend.pipeline.turn_server import TurnServer
 
-INTERNAL = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
 TOO_LATE = "The request took longer than this server allows."
 NOT_STARTED = Prepared(0, 0)
 """Starts the stream of a turn that could not start."""

@@ -19,7 +19,7 @@ from aiohttp import WSMsgType, web
 from cachetools import LRUCache
 from msgspec.structs import replace
 
-from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised
+from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised, unexpected
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.answer.document import response_id
 from services.frontend.apis.responses.answer.events import payloads
@@ -27,7 +27,7 @@ from services.frontend.apis.responses.conversations.turns import ConversationTur
 from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.live import frames
-from services.frontend.apis.responses.live.runner import INTERNAL, NOT_STARTED, Emitter
+from services.frontend.apis.responses.live.runner import NOT_STARTED, Emitter
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
@@ -134,9 +134,9 @@ class Socket:
             yield
         except TurnwireError as error:
             self._refuse(error.info, lane)
-        except Exception:
+        except Exception as error:
             self._intake.runner.server.log.exception("responses.frame_failed", request=self._exchange.request_id)
-            self._refuse(INTERNAL, lane)
+            self._refuse(unexpected(error), lane)
 
     def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
         if request.body.background:
