@@ -12,6 +12,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult
 
@@ -37,8 +38,8 @@ WAIT_S = (0.2, 0.3)
 """Between two rounds over all servers; random, so that a fleet does not reconnect in one instant."""
 PING_INTERVAL_S, MAX_UNANSWERED = 10, 2
 """A connection counts as lost after 30 s without an answer."""
-CHECK_S = 0.1
-"""How often `is_closed` is read: nats-py calls `closed_cb` only after the rest was sent, to a stopped server never."""
+CHECK_S = 1.0
+"""How often `is_closed` is read: nats-py reports most ends of a connection, and not that to a stopped server."""
 STOP_S = 2.0
 BUFFER_BYTES = 256 * 1024 * 1024
 """Published and not yet taken by the server. Over it publishing fails; credit keeps far less under way."""
@@ -109,6 +110,19 @@ class _Client(Client):
     has_tls = False
     fault: Exception | None = None
     """The error for which the server closes this connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reported = asyncio.Event()
+        """Set by an error, and by the end of the connection."""
+
+    async def wait_closed(self) -> None:
+        """Returns when the connection has ended."""
+        while not self.is_closed:
+            self.reported.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):
+                    await self.reported.wait()
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
@@ -311,8 +325,7 @@ class Bus(Requester):
     async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
         while True:
             client = self._client
-            while not client.is_closed:  # noqa: ASYNC110
-                await asyncio.sleep(CHECK_S)
+            await client.wait_closed()
             client.note_fault()
             if client.fault is not None:
                 reason = _reason(client.fault)
@@ -356,14 +369,19 @@ class Bus(Requester):
 
         async def on_error(error: Exception) -> None:
             client.note_fault()
+            client.reported.set()
             if PERMISSION in str(error):
                 self._log.warning("bus.refused", reason=_reason(error))
+
+        async def on_closed() -> None:
+            client.reported.set()
 
         try:
             async with asyncio.timeout(ATTEMPT_S):
                 connecting = client.connect(
                     servers=[f"{url.scheme}://{address}"],
                     error_cb=on_error,
+                    closed_cb=on_closed,
                     name=self._name,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,

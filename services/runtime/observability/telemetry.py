@@ -24,7 +24,7 @@ with without("rich"):  # for tracebacks with the values of variables, which no l
     from structlog.typing import EventDict, WrappedLogger
 
 FilteringBoundLogger: TypeAlias = structlog.typing.FilteringBoundLogger
-LAG_SAMPLE_S = 0.1
+LAG_SAMPLE_S = 0.25
 
 
 def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: object) -> FilteringBoundLogger:
@@ -88,9 +88,9 @@ def new_registry() -> CollectorRegistry:
 
 
 async def watch_event_loop(registry: CollectorRegistry) -> None:
-    """Measures the event loop's lag ten times a second, until it is cancelled.
+    """Measures the event loop's lag four times a second, until it is cancelled.
 
-    A histogram, not a gauge, so that one stall of 200 ms between two scrapes shows.
+    A histogram, not a gauge, so that one stall of half a second between two scrapes shows.
     """
     lag = Histogram(
         "turnwire_event_loop_lag_seconds",
