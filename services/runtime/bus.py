@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult
 
-from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
+from schemas.errors import OUT_OF_MEMORY, EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import mask_passwords
 from services.runtime.nats_login import parse_servers, read_login, read_tls
@@ -168,7 +168,8 @@ class Bus(Requester):
         Args:
             name: shown in NATS's own monitoring.
             inbox_prefix: first tokens of the subjects on which replies come (a user's permissions name it).
-            on_fatal: called once if the server closes the connection because of an error of this client.
+            on_fatal: called if the server closes the connection because of an error of this client, or if there is no
+                memory to handle a message.
             on_reconnect: called after each reconnect.
         """
         super().__init__(inbox_prefix)
@@ -270,6 +271,8 @@ class Bus(Requester):
             self.received += 1
             try:
                 take(message)
+            except MemoryError:  # half of the message may be handled; others can take over from a process that ends
+                self._on_fatal(OUT_OF_MEMORY.message)
             except (Exception, asyncio.CancelledError):  # nats-py ends a subscription silently on CancelledError
                 self._log.exception("bus.handler_failed", subject=message.subject)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
-from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
+from schemas.errors import OUT_OF_MEMORY, EngineFailed, Invalid, TurnwireError, Unavailable
 from services import __version__
 from services.runtime.bus import Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
@@ -180,6 +180,7 @@ class Process:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self.stop)
+        loop.set_exception_handler(self._unhandled)
         self.spawn(watch_event_loop(self.metrics), "watch_event_loop")
         register(self.metrics, CountCollector(bus_readings(self.bus)))
         if self.stage != "frontend":  # its own metrics have its turns, by model and API
@@ -206,6 +207,13 @@ class Process:
                 await health.stop()
         if self.failure is not None:
             raise EngineFailed(self.failure)
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Takes an exception of a callback of the loop. Without memory the connection that it served would hang; others
+        can take over from a process that ends."""
+        if isinstance(context.get("exception"), MemoryError):
+            self.stop(failure=OUT_OF_MEMORY.message)
+        loop.default_exception_handler(context)
 
     def stop(self, failure: str | None = None) -> None:
         """Ends `run`: with a drain, or at once where a failure is given."""

@@ -19,6 +19,8 @@ from tests.pipeline.stack import MODEL
 
 BACK_S = 60.0
 FILL_BYTES = 1 << 20
+LARGE_TURN = 20_000
+"""Words, and so tokens, in the prompt and in the output."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,8 @@ async def _stored_response(deployment: Deployment) -> str:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """One process gets no more memory (RLIMIT_AS) for a while. It may end, as if killed; it may not go on broken."""
+    """One process gets no more memory (RLIMIT_AS) for a while, in which large turns need some. It may end, as if killed;
+    it may not go on broken."""
 
     stage: str
     which: int
@@ -171,12 +174,29 @@ class MemoryLimit:
         _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
         used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
         resource.prlimit(pid, resource.RLIMIT_AS, (used, hard))
-        await asyncio.sleep(self.outage_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.outage_s):
+                await _send_large_turns(deployment)
         if child.process.poll() is None:
             resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
         else:
             child.start()
         deployment.down.discard(child)
+
+
+async def _send_large_turns(deployment: Deployment) -> None:
+    """Sends requests for whose turns every stage needs memory, until it is cancelled. Their answers do not matter."""
+    body = {"model": MODEL, "input": f"[[say]]{'word ' * LARGE_TURN}[[/say]]"}
+
+    async def one(http: aiohttp.ClientSession, url: str) -> None:
+        with contextlib.suppress(aiohttp.ClientError):
+            async with http.post(f"{url}/v1/responses", json=body) as response:
+                await response.read()
+
+    async with aiohttp.ClientSession() as http:
+        while True:
+            await asyncio.gather(*(one(http, url) for url in deployment.urls()))
+            await asyncio.sleep(0.1)
 
 
 @dataclass(frozen=True)

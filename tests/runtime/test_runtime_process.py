@@ -106,6 +106,24 @@ async def test_a_failure_ends_the_process_without_a_drain(make_process: MakeProc
         await asyncio.wait_for(running, 60)
 
 
+@pytest.mark.parametrize("place", ["a handler of messages", "a callback of the loop"])
+async def test_without_memory_a_process_ends(place: str, make_process: MakeProcess) -> None:
+    process = await make_process("worker", "w")
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    await process.subscribe("too.large", fail)
+    running = asyncio.create_task(process.run(lambda: asyncio.sleep(60)))
+    await ready(process)
+    if place == "a handler of messages":
+        assert process.bus.publish("too.large", b"x")
+    else:
+        asyncio.get_running_loop().call_soon(fail)
+    with pytest.raises(EngineFailed, match="out of memory"):
+        await asyncio.wait_for(running, 60)
+
+
 async def test_work_that_fails_or_never_begins_harms_nobody(make_process: MakeProcess) -> None:
     process = await make_process("worker", "w")
 

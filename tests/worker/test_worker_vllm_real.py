@@ -75,7 +75,7 @@ class Shared:
             self._info = await asyncio.wait_for(self._engine.start(), LIMIT_S)
             self.index = KvBlockIndex(BLOCK, None)
             self._reading = asyncio.create_task(self._read(self._engine.kv_events()))
-        await eventually(lambda: not self._engine._pumps)
+        await eventually(lambda: not (self._engine.load().running or self._engine.load().waiting))
         await asyncio.wait_for(self._engine._llm.reset_prefix_cache(), LIMIT_S)
         (core,) = multiprocessing.active_children()
         pid = core.pid or 0
