@@ -170,6 +170,28 @@ REFUSED: list[tuple[tuple[str, Json], str, str]] = [
         "metadata",
     ),
     (
+        responses(metadata={"topic": "weather", "actual": "x" * 513}),
+        "Invalid 'metadata.actual': string too long. Expected a string with maximum length 512, but got a string with "
+        "length 513 instead.",
+        "metadata.actual",
+    ),
+    (
+        responses(metadata={"topic": "weather", "k" * 65: ""}),
+        f"Invalid 'metadata.{'k' * 65}': string too long. Expected a string with maximum length 64, but got a string "
+        "with length 65 instead.",
+        f"metadata.{'k' * 65}",
+    ),
+    (
+        chat(store=True, metadata={"topic": "weather", "a.b": 5}),
+        "Invalid type for 'metadata.a.b': expected a string, but got an integer instead.",
+        "metadata.a.b",
+    ),
+    (
+        chat(logit_bias={"5": 1, "7": "x"}),
+        "Invalid type for 'logit_bias.7': expected a decimal, but got a string instead.",
+        "logit_bias.7",
+    ),
+    (
         responses(max_tool_calls=0),
         "Invalid 'max_tool_calls': integer below minimum value. Expected a value >= 1, but got 0 instead.",
         "max_tool_calls",
