@@ -16,6 +16,7 @@ from services.frontend.apis.responses.dialect import Responses
 Json = dict[str, Any]
 APIS: dict[str, Dialect] = {"messages": Messages(), "chat": Chat(Settings()), "responses": Responses()}
 SCHEMA = {"type": "object"}
+CLEAR_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 PNG = "iVBORw0KGgo="
 PATTERN = "String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"
 EXPECTED = "Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
@@ -212,6 +213,11 @@ TAKEN = [
     chat_image("https://example.com/a.png"),
     responses(include=["web_search_call.action.sources"]),
     messages(temperature=1.5, top_k=-1),
+    messages(tools=[{"name": "look", "input_schema": {}}], context_management={"edits": [CLEAR_THINKING]}),
+    messages(messages=[{"role": "user", "content": []}]),
+    chat(tools=[], functions=[], tool_choice="auto", parallel_tool_calls=False, stream_options={"include_usage": True}),
+    chat(response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}}),
+    chat(messages=[{"role": "user", "content": []}, {"role": "assistant", "content": "Hi.", "tool_calls": []}]),
     messages(
         messages=[{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b c", "input": {}}]}]
     ),
