@@ -16,6 +16,7 @@ from services.frontend.apis.responses.dialect import Responses
 Json = dict[str, Any]
 APIS: dict[str, Dialect] = {"messages": Messages(), "chat": Chat(Settings()), "responses": Responses()}
 SCHEMA = {"type": "object"}
+CLEAR_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 PNG = "iVBORw0KGgo="
 PATTERN = "String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"
 EXPECTED = "Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
@@ -170,6 +171,28 @@ REFUSED: list[tuple[tuple[str, Json], str, str]] = [
         "metadata",
     ),
     (
+        responses(metadata={"topic": "weather", "actual": "x" * 513}),
+        "Invalid 'metadata.actual': string too long. Expected a string with maximum length 512, but got a string with "
+        "length 513 instead.",
+        "metadata.actual",
+    ),
+    (
+        responses(metadata={"topic": "weather", "k" * 65: ""}),
+        f"Invalid 'metadata.{'k' * 65}': string too long. Expected a string with maximum length 64, but got a string "
+        "with length 65 instead.",
+        f"metadata.{'k' * 65}",
+    ),
+    (
+        chat(store=True, metadata={"topic": "weather", "a.b": 5}),
+        "Invalid type for 'metadata.a.b': expected a string, but got an integer instead.",
+        "metadata.a.b",
+    ),
+    (
+        chat(logit_bias={"5": 1, "7": "x"}),
+        "Invalid type for 'logit_bias.7': expected a decimal, but got a string instead.",
+        "logit_bias.7",
+    ),
+    (
         responses(max_tool_calls=0),
         "Invalid 'max_tool_calls': integer below minimum value. Expected a value >= 1, but got 0 instead.",
         "max_tool_calls",
@@ -190,6 +213,11 @@ TAKEN = [
     chat_image("https://example.com/a.png"),
     responses(include=["web_search_call.action.sources"]),
     messages(temperature=1.5, top_k=-1),
+    messages(tools=[{"name": "look", "input_schema": {}}], context_management={"edits": [CLEAR_THINKING]}),
+    messages(messages=[{"role": "user", "content": []}]),
+    chat(tools=[], functions=[], tool_choice="auto", parallel_tool_calls=False, stream_options={"include_usage": True}),
+    chat(response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}}),
+    chat(messages=[{"role": "user", "content": []}, {"role": "assistant", "content": "Hi.", "tool_calls": []}]),
     messages(
         messages=[{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b c", "input": {}}]}]
     ),

@@ -62,6 +62,10 @@ _explain = explainer(
 Mode: TypeAlias = Literal["default", "enabled", "adaptive", "disabled"]
 
 
+class _Stored(Struct):
+    metadata: Metadata
+
+
 class ChatAsk(Struct, frozen=True):
     """A parsed request."""
 
@@ -147,12 +151,11 @@ def _metadata(request: wire.Body) -> dict[str, str] | None:
     """What is stored with the answer; None where that is not stored, and any metadata is accepted."""
     if not request.store:
         return None
+    body = {"metadata": request.metadata or {}}
     try:
-        return msgspec.convert(request.metadata or {}, Metadata)
+        return msgspec.convert(body, _Stored).metadata
     except msgspec.ValidationError as error:
-        what, _, _ = str(error).partition(" - at ")
-        body = msgspec.json.encode({"metadata": request.metadata})
-        raise _explain(body, f"{what} - at `$.metadata`") from None
+        raise _explain(msgspec.json.encode(body), str(error)) from None
 
 
 def _logprobs(request: wire.Body) -> int | None:

@@ -32,6 +32,7 @@ THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""
 
 _MIN_BUDGET = 1024
+_INTERLEAVED = "interleaved-thinking-"
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
 _AGENT_HEADER = "x-claude-code-agent-id"
 
@@ -89,7 +90,7 @@ def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False, re
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
         _refuse(request)
-        _check_turn(request)
+        _check_turn(request, headers)
     if begun is None:
         history = History(given_tools.specs, pairing=not counting)
     else:
@@ -171,13 +172,15 @@ def _needs_container(request: wire.Body) -> bool:
     return request.container is not None and coding
 
 
-def _check_turn(request: wire.Body) -> None:
+def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
     if request.max_tokens is None:
         raise Invalid("max_tokens: Field required", param="max_tokens")
     if any(not stop for stop in request.stop_sequences or []):
         raise Invalid("stop_sequences: each stop sequence must be non-empty", param="stop_sequences")
     budget = request.thinking.budget_tokens if request.thinking else None
-    if budget is not None and budget >= request.max_tokens > 0:
+    # Natively an interleaved budget is one for all thoughts of a tool loop.
+    interleaved = _INTERLEAVED in headers.get("anthropic-beta", "")
+    if budget is not None and budget >= request.max_tokens > 0 and not interleaved:
         raise Invalid("`max_tokens` must be greater than `thinking.budget_tokens`.", param="thinking.budget_tokens")
     last = request.messages[-1]
     if last.role == "assistant" and last.content:

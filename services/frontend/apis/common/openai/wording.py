@@ -11,6 +11,10 @@ from typing import Any
 from schemas.errors import Invalid
 from services.frontend.apis.common.decode import MISSING, located, steps_of, values_along
 
+_UNNAMED = "[...]"
+"""How msgspec writes the place of a member whose name is not in the type."""
+_KEY = " - at `key` in `"
+
 _TYPES = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
 _BOUND = re.compile(r"Expected `(?P<kind>\w+)`(?: of length)? (?P<sign><=|>=|<|>) (?P<bound>\S+)")
 _PATTERN = re.compile(r"Expected `str` matching regex '(.*)'", re.DOTALL)
@@ -24,6 +28,7 @@ _NAMES = {
     "array": "an array",
     "null": "null",
 }
+_KINDS = {str: "str", int: "int", float: "float", bool: "bool", dict: "object", list: "array", type(None): "null"}
 _SIDES = {"maximum": "above_max", "minimum": "below_min"}
 _NUMBERS = {"int": "integer", "float": "decimal"}
 
@@ -39,8 +44,15 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
             return missing_parameter(f"{place}.{missing[1]}".removeprefix("."))
         if not place:
             return Invalid("The request body must be a JSON object.", code="invalid_type")
-        if bound := _BOUND.match(what):
-            return _out_of_bounds(place, bound, values_along(body, steps_of(path))[-1])
+        bound, value, is_key = _BOUND.match(what), None, _KEY in message
+        if is_key or place.endswith(_UNNAMED):
+            place = place.removesuffix(_UNNAMED)
+            name, value = _member(values_along(body, steps_of(f".{place}"))[-1], what, is_key=is_key)
+            place = f"{place}.{name}"
+        elif bound:
+            value = values_along(body, steps_of(path))[-1]
+        if bound:
+            return _out_of_bounds(place, bound, value)
         if pattern := _PATTERN.match(what):
             return _mismatch(place, pattern[1])
         if types := _TYPES.match(what):
@@ -94,6 +106,18 @@ def _wrong_type(place: str, expected: str, got: str) -> Invalid:
         param=place,
         code="invalid_type",
     )
+
+
+def _member(members: Any, what: str, *, is_key: bool) -> tuple[str, Any]:
+    """The name of the member at fault, and its value, or for a key that again."""
+    bound, types = _BOUND.match(what), _TYPES.match(what)
+    for name, value in members.items() if isinstance(members, dict) else ():
+        faulty = name if is_key else value
+        if bound and isinstance(faulty, str) and len(faulty) > int(bound["bound"]):
+            return name, faulty
+        if types and _KINDS.get(type(faulty)) == types[2]:
+            return name, faulty
+    return "*", None
 
 
 def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:

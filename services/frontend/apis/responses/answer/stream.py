@@ -29,7 +29,8 @@ from schemas.events import (
     TokenLogprob,
     TurnEvent,
 )
-from services.frontend.apis.base import Reply, failure_of
+from services.frontend.apis.base import Reply
+from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.responses.answer.calls import (
     ID_PREFIXES,
     BuiltInItem,
@@ -49,8 +50,8 @@ NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conv
 _encode = msgspec.json.Encoder().encode
 
 
-class ResponsesStream:
-    """Renders one turn."""
+class ResponsesStream(TurnRenderer):
+    """Renders one turn. Events go to its writer instead of `out`."""
 
     def __init__(self, reply: Reply, shape: Shape, *, recorded: bool = False) -> None:
         """`recorded`: keep a compressed copy of the stream."""
@@ -90,19 +91,7 @@ class ResponsesStream:
             if writer.packer is not None:
                 writer.packer.add(data)
             return data
-        texts: list[str] = []
-        logprobs: list[TokenLogprob] = []
-        for event in events:
-            if isinstance(event, Delta):
-                texts.append(event.text)
-                logprobs += event.logprobs or ()
-                continue
-            if texts:
-                self._add(texts, logprobs)
-            self._apply(event)
-        if texts:
-            self._add(texts, logprobs)
-        return self._writer.take()
+        return b"" if self.state.over else super().events(events) + self._writer.take()
 
     def error(self, info: ErrorInfo) -> bytes:
         """`response.failed`, the last event."""
@@ -120,32 +109,23 @@ class ResponsesStream:
         """The stream so far, for `unpack_events`; empty where it is not recorded."""
         return self._writer.recording()
 
-    def _add(self, texts: list[str], logprobs: list[TokenLogprob]) -> None:
-        """Adds deltas to the open item, and clears the lists."""
-        if self._item is not None:
-            self._item.add("".join(texts), logprobs)
-        texts.clear()
-        logprobs.clear()
+    def _start(self, event: BlockStart, out: list[bytes]) -> None:
+        self._close_message()
+        self._item = self._new_item(event)
+        self._item.begin()
 
-    def _apply(self, event: TurnEvent) -> None:
-        if isinstance(event, BlockStart):
-            self._close_message()
-            self._item = self._new_item(event)
-            self._item.begin()
-        elif isinstance(event, BlockStop):
-            if isinstance(self._item, MessageItem):
-                self._pending_stop = event
-            else:
-                self._close(event)
-        elif isinstance(event, OutputTokens):
-            self.state.tokens.add(event)
-        elif isinstance(event, HostedResults):
-            self._add_results(event)
-        elif not self.state.over:
-            if (failure := failure_of(event)) is not None:
-                self._fail(failure)
-            elif isinstance(event, Finish):
-                self._finish(event)
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
+        if self._item is not None:
+            self._item.add(text, tokens)
+
+    def _stop(self, event: BlockStop, out: list[bytes]) -> None:
+        if isinstance(self._item, MessageItem):
+            self._pending_stop = event
+        else:
+            self._close(event)
+
+    def _tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+        self.state.tokens.add(event)
 
     def _new_item(self, start: BlockStart) -> OutputItem:
         writer, turn, index, shape = self._writer, self._turn, len(self.state.items), self.state.shape
@@ -181,7 +161,7 @@ class ResponsesStream:
         self._writer.item("done", index, item)
         self.state.items.append(item)
 
-    def _add_results(self, event: HostedResults) -> None:
+    def _results(self, event: HostedResults, out: list[bytes]) -> None:
         """Ends the searches that have results, and adds the item that carries these."""
         carried = [result for result in event.results if result.call_id in self._searches]
         for result in carried:
@@ -192,7 +172,7 @@ class ResponsesStream:
             self._add_whole(results_item(f"rs_{self._turn}{len(self.state.items):03d}", carried))
         self._turn = event.turn
 
-    def _finish(self, event: Finish) -> None:
+    def _finish(self, event: Finish, out: list[bytes]) -> None:
         cut = self.state.cut_by(event)
         self._close(CUT_OFF if cut or self._pending_stop is None else self._pending_stop)
         self.state.finish(event.usage, cut=cut)
@@ -241,7 +221,7 @@ class CompactionStream(ResponsesStream):
             self._texts.append(item)
         return item
 
-    def _finish(self, event: Finish) -> None:
+    def _finish(self, event: Finish, out: list[bytes]) -> None:
         summary = "\n".join(text for item in self._texts if (text := item.text)).strip()
         if not summary:
             self._fail(NO_SUMMARY)

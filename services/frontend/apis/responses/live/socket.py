@@ -234,7 +234,7 @@ class Connections:
         )
         enabled = self._config.enable_responses_websocket and not self._draining
         if not enabled or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
-            info = Invalid("This path is for WebSockets, and this server takes none; POST the request instead.").info
+            info = Invalid("No WebSocket can be opened with this request; POST to this path instead.").info
             reply = error_reply(info, request[REQUEST_CONTEXT].request_id, 426)
             return web.Response(status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body)
         await ws.prepare(request)

@@ -2,7 +2,7 @@
 
 Functions and freeform tools pass through, also those in a namespace. Tools which the client runs and which OpenAI's
 models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. Of the tools
-which OpenAI's servers run, `web_search` is served where an operator has a provider . The others are left
+which OpenAI's servers run, `web_search` is served where an operator has a provider. The others are left
 out and named in the notes and to the model: Codex sends `web_search` with every request, and a 400 would end its
 session.
 """
