@@ -234,6 +234,22 @@ async def test_with_a_missing_model_nothing_starts(state: Path, tmp_path: Path) 
         assert len(running.lines) == 1
 
 
+async def test_ctrl_c_ends_it_while_it_looks_for_the_model(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+    hub = await asyncio.start_server(lambda _reader, _writer: asked.set(), "127.0.0.1", 0)  # never answers
+    monkeypatch.setenv("HF_ENDPOINT", "http://{}:{}".format(*hub.sockets[0].getsockname()))
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "600")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    async with up(state, tmp_path, "--model", "acme/coder") as running:
+        async with asyncio.timeout(START_S):
+            await asked.wait()
+        assert await running.end(signal.SIGINT) == 1
+        assert not any("Traceback" in line for line in running.lines)
+    hub.close()
+
+
 async def test_wrong_flags_have_status_2(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path, "--workers", "none") as running:
         assert await running.end() == 2
