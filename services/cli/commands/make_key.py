@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from services.cli.errors import UsageError
+from services.cli.files import read_text
 from services.frontend.http.keys import Limits, parse_keys
 
 PREFIX = "tw-"
@@ -28,7 +29,7 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
     """
     key = PREFIX + secrets.token_urlsafe(32)
     line = " ".join([f"{name}:{hashlib.sha256(key.encode()).hexdigest()}", *option])
-    before = file.read_text(encoding="utf-8") + "\n" if file and file.exists() else ""
+    before = read_text(file) + "\n" if file and file.exists() else ""
     try:
         parse_keys(before + line, "the key", Limits())
     except ValueError as error:

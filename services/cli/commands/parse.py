@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
@@ -24,7 +25,7 @@ def parse(
     family: str,
     tools: Path | None = None,
     in_reasoning: bool = False,
-    chunk: int | None = None,
+    chunk: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     finish: Annotated[str, Parameter(choices=[str(reason) for reason in FinishReason])] = "stop",
     json: bool = False,
 ) -> int:
@@ -43,7 +44,7 @@ def parse(
         machine = open_parser(family, tools=tool_specs, in_reasoning=in_reasoning)
     except (OSError, ValueError) as error:
         raise UsageError(error) from None
-    text = sys.stdin.read()
+    text = sys.stdin.buffer.read().decode(errors="replace")
     step = chunk or max(len(text), 1)
     log = TurnLog()
     for start in range(0, len(text), step):

@@ -71,8 +71,8 @@ def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(na
 def make(flags: Flags) -> dict[str, Any]:
     """The catalogue for these flags.
 
-    Raises UsageError for a name or profile that does not exist; CommandError, OSError or ValueError where the server, a
-    file or Codex cannot be read.
+    Raises UsageError for a name or profile that does not exist; CommandError, TurnwireError or OSError where the
+    server, a file or Codex cannot be read.
     """
     if flags.model_dir is not None:
         entries = from_files(flags.model_dir, flags.model or [], flags.max_model_len)
@@ -108,11 +108,14 @@ def with_profiles(
 
 
 def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> list[dict[str, Any]]:
-    """Entries for a model that is not served yet. Raises OSError or ValueError."""
+    """Entries for a model that is not served yet. Raises CommandError, TurnwireError or OSError."""
     from services.preprocessor.model import ModelSetup  # transformers takes 1.5 s to import
 
     config = PreprocessorConfig(model=model, served_model_name=",".join(names) or None, max_model_len=max_model_len)
-    card: ModelCard = ModelSetup.load(config).card
+    try:
+        card: ModelCard = ModelSetup.load(config).card
+    except ValueError as error:
+        raise CommandError(f"{model}: {error}") from error
     entries: list[dict[str, Any]] = catalogue((card, name) for name in (card.name, *card.aliases))["models"]
     return entries
 
@@ -120,7 +123,7 @@ def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> l
 def bundled(source: str) -> dict[str, Profile]:
     """The profiles of a Codex program, by path or name, or of a file with its output.
 
-    Raises CommandError, OSError or ValueError.
+    Raises CommandError or OSError.
     """
     path = Path(source).expanduser()
     if path.is_file() and not os.access(path, os.X_OK):
@@ -136,4 +139,4 @@ def bundled(source: str) -> dict[str, Profile]:
     try:
         return profiles_of(msgspec.json.decode(data))
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise CommandError(f"{source}: {error}") from None

@@ -1,5 +1,6 @@
 """Reads the list of models from a running server, for the commands that set clients up."""
 
+import http.client
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -67,7 +68,10 @@ class Served(Struct, frozen=True, rename={"models": "data", "catalogue": "models
 def base_url(given: str) -> str:
     """The address of a server as a user may write it, without a path that belongs to one API. Raises ServerError."""
     url = given if "//" in given else f"http://{given}"
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError as error:
+        raise ServerError(f"{given} is not an http address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ServerError(f"{given} is not an http address")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -86,8 +90,8 @@ def read_models(address: str, key: str | None) -> Served:
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             raise ServerError(f"{url} requires a key: pass one with --key") from None
-        raise ServerError(f"{url}/v1/models answers {error.code}") from None
-    except (OSError, ValueError) as error:
+        raise ServerError(f"{url}/v1/models answers {error.code}; is {url} a Turnwire server?") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
         raise ServerError(
             f"no Turnwire server answers at {url} ({why}); start one with `turnwire up`, or pass --url"

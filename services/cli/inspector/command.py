@@ -23,11 +23,14 @@ from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
 from services.cli.bus import messages
 from services.cli.bus.observer import follow
+from services.cli.errors import UsageError
+from services.cli.files import read_text
 from services.cli.inspector import recording
 from services.cli.inspector.fold import MIB, Fold
 from services.cli.inspector.server import InspectorServer
 from services.cli.inspector.tokens import text_of
 from services.cli.running import bus_defaults, newest
+from services.cli.up.plan import reserve_ports
 from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
 from services.preprocessor.request_decoder import RequestDecoder
@@ -79,7 +82,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     decode = None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
     fold = Fold(max_turns=flags.max_turns, max_bytes=flags.memory_mb * MIB, decode=decode)
     for path in files:
-        for at, receiver, message in recording.read(str(path), path.read_text("utf-8")):
+        for at, receiver, message in recording.read(str(path), read_text(path)):
             fold.take(message, at, receiver)
     source = ", ".join(path.name for path in files) or mask_passwords(config.nats_url)
     key = required_key(flags)
@@ -88,7 +91,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, flags.host, flags.port)
+        site = web.TCPSite(runner, flags.host, *reserve_ports(flags.host, flags.port, 1))
         await site.start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
         return await _until_stopped() if files else await _follow(config, fold)
@@ -141,11 +144,11 @@ def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
 
 
 def required_key(flags: Flags) -> str | None:
-    """The key that the server requires. Raises OSError or ValueError."""
+    """The key that the server requires. Raises OSError or UsageError."""
     if flags.key_file is not None:
-        key = flags.key_file.read_text().strip()
+        key = read_text(flags.key_file).strip()
         if len(key) < 16:
-            raise ValueError(f"{flags.key_file} has a key of less than 16 characters")
+            raise UsageError(f"{flags.key_file} has a key of less than 16 characters")
         return key
     return None if is_loopback(flags.host) else secrets.token_urlsafe(24)
 

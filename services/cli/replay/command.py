@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.text import Text
 
 from services.cli.connect.served import read_models
-from services.cli.errors import CommandError, UsageError
+from services.cli.errors import CommandError
+from services.cli.files import read_text
 from services.cli.replay import script
 from services.cli.replay.answer import Answer
 from services.cli.replay.gateway import ReplayGateway, serving
 from services.cli.replay.player import OnEvent, Session, UserText
-from services.cli.replay.script import Api, BadReplay, Fail, Gate, Output, Pause, Replay, Turn
+from services.cli.replay.script import Api, Fail, Gate, Output, Pause, Replay, Turn
 from services.parser.service import load_backend
 from services.tokenization.detokenizer import Vocabulary
 
@@ -64,10 +65,7 @@ def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*
         file: A file of turns.
         more: Further files.
     """
-    try:
-        replays = [script.read(str(path), path.read_text(encoding="utf-8")) for path in (file, *more)]
-    except (BadReplay, OSError, UnicodeDecodeError) as error:
-        raise UsageError(error) from None
+    replays = [script.read(str(path), read_text(path)) for path in (file, *more)]
     try:
         return asyncio.run(_play_all(replays, flags))
     except aiohttp.ClientError as error:

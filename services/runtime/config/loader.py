@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 import cyclopts
 import msgspec
-from cyclopts import UNSET, App, Argument, CycloptsError, Parameter, Token
+from cyclopts import UNSET, App, Argument, CycloptsError, Parameter, Token, UnusedCliTokensError
 from msgspec import Struct
 
 from services.runtime.config.settings import TABLES, BusConfig, Config
@@ -154,6 +154,8 @@ def _options(config: Any, help_texts: bool) -> Sequence[Argument]:
 
 def one_line(error: CycloptsError) -> str:
     """The message without details for developers, and without line breaks of other libraries."""
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected argument: {' '.join(error.unused_tokens or ())}"
     error.verbose = False
     return " ".join(str(error).split())
 
