@@ -33,7 +33,7 @@ class Flags:
     """The flags of `turnwire trajectories`."""
 
     model: str | None = None
-    """Directory or hub id of the served model, whose tokenizer gives the boundaries of blocks; default: none given."""
+    """Directory or hub id of the served model, whose tokenizer gives the boundaries of blocks."""
     idle_s: float = 600.0
     """A session is written when it has been quiet for so long, and at the end."""
 
