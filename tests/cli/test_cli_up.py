@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import nats
 import pytest
+from nats import connect
 
 from services.cli.running import newest
+from tests.conftest import NatsServer
 
 START_S = 90.0
 """Generous: six processes start at once."""
@@ -139,7 +140,7 @@ async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Pa
         assert found.url == ready["url"]
         commands = list(running.children().values())
         assert sum("-m services.parser " in command for command in commands) == 2
-        bus = await nats.connect(ready["nats_url"])
+        bus = await connect(ready["nats_url"])
         streams = await bus.jetstream().streams_info()
         assert {stream.config.name for stream in streams} == {"KV_tw_ledger", "KV_tw_responses"}
         await bus.close()
@@ -196,6 +197,17 @@ async def test_with_a_port_in_use_nothing_starts(state: Path, tmp_path: Path) ->
             await running.printed(f"turnwire up: port {port} on 127.0.0.1 is in use; choose another with --port")
             assert await running.end() == 1
             assert not any("ready" in line for line in running.lines)
+
+
+async def test_a_frontend_whose_port_was_taken_is_not_started_again(nats: NatsServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-m", "services.frontend", "--nats-url", nats.url]
+        port = str(taken.getsockname()[1])
+        process = await asyncio.create_subprocess_exec(*command, "--port", port, stdout=PIPE, stderr=STDOUT)
+        async with asyncio.timeout(START_S):
+            output, _ = await process.communicate()
+    assert process.returncode == 2  # with which `up` ends
+    assert "address already in use; choose another address with --host and --port" in output.decode()
 
 
 @pytest.mark.slow
