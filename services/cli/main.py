@@ -88,7 +88,7 @@ def serve(argv: Sequence[str]) -> int:
     """Runs the stage in the first argument with the other arguments as its flags."""
     stage = argv[0] if argv else ""
     if stage in ("-h", "--help"):
-        print(f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]")
+        print(f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]\n\nturnwire serve STAGE --help shows the flags.")
         return 0
     if stage not in STAGES:
         print(f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}", file=sys.stderr)
