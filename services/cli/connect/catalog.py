@@ -22,6 +22,7 @@ from services.cli.errors import CommandError, UsageError
 from services.cli.running import server_url
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
 from services.runtime.config import PreprocessorConfig
+from services.runtime.config.loader import KEY_VARIABLE
 
 DEFAULT_PROFILE = "gpt-5.5"
 """Codex' newest profile with plain tools: later ones require a model that calls tools in JavaScript."""
@@ -34,7 +35,7 @@ class Flags:
 
     url: str | None = None
     """Address of the server; default: the newest `turnwire up` on this machine, else port 8000."""
-    key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
+    key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
     """API key for the server."""
     model: list[str] | None = None
     """Only this model of the server; may be repeated."""

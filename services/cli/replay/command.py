@@ -23,6 +23,7 @@ from services.cli.replay.gateway import ReplayGateway, serving
 from services.cli.replay.player import OnEvent, Session, UserText
 from services.cli.replay.script import Api, Fail, Gate, Output, Pause, Replay, Turn
 from services.parser.service import load_backend
+from services.runtime.config.loader import KEY_VARIABLE
 from services.tokenization.detokenizer import Vocabulary
 
 GATE_MS = 200
@@ -37,7 +38,7 @@ class Flags:
     """The API to use; `all`: every API over which the file can be played."""
     url: str | None = None
     """Play against this server instead of one in this process."""
-    key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
+    key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
     """API key for the server."""
     model: str | None = None
     """With --url: name of a model that the server has; default: the first one."""
