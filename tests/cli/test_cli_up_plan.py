@@ -221,6 +221,7 @@ def test_instructions() -> None:
         "  export ANTHROPIC_BASE_URL=http://127.0.0.1:81",
         "  export ANTHROPIC_AUTH_TOKEN=any",
         "  export ANTHROPIC_MODEL=turnwire-demo",
+        "  export ANTHROPIC_DEFAULT_SONNET_MODEL=turnwire-demo",
         "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768",
         "  export CLAUDE_CODE_MAX_OUTPUT_TOKENS=8192",
         "Settings for another client:  .venv/bin/turnwire connect codex",
