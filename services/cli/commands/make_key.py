@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import secrets
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from services.frontend.http.keys import Limits, parse_keys
 
 PREFIX = "tw-"
 """Identifies a key for people and for scanners of leaked secrets."""
+
+NAME = re.compile(r"[A-Za-z0-9._@-]+")
 
 
 def make(name: str, /, *option: str, file: Path | None = None) -> int:
@@ -27,6 +30,8 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
         option: A permission or limit of the key, as name=value.
         file: Key file to append the line to.
     """
+    if not NAME.fullmatch(name):
+        raise UsageError(f"a name has letters, digits and . _ @ - only, not {name!r}")
     key = PREFIX + secrets.token_urlsafe(32)
     line = " ".join([f"{name}:{hashlib.sha256(key.encode()).hexdigest()}", *option])
     before = read_text(file) + "\n" if file and file.exists() else ""

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.cli.errors import UsageError
 from services.cli.tap import bus_view
 from services.families import open_parser
+from services.runtime.config import Count
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 
 
@@ -25,7 +25,7 @@ def parse(
     family: str,
     tools: Path | None = None,
     in_reasoning: bool = False,
-    chunk: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    chunk: Count | None = None,
     finish: Annotated[str, Parameter(choices=[str(reason) for reason in FinishReason])] = "stop",
     json: bool = False,
 ) -> int:

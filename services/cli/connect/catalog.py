@@ -21,7 +21,7 @@ from services.cli.connect.served import ServerError, read_models
 from services.cli.errors import CommandError, UsageError
 from services.cli.running import server_url
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config import Count, PreprocessorConfig
 from services.runtime.config.loader import KEY_VARIABLE
 
 DEFAULT_PROFILE = "gpt-5.5"
@@ -41,7 +41,7 @@ class Flags:
     """Only this model of the server; may be repeated."""
     model_dir: str | None = None
     """Directory or hub id: make the catalogue from a model's files, without a server."""
-    max_model_len: int | None = None
+    max_model_len: Count | None = None
     """With --model-dir: the context window in tokens."""
     bundled: Annotated[str | None, Parameter(name="--from")] = None
     """Use the profiles of Codex itself: path of the program, or of a file with its catalogue."""

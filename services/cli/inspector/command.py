@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from schemas import subjects
 from schemas.errors import TurnwireError
@@ -35,11 +34,10 @@ from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
 from services.preprocessor.request_decoder import RequestDecoder
 from services.runtime.bus import Message
-from services.runtime.config import BusConfig
+from services.runtime.config import BusConfig, Count, Port
 from services.runtime.config.loader import Sources, mask_passwords
 from services.tokenization.detokenizer import Vocabulary
 
-AT_LEAST_ONE = Parameter(validator=Number(gte=1))
 NICE = 10
 """The pipeline's processes on this machine come first."""
 
@@ -50,7 +48,7 @@ class Flags:
 
     host: str = "127.0.0.1"
     """Address to listen on. Any other than a loopback address needs a key."""
-    port: int = 8090
+    port: Port = 8090
     """Port to listen on; 0: a free one."""
     key_file: Path | None = None
     """File with the key that a browser has to present; default: none on a loopback address, else a new one."""
@@ -59,9 +57,9 @@ class Flags:
     model: str | None = None
     """Directory or hub id of the served model, whose tokenizer shows tokens as text; default: that of the running
     `turnwire up`, or TURNWIRE_MODEL."""
-    max_turns: Annotated[int, AT_LEAST_ONE] = 20_000
+    max_turns: Count = 20_000
     """Turns that are kept; the oldest are dropped."""
-    memory_mb: Annotated[int, AT_LEAST_ONE] = 256
+    memory_mb: Count = 256
     """Memory for prompts that the next ones are compared with, and again for answers."""
 
 

@@ -23,6 +23,7 @@ from services.cli.replay.gateway import ReplayGateway, serving
 from services.cli.replay.player import OnEvent, Session, UserText
 from services.cli.replay.script import Api, Fail, Gate, Output, Pause, Replay, Turn
 from services.parser.service import load_backend
+from services.runtime.config import Positive
 from services.runtime.config.loader import KEY_VARIABLE
 from services.tokenization.detokenizer import Vocabulary
 
@@ -34,7 +35,7 @@ GATE_MS = 200
 class Flags:
     """The flags of `turnwire replay`."""
 
-    api: Api | Literal["all"] = "all"
+    api: Literal["messages", "responses", "chat", "all"] = "all"
     """The API to use; `all`: every API over which the file can be played."""
     url: str | None = None
     """Play against this server instead of one in this process."""
@@ -44,7 +45,7 @@ class Flags:
     """With --url: name of a model that the server has; default: the first one."""
     model_dir: str | None = None
     """Directory or hub id: parse a recording's tokens again, with this tokenizer."""
-    speed: float | None = None
+    speed: Positive | None = None
     """Speed, as a multiple of the recorded one; default: without pauses."""
     document: bool = False
     """Request answers in one piece, not as streams."""
