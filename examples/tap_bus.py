@@ -1,6 +1,6 @@
 """Prints each completed call and each finished turn of a running server: python examples/tap_bus.py NATS_URL [TURNS]
 
-`make up` prints the address of its bus. Every message is JSON: see schemas/ and docs/bus.md.
+`turnwire tap` prints the address of the bus. Every message is JSON: see schemas/ and docs/bus.md.
 """
 
 import asyncio

@@ -30,6 +30,8 @@ def search(pages: dict[str, str], query: str) -> list[dict[str, str]]:
 def main(folder: str, port: int) -> None:
     """Serves the Markdown files of a folder."""
     pages = {f"{SITE}{path.name}": path.read_text() for path in sorted(Path(folder).glob("*.md"))}
+    if not pages:
+        sys.exit(f"{folder} has no Markdown files")
 
     async def answer(request: web.Request) -> web.Response:
         call = await request.json()
@@ -41,8 +43,7 @@ def main(folder: str, port: int) -> None:
 
     app = web.Application()
     app.router.add_post("/", answer)
-    print(f"serving {len(pages)} pages", flush=True)
-    web.run_app(app, host="127.0.0.1", port=port, print=lambda *_: None)
+    web.run_app(app, host="127.0.0.1", port=port, print=lambda _: print(f"serving {len(pages)} pages", flush=True))
 
 
 if __name__ == "__main__":

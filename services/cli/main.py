@@ -1,7 +1,8 @@
 """The program `turnwire`: finds the command and runs it.
 
 Each command is a function whose parameters are its flags. It is imported when it is called, so that `turnwire health`
-starts quickly, and raises the errors that end it. Status: 0 success, 1 failure, 2 wrong usage or configuration.
+starts quickly. Errors that a user can cause are one line on stderr (CommandError, TurnwireError, OSError); any other
+exception is a bug and keeps its traceback. Status: 0 success, 1 failure, 2 wrong usage or configuration.
 """
 
 import importlib
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `turnwire tap | head`
         sys.stderr.close()
         return 0
-    except (CommandError, TurnwireError, OSError, ValueError) as error:
+    except (CommandError, TurnwireError, OSError) as error:
         print(f"turnwire {name}: {mask_passwords(error)}", file=sys.stderr)
         return error.status if isinstance(error, CommandError) else 1
 
@@ -87,7 +88,7 @@ def serve(argv: Sequence[str]) -> int:
     """Runs the stage in the first argument with the other arguments as its flags."""
     stage = argv[0] if argv else ""
     if stage in ("-h", "--help"):
-        print(f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]")
+        print(f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]\n\nturnwire serve STAGE --help shows the flags.")
         return 0
     if stage not in STAGES:
         print(f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}", file=sys.stderr)

@@ -29,8 +29,7 @@ async def run(config: FrontendConfig) -> None:
     """Serves HTTP until `Process.stop`, then lets open turns end.
 
     Raises:
-        ConfigError: a file that the configuration names cannot be used.
-        OSError: the port is taken.
+        ConfigError: a file or the port that the configuration names cannot be used.
         TurnwireError: no bus.
         EngineFailed: the bus was lost for good.
     """
@@ -60,7 +59,10 @@ async def run(config: FrontendConfig) -> None:
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, ssl_context=context)
     try:
         await process.announce()  # a client's first request must find the models
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError([f"{error.strerror or error}; choose another address with --host and --port"]) from error
         process.log.info(
             "frontend.listening",
             host=config.host,

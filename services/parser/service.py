@@ -308,10 +308,14 @@ def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
 
     Raises:
         Invalid: the model has none that this process could decode with.
+        OSError: its files cannot be read.
     """
     file = Path(model) / "tokenizer.json"
     if file.is_file():
-        return Tokenizer.from_file(str(file))
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers has no class of its own
+            raise Invalid(f"{file} cannot be read: {error}", param="model") from error
     try:
         backend = getattr(load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None)
     except ValueError as error:

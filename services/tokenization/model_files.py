@@ -70,14 +70,26 @@ def read_json(model: str, name: str) -> dict[str, Any] | None:
 
 
 def find_file(model: str, name: str) -> Path | None:
-    """The path of a model's file, which is downloaded if `model` is a hub id; None: the model has no such file."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    """The path of a model's file, which is downloaded if `model` is a hub id; None: the model has no such file.
+
+    Raises OSError where the directory or the hub cannot be read.
+    """
+    if (folder := local_folder(model)) is not None:
         return path if (path := folder / name).is_file() else None
     from transformers.utils.hub import cached_file  # takes 1 s, and a directory does not need it
 
     found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
+
+
+def local_folder(model: str) -> Path | None:
+    """The directory of a model; None for a name that may be one of the hub. Raises FileNotFoundError for another."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if model.startswith(("/", ".", "~")) or model.count("/") > 1:
+        raise FileNotFoundError(f"there is no directory {model}")
+    return None
 
 
 def _sampling(generation: Mapping[str, Any]) -> Sampling:

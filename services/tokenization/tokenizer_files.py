@@ -18,6 +18,7 @@ from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
 
 from services.tokenization.description_cache import CacheEntry
+from services.tokenization.model_files import local_folder
 
 TIMEOUT_S = 600.0
 """The files of a hub id may have to be downloaded first."""
@@ -97,6 +98,7 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
 
     Raises OSError where files cannot be read, ValueError where they are invalid or the tokenizer is Python code.
     """
+    local_folder(model)  # a missing directory is not looked for on the hub
     if "transformers" in sys.modules:  # its import is paid for
         from transformers import AutoTokenizer
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import ssl
 import sys
 import tomllib
 from asyncio.subprocess import PIPE, STDOUT
@@ -17,6 +18,7 @@ from schemas.control import ModelCard
 from services.cli.connect.served import ServerError, base_url, read_models
 from services.cli.main import main
 from services.frontend.apis.models.documents import listing, names
+from tests.certificates import Authority
 
 CARDS = [
     ModelCard("acme/coder", aliases=["gpt-5.5"], max_model_len=131_072, reasoning=True, created=1),
@@ -114,9 +116,30 @@ async def test_the_models_of_a_server(server: Server) -> None:
     with pytest.raises(ServerError, match=r"serves no x; it serves: acme/coder, gpt-5\.5, small"):
         served.choose("x")
     server.key = "right"
-    with pytest.raises(ServerError, match="--key"):
+    with pytest.raises(ServerError, match="requires a key: pass one with --key"):
+        await asyncio.to_thread(read_models, server.url, None)
+    with pytest.raises(ServerError, match="refuses this key"):
         await asyncio.to_thread(read_models, server.url, "wrong")
     assert (await asyncio.to_thread(read_models, server.url, "right")).models
+
+
+async def test_a_certificate_of_an_unknown_authority(tmp_path: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*Authority("private").write(tmp_path, "server"))
+    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context) as https:
+        address = "https://{}:{}".format(*https.sockets[0].getsockname())
+        with pytest.raises(ServerError, match="if your own authority signed the certificate: SSL_CERT_FILE=FILE"):
+            await asyncio.to_thread(read_models, address, None)
+
+
+async def test_a_server_that_speaks_no_http() -> None:
+    def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_name":"bus"} \r\n')
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as other:
+        address = "http://{}:{}".format(*other.sockets[0].getsockname())
+        with pytest.raises(ServerError, match=r"no Turnwire server answers at \S+ \(INFO \S+\); start one"):
+            await asyncio.to_thread(read_models, address, None)
 
 
 async def test_connect_prints(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,6 +49,19 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["up", "--prot", "1"], "Unknown option: --prot. Did you mean --port?"),
         (["serve", "worker", "--script-mode", "x"], 'Invalid value "x" for --script-mode. Choose from: "agent"'),
         (["health", "worker", "--model", "m"], "no port for the request: give the worker a --metrics-port"),
+        (["up", "worker", "parser"], "turnwire up: unexpected argument: worker parser\n"),
+        (["parse", "--family", "hermes", "--chunk", "0"], 'Invalid value "0" for --chunk. Must be >= 1.'),
+        (["health", "--timeout-s", "-1"], 'Invalid value "-1.0" for --timeout-s. Must be > 0.'),
+        (["inspect", "--port", "70000"], 'Invalid value "70000" for --port. Must be <= 65535.'),
+        (["replay", "f", "--speed", "0"], 'Invalid value "0.0" for --speed. Must be > 0.'),
+        (["replay", "f", "--api", "x"], 'Invalid value "x" for --api. Choose from: "messages", "responses", "chat"'),
+        (["trajectories", "--idle-s", "-1"], 'Invalid value "-1.0" for --idle-s. Must be >= 0.'),
+        (["key", "my laptop"], "a name has letters, digits and . _ @ - only, not 'my laptop'"),
+        (["tap", "tw.v1.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),
+        (["tap", "tw..evt"], "not a subject of NATS: 'tw..evt'"),
+        (["inspect", sys.executable], "is not a text file: "),
+        (["replay", sys.executable], "is not a text file: "),
+        (["trajectories", __file__], ":1: not a line of `turnwire tap --json`: "),
     ],
 )
 def test_wrong_usage_has_status_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +71,34 @@ def test_wrong_usage_has_status_2(argv: list[str], message: str, capsys: pytest.
         status = int(str(end.code))
     assert status == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["connect", "claude", "--url", "http://[::1"], "http://[::1 is not an http address: Invalid IPv6 URL"),
+        (["connect", "claude", "--url", "http://127.0.0.1:x"], "no Turnwire server answers at http://127.0.0.1:x"),
+        (["trajectories", "--model", "/nowhere"], "there is no directory /nowhere"),
+        (["inspect", "--model", "/nowhere"], "there is no directory /nowhere"),
+        (["catalog", "codex", "--model-dir", "/nowhere"], "there is no directory /nowhere"),
+        (["serve", "parser", "--model", "/nowhere"], "there is no directory /nowhere"),
+    ],
+)
+def test_what_does_not_work_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def faulty() -> int:
+    raise ValueError("a bug")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, "check", (f"{__name__}:faulty", ""))
+    monkeypatch.setattr("services.cli.main.SETTINGS", {})
+    with pytest.raises(ValueError, match="a bug"):
+        main(["check"])
 
 
 def test_config_shows_every_value_with_its_origin(

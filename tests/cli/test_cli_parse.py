@@ -21,8 +21,9 @@ def tools(tmp_path: Path) -> str:
     return str(tmp_path / "tools.json")
 
 
-def parse(monkeypatch: pytest.MonkeyPatch, text: str, *argv: str) -> int:
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+def parse(monkeypatch: pytest.MonkeyPatch, text: str | bytes, *argv: str) -> int:
+    data = text if isinstance(text, bytes) else text.encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
     return main(["parse", *argv])
 
 
@@ -47,6 +48,13 @@ def test_events_are_printed_in_order(
 def test_text_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(monkeypatch, "Hello.", "--family", "hermes") == 0
     assert capsys.readouterr().out.splitlines() == ["[0] text", '[0]     0 "Hello."', "[0] end after 6 characters"]
+
+
+def test_bytes_that_are_no_text_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parse(monkeypatch, b"a\xff", "--family", "hermes") == 0
+    assert capsys.readouterr().out.splitlines()[1] == '[0]     0 "a\ufffd"'
 
 
 def test_a_cut_call_is_incomplete(

@@ -310,5 +310,5 @@ def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "replay.jsonl"
     path.write_text('{"replay": 1}\n')
-    assert main(["trajectories", str(path)]) == 1
+    assert main(["trajectories", str(path)]) == 2
     assert "turnwire tap --json" in capsys.readouterr().err

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import nats
 import pytest
+from nats import connect
 
 from services.cli.running import newest
+from tests.conftest import NatsServer
 
 START_S = 90.0
 """Generous: six processes start at once."""
@@ -139,7 +140,7 @@ async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Pa
         assert found.url == ready["url"]
         commands = list(running.children().values())
         assert sum("-m services.parser " in command for command in commands) == 2
-        bus = await nats.connect(ready["nats_url"])
+        bus = await connect(ready["nats_url"])
         streams = await bus.jetstream().streams_info()
         assert {stream.config.name for stream in streams} == {"KV_tw_ledger", "KV_tw_responses"}
         await bus.close()
@@ -198,6 +199,17 @@ async def test_with_a_port_in_use_nothing_starts(state: Path, tmp_path: Path) ->
             assert not any("ready" in line for line in running.lines)
 
 
+async def test_a_frontend_whose_port_was_taken_is_not_started_again(nats: NatsServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-m", "services.frontend", "--nats-url", nats.url]
+        port = str(taken.getsockname()[1])
+        process = await asyncio.create_subprocess_exec(*command, "--port", port, stdout=PIPE, stderr=STDOUT)
+        async with asyncio.timeout(START_S):
+            output, _ = await process.communicate()
+    assert process.returncode == 2  # with which `up` ends
+    assert "address already in use; choose another address with --host and --port" in output.decode()
+
+
 @pytest.mark.slow
 async def test_a_stage_that_cannot_start_ends_it_with_its_reason(state: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
@@ -232,6 +244,22 @@ async def test_with_a_missing_model_nothing_starts(state: Path, tmp_path: Path) 
         await running.printed(f"turnwire up: model: there is no directory {tmp_path / 'nowhere'}")
         assert await running.end() == 2
         assert len(running.lines) == 1
+
+
+async def test_ctrl_c_ends_it_while_it_looks_for_the_model(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+    hub = await asyncio.start_server(lambda _reader, _writer: asked.set(), "127.0.0.1", 0)  # never answers
+    monkeypatch.setenv("HF_ENDPOINT", "http://{}:{}".format(*hub.sockets[0].getsockname()))
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "600")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    async with up(state, tmp_path, "--model", "acme/coder") as running:
+        async with asyncio.timeout(START_S):
+            await asked.wait()
+        assert await running.end(signal.SIGINT) == 1
+        assert not any("Traceback" in line for line in running.lines)
+    hub.close()
 
 
 async def test_wrong_flags_have_status_2(state: Path, tmp_path: Path) -> None:

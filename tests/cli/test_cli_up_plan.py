@@ -134,6 +134,10 @@ def test_wrong_settings_are_found_before_anything_starts(argv: list[str], proble
     assert any(problem in one for one in caught.value.problems)
 
 
+def test_an_engine_of_another_package_can_serve_the_demo_model() -> None:
+    assert plan("--engine", "counting").demo
+
+
 def test_state_is_made_once_and_the_key_is_private(tmp_path: Path) -> None:
     made = plan(state=tmp_path / "state")
     prepare_state(made)
@@ -154,6 +158,10 @@ def test_ports() -> None:
             reserve_ports("127.0.0.1", port, 1)
     found = reserve_ports("127.0.0.1", 0, 3)
     assert len(set(found)) == 3
+    for port in found:  # others do not get it by chance, and its server does
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        socket.create_server(("127.0.0.1", port)).close()
     assert reserve_ports("127.0.0.1", found[0], 2)[0] == found[0]
     with pytest.raises(OSError, match="cannot be used"):
         reserve_ports("203.0.113.1", 0, 1)
@@ -213,6 +221,7 @@ def test_instructions() -> None:
         "  export ANTHROPIC_BASE_URL=http://127.0.0.1:81",
         "  export ANTHROPIC_AUTH_TOKEN=any",
         "  export ANTHROPIC_MODEL=turnwire-demo",
+        "  export ANTHROPIC_DEFAULT_SONNET_MODEL=turnwire-demo",
         "  export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768",
         "  export CLAUDE_CODE_MAX_OUTPUT_TOKENS=8192",
         "Settings for another client:  .venv/bin/turnwire connect codex",

@@ -18,6 +18,12 @@ def test_a_tokenizer_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert found.get_vocab_size() == byte_level().get_vocab_size()
 
 
+def test_a_damaged_tokenizer_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(Invalid, match=r"tokenizer\.json cannot be read: "):
+        service.load_backend(str(tmp_path), trust_remote_code=False)
+
+
 @pytest.mark.parametrize("trusted", [True, False])
 def test_remote_code_is_trusted_if_configured(trusted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, bool]] = []

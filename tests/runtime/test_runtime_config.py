@@ -143,6 +143,10 @@ def test_switches_in_the_environment(text: str, value: bool) -> None:
     assert loaded.config.accept_any_model is value
 
 
+def test_the_key_of_a_user_is_no_setting() -> None:
+    load(FrontendConfig, {"TURNWIRE_API_KEY": "tw-x"})  # as `turnwire up` and docs/clients.md advise
+
+
 def test_empty_variable_is_no_value() -> None:
     loaded = load(FrontendConfig, {"TURNWIRE_PORT": ""})
     assert (loaded.config.port, loaded.origins["port"]) == (8000, "default")

@@ -8,6 +8,7 @@ import pytest
 
 from schemas.conversation import Sampling
 from services.tokenization.model_files import ModelFacts, facts, find_file, read_facts, with_defaults
+from services.tokenization.tokenizer_files import load_tokenizer
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -52,6 +53,14 @@ def test_a_client_goes_before_the_model() -> None:
     own = Sampling(temperature=0.6, top_p=0.95, top_k=20)
     assert with_defaults(Sampling(max_tokens=5), own) == Sampling(max_tokens=5, temperature=0.6, top_p=0.95, top_k=20)
     assert with_defaults(Sampling(temperature=0.0, top_k=0), own) == Sampling(temperature=0.0, top_p=0.95, top_k=0)
+
+
+@pytest.mark.parametrize("model", ["/nowhere", "./nowhere", "~/nowhere", "a/b/c"])
+def test_a_missing_directory_is_no_hub_id(model: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"there is no directory {model}"):
+        find_file(model, "config.json")
+    with pytest.raises(FileNotFoundError, match=f"there is no directory {model}"):
+        load_tokenizer(model)
 
 
 def test_a_directory_is_read(tmp_path: Path) -> None:

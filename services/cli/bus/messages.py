@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from schemas import control, frames, kv, ledger, subjects
+from services.cli.errors import UsageError
 
 TYPES: Mapping[str, type[Struct]] = {
     "turn": frames.TurnRequest,
@@ -80,7 +81,7 @@ def line_of(time: float, subject: str, data: bytes) -> MessageLine:
 def read_lines(name: str, lines: Iterable[bytes], kinds: Collection[str]) -> Iterator[tuple[float, str, Any]]:
     """Time, subject and message of each line that has one of these kinds. `name`: of the file.
 
-    Raises ValueError, which names the line, for one that `turnwire tap --json` did not write.
+    Raises UsageError, which names the line, for one that `turnwire tap --json` did not write.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -90,4 +91,4 @@ def read_lines(name: str, lines: Iterable[bytes], kinds: Collection[str]) -> Ite
             if message.payload is not msgspec.UNSET and kind_of(message.subject) in kinds:
                 yield message.time, message.subject, decode(message.subject, bytes(message.payload))
         except msgspec.MsgspecError as error:
-            raise ValueError(f"{name}:{number}: not a line of `turnwire tap --json`: {error}") from None
+            raise UsageError(f"{name}:{number}: not a line of `turnwire tap --json`: {error}") from None

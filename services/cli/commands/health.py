@@ -7,11 +7,11 @@ import sys
 
 from schemas.control import Stage
 from services.cli.local_http import get, reachable
-from services.runtime.config import STAGES, FrontendConfig, StageConfig
+from services.runtime.config import STAGES, FrontendConfig, Positive, StageConfig
 from services.runtime.config.loader import Sources
 
 
-def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False, timeout_s: float = 3.0) -> int:
+def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False, timeout_s: Positive = 3.0) -> int:
     """Requests /live or /ready from a process on this machine. Exits with status 1 unless the answer is 200.
 
     Args:

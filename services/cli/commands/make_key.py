@@ -2,15 +2,19 @@
 
 import hashlib
 import os
+import re
 import secrets
 import sys
 from pathlib import Path
 
 from services.cli.errors import UsageError
+from services.cli.files import read_text
 from services.frontend.http.keys import Limits, parse_keys
 
 PREFIX = "tw-"
 """Identifies a key for people and for scanners of leaked secrets."""
+
+NAME = re.compile(r"[A-Za-z0-9._@-]+")
 
 
 def make(name: str, /, *option: str, file: Path | None = None) -> int:
@@ -26,9 +30,11 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
         option: A permission or limit of the key, as name=value.
         file: Key file to append the line to.
     """
+    if not NAME.fullmatch(name):
+        raise UsageError(f"a name has letters, digits and . _ @ - only, not {name!r}")
     key = PREFIX + secrets.token_urlsafe(32)
     line = " ".join([f"{name}:{hashlib.sha256(key.encode()).hexdigest()}", *option])
-    before = file.read_text(encoding="utf-8") + "\n" if file and file.exists() else ""
+    before = read_text(file) + "\n" if file and file.exists() else ""
     try:
         parse_keys(before + line, "the key", Limits())
     except ValueError as error:

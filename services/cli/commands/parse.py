@@ -16,6 +16,7 @@ from schemas.events import FinishReason
 from services.cli.errors import UsageError
 from services.cli.tap import bus_view
 from services.families import open_parser
+from services.runtime.config import Count
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 
 
@@ -24,7 +25,7 @@ def parse(
     family: str,
     tools: Path | None = None,
     in_reasoning: bool = False,
-    chunk: int | None = None,
+    chunk: Count | None = None,
     finish: Annotated[str, Parameter(choices=[str(reason) for reason in FinishReason])] = "stop",
     json: bool = False,
 ) -> int:
@@ -43,7 +44,7 @@ def parse(
         machine = open_parser(family, tools=tool_specs, in_reasoning=in_reasoning)
     except (OSError, ValueError) as error:
         raise UsageError(error) from None
-    text = sys.stdin.read()
+    text = sys.stdin.buffer.read().decode(errors="replace")
     step = chunk or max(len(text), 1)
     log = TurnLog()
     for start in range(0, len(text), step):

@@ -21,7 +21,8 @@ from services.cli.connect.served import ServerError, read_models
 from services.cli.errors import CommandError, UsageError
 from services.cli.running import server_url
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config import Count, PreprocessorConfig
+from services.runtime.config.loader import KEY_VARIABLE
 
 DEFAULT_PROFILE = "gpt-5.5"
 """Codex' newest profile with plain tools: later ones require a model that calls tools in JavaScript."""
@@ -34,13 +35,13 @@ class Flags:
 
     url: str | None = None
     """Address of the server; default: the newest `turnwire up` on this machine, else port 8000."""
-    key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
+    key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
     """API key for the server."""
     model: list[str] | None = None
     """Only this model of the server; may be repeated."""
     model_dir: str | None = None
     """Directory or hub id: make the catalogue from a model's files, without a server."""
-    max_model_len: int | None = None
+    max_model_len: Count | None = None
     """With --model-dir: the context window in tokens."""
     bundled: Annotated[str | None, Parameter(name="--from")] = None
     """Use the profiles of Codex itself: path of the program, or of a file with its catalogue."""
@@ -71,8 +72,8 @@ def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(na
 def make(flags: Flags) -> dict[str, Any]:
     """The catalogue for these flags.
 
-    Raises UsageError for a name or profile that does not exist; CommandError, OSError or ValueError where the server, a
-    file or Codex cannot be read.
+    Raises UsageError for a name or profile that does not exist; CommandError, TurnwireError or OSError where the
+    server, a file or Codex cannot be read.
     """
     if flags.model_dir is not None:
         entries = from_files(flags.model_dir, flags.model or [], flags.max_model_len)
@@ -108,11 +109,14 @@ def with_profiles(
 
 
 def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> list[dict[str, Any]]:
-    """Entries for a model that is not served yet. Raises OSError or ValueError."""
+    """Entries for a model that is not served yet. Raises CommandError, TurnwireError or OSError."""
     from services.preprocessor.model import ModelSetup  # transformers takes 1.5 s to import
 
     config = PreprocessorConfig(model=model, served_model_name=",".join(names) or None, max_model_len=max_model_len)
-    card: ModelCard = ModelSetup.load(config).card
+    try:
+        card: ModelCard = ModelSetup.load(config).card
+    except ValueError as error:
+        raise CommandError(f"{model}: {error}") from error
     entries: list[dict[str, Any]] = catalogue((card, name) for name in (card.name, *card.aliases))["models"]
     return entries
 
@@ -120,7 +124,7 @@ def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> l
 def bundled(source: str) -> dict[str, Profile]:
     """The profiles of a Codex program, by path or name, or of a file with its output.
 
-    Raises CommandError, OSError or ValueError.
+    Raises CommandError or OSError.
     """
     path = Path(source).expanduser()
     if path.is_file() and not os.access(path, os.X_OK):
@@ -136,4 +140,4 @@ def bundled(source: str) -> dict[str, Profile]:
     try:
         return profiles_of(msgspec.json.decode(data))
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise CommandError(f"{source}: {error}") from None

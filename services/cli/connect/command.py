@@ -12,6 +12,7 @@ from services.cli.connect.client import Api, BadRequest, Plan, Target, client_na
 from services.cli.connect.served import read_models
 from services.cli.connect.settings_file import text_of, write
 from services.cli.running import server_url
+from services.runtime.config.loader import KEY_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Flags:
     """Address of the server; default: the newest `turnwire up` on this machine, else port 8000."""
     model: str | None = None
     """Name of a model that the server has; default: the first one."""
-    key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
+    key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
     """API key for the server."""
     write: bool = False
     """Merge the settings into the client's own, after making a copy of them."""

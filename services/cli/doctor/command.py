@@ -12,13 +12,13 @@ from services.cli.doctor import engine as doctor_engine
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.finding import Finding, Status
 from services.cli.running import bus_defaults, newest
-from services.runtime.config import STAGES, UpConfig
+from services.runtime.config import STAGES, Seconds, UpConfig
 from services.runtime.config.loader import ConfigError, Sources, as_text
 
 _STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
 
 
-def examine(sources: Sources, /, *, listen_s: float = 1.5) -> int:
+def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
     """Checks this machine, the bus and the model, and prints a report that can be pasted into an issue.
 
     It shows settings as `turnwire config` does and files by name only: nothing in it is secret. Exits with status 1 if

@@ -16,27 +16,28 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from schemas import subjects
 from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
 from services.cli.bus import messages
 from services.cli.bus.observer import follow
+from services.cli.errors import UsageError
+from services.cli.files import read_text
 from services.cli.inspector import recording
 from services.cli.inspector.fold import MIB, Fold
 from services.cli.inspector.server import InspectorServer
 from services.cli.inspector.tokens import text_of
 from services.cli.running import bus_defaults, newest
+from services.cli.up.plan import reserve_ports
 from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
 from services.preprocessor.request_decoder import RequestDecoder
 from services.runtime.bus import Message
-from services.runtime.config import BusConfig
+from services.runtime.config import BusConfig, Count, Port
 from services.runtime.config.loader import Sources, mask_passwords
 from services.tokenization.detokenizer import Vocabulary
 
-AT_LEAST_ONE = Parameter(validator=Number(gte=1))
 NICE = 10
 """The pipeline's processes on this machine come first."""
 
@@ -47,7 +48,7 @@ class Flags:
 
     host: str = "127.0.0.1"
     """Address to listen on. Any other than a loopback address needs a key."""
-    port: int = 8090
+    port: Port = 8090
     """Port to listen on; 0: a free one."""
     key_file: Path | None = None
     """File with the key that a browser has to present; default: none on a loopback address, else a new one."""
@@ -56,9 +57,9 @@ class Flags:
     model: str | None = None
     """Directory or hub id of the served model, whose tokenizer shows tokens as text; default: that of the running
     `turnwire up`, or TURNWIRE_MODEL."""
-    max_turns: Annotated[int, AT_LEAST_ONE] = 20_000
+    max_turns: Count = 20_000
     """Turns that are kept; the oldest are dropped."""
-    memory_mb: Annotated[int, AT_LEAST_ONE] = 256
+    memory_mb: Count = 256
     """Memory for prompts that the next ones are compared with, and again for answers."""
 
 
@@ -79,7 +80,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     decode = None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
     fold = Fold(max_turns=flags.max_turns, max_bytes=flags.memory_mb * MIB, decode=decode)
     for path in files:
-        for at, receiver, message in recording.read(str(path), path.read_text("utf-8")):
+        for at, receiver, message in recording.read(str(path), read_text(path)):
             fold.take(message, at, receiver)
     source = ", ".join(path.name for path in files) or mask_passwords(config.nats_url)
     key = required_key(flags)
@@ -88,7 +89,7 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, flags.host, flags.port)
+        site = web.TCPSite(runner, flags.host, *reserve_ports(flags.host, flags.port, 1))
         await site.start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
         return await _until_stopped() if files else await _follow(config, fold)
@@ -141,11 +142,11 @@ def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
 
 
 def required_key(flags: Flags) -> str | None:
-    """The key that the server requires. Raises OSError or ValueError."""
+    """The key that the server requires. Raises OSError or UsageError."""
     if flags.key_file is not None:
-        key = flags.key_file.read_text().strip()
+        key = read_text(flags.key_file).strip()
         if len(key) < 16:
-            raise ValueError(f"{flags.key_file} has a key of less than 16 characters")
+            raise UsageError(f"{flags.key_file} has a key of less than 16 characters")
         return key
     return None if is_loopback(flags.host) else secrets.token_urlsafe(24)
 

@@ -17,7 +17,7 @@ Timed: TypeAlias = tuple[float, str, Any]
 
 
 def read(name: str, text: str) -> list[Timed]:
-    """The messages in a file, by time. Raises ValueError, which names the line, for one that is no recording."""
+    """The messages in a file, by time. Raises UsageError, which names the line, for one that is no recording."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     timed: Iterable[Timed]
     if '"subject"' in first:
@@ -31,7 +31,7 @@ def read(name: str, text: str) -> list[Timed]:
 def _turns(replay: script.Replay) -> Iterator[Timed]:
     for turn in replay.turns:
         if turn.recorded is None or turn.conversation is None:
-            raise ValueError(f"{replay.name}:{turn.line}: not recorded by `turnwire tap --record`")
+            raise script.BadReplay(f"{replay.name}:{turn.line}: not recorded by `turnwire tap --record`")
         start = float(turn.recorded.get("time", 0.0))
         for at, receiver, message in _turn(turn, str(turn.recorded.get("turn")), turn.conversation):
             yield start + at, receiver, message

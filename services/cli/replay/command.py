@@ -15,13 +15,16 @@ from rich.console import Console
 from rich.text import Text
 
 from services.cli.connect.served import read_models
-from services.cli.errors import CommandError, UsageError
+from services.cli.errors import CommandError
+from services.cli.files import read_text
 from services.cli.replay import script
 from services.cli.replay.answer import Answer
 from services.cli.replay.gateway import ReplayGateway, serving
 from services.cli.replay.player import OnEvent, Session, UserText
-from services.cli.replay.script import Api, BadReplay, Fail, Gate, Output, Pause, Replay, Turn
+from services.cli.replay.script import Api, Fail, Gate, Output, Pause, Replay, Turn
 from services.parser.service import load_backend
+from services.runtime.config import Positive
+from services.runtime.config.loader import KEY_VARIABLE
 from services.tokenization.detokenizer import Vocabulary
 
 GATE_MS = 200
@@ -32,17 +35,17 @@ GATE_MS = 200
 class Flags:
     """The flags of `turnwire replay`."""
 
-    api: Api | Literal["all"] = "all"
+    api: Literal["messages", "responses", "chat", "all"] = "all"
     """The API to use; `all`: every API over which the file can be played."""
     url: str | None = None
     """Play against this server instead of one in this process."""
-    key: Annotated[str | None, Parameter(env_var="TURNWIRE_API_KEY")] = None
+    key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
     """API key for the server."""
     model: str | None = None
     """With --url: name of a model that the server has; default: the first one."""
     model_dir: str | None = None
     """Directory or hub id: parse a recording's tokens again, with this tokenizer."""
-    speed: float | None = None
+    speed: Positive | None = None
     """Speed, as a multiple of the recorded one; default: without pauses."""
     document: bool = False
     """Request answers in one piece, not as streams."""
@@ -64,10 +67,7 @@ def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*
         file: A file of turns.
         more: Further files.
     """
-    try:
-        replays = [script.read(str(path), path.read_text(encoding="utf-8")) for path in (file, *more)]
-    except (BadReplay, OSError, UnicodeDecodeError) as error:
-        raise UsageError(error) from None
+    replays = [script.read(str(path), read_text(path)) for path in (file, *more)]
     try:
         return asyncio.run(_play_all(replays, flags))
     except aiohttp.ClientError as error:

@@ -15,6 +15,7 @@ from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
 from schemas.events import FinishReason, Usage
 from schemas.frames import ParseContext
+from services.cli.errors import UsageError
 from services.runtime.streams.turn_log import LoggedEvent
 
 VERSION = 1
@@ -183,7 +184,7 @@ class Replay(Struct):
         return [api for api in APIS if not only or only == {api}]
 
 
-class BadReplay(ValueError):
+class BadReplay(UsageError):
     """A file with an error; the text names the line."""
 
 

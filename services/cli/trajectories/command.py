@@ -20,7 +20,7 @@ from services.cli.trajectories.blocks import Block, blocks_of
 from services.cli.trajectories.samples import Sampler
 from services.parser.service import load_backend
 from services.runtime.bus import Message
-from services.runtime.config import BusConfig
+from services.runtime.config import BusConfig, Seconds
 from services.runtime.config.loader import Sources
 from services.tokenization.detokenizer import Vocabulary
 
@@ -33,8 +33,8 @@ class Flags:
     """The flags of `turnwire trajectories`."""
 
     model: str | None = None
-    """Directory or hub id of the served model, whose tokenizer gives the boundaries of blocks; default: none given."""
-    idle_s: float = 600.0
+    """Directory or hub id of the served model, whose tokenizer gives the boundaries of blocks."""
+    idle_s: Seconds = 600.0
     """A session is written when it has been quiet for so long, and at the end."""
 
 

@@ -35,9 +35,11 @@ class Interrupted(Exception):
 def up(sources: Sources, /) -> int:
     """Starts everything on this machine and prints how to use it. A flag reaches every stage that has it."""
     plan = make_plan(sources)
+    remove_ready_file(plan)
+    running = _Up(plan)
+    running.prepare()
     try:
-        remove_ready_file(plan)
-        return asyncio.run(_Up(plan).run())
+        return asyncio.run(running.run())
     finally:
         remove_ready_file(plan)
 
@@ -45,11 +47,22 @@ def up(sources: Sources, /) -> int:
 class _Up:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._started = time.monotonic()
+        self._ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
         self._screen = screen = Screen(plan.frontend.log_level)
         self._supervisor = Supervisor(screen.child, screen.report)
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
+
+    def prepare(self) -> None:
+        """Makes the files that the processes need and looks for the model. Blocks, so that Ctrl-C ends it at once.
+
+        Raises OSError.
+        """
+        with self._screen.progress("preparing the demo model" if self._plan.demo else "looking for the model"):
+            prepare_state(self._plan)
+            require_hub_model(self._plan.worker.model)
 
     async def run(self) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -78,13 +91,7 @@ class _Up:
         raise Interrupted
 
     async def _serve(self, directory: Path) -> None:
-        plan, started = self._plan, time.monotonic()
-        ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
-        with self._screen.progress("preparing the demo model" if plan.demo else "preparing"):
-            await asyncio.to_thread(prepare_state, plan)
-        if not plan.demo:
-            with self._screen.progress("looking for the model"):
-                await asyncio.to_thread(require_hub_model, plan.worker.model)
+        plan, ports = self._plan, self._ports
         nats_url = None
         if plan.embedded_nats:
             (nats_port,) = reserve_ports("127.0.0.1", 0, 1)
@@ -107,7 +114,7 @@ class _Up:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, msgspec.json.encode(instance) + b"\n", mode=0o666)
         with announced(instance, os.environ):
-            print(instructions(plan, urls, window, time.monotonic() - started, program()), flush=True)
+            print(instructions(plan, urls, window, time.monotonic() - self._started, program()), flush=True)
             await asyncio.Event().wait()
 
     async def _make_buckets(self, nats_url: str) -> None:
@@ -128,7 +135,7 @@ class _Up:
         try:
             async with observing(bus, "up", user="frontend"):
                 pass
-        except (TurnwireError, ValueError) as error:
+        except TurnwireError as error:
             raise ChildFailed(mask_passwords(error)) from error
 
     async def _wait_until_ready(self, urls: Sequence[str]) -> int:

@@ -25,7 +25,7 @@ from services.cli.up.supervisor import Spec, quiet
 from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
-from services.tokenization.model_files import find_file
+from services.tokenization.model_files import find_file, local_folder
 
 DEMO_MODEL = "turnwire-demo"
 _NEEDS = {
@@ -76,7 +76,7 @@ def make_plan(sources: Sources) -> Plan:
         defaults["served_model_name"] = DEMO_MODEL
     stages = sources.load_all(STAGES, defaults)
     worker: WorkerConfig = stages["worker"].config
-    if demo and worker.engine != "script":
+    if demo and worker.engine in _NEEDS:
         raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
     if not demo and (problem := model_problem(worker.model)):
         raise ConfigError([f"model: {problem}"])
@@ -109,20 +109,23 @@ def engine_problem(engine: str) -> str | None:
 
 def model_problem(model: str) -> str | None:
     """Why no process could load the model, from local files; None for a model that may be on the hub."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return None if (folder / "config.json").is_file() else f"{model} has no config.json"
-    if folder.exists():
+    if Path(model).expanduser().is_file():
         return f"{model} is a file; a model is a directory or a hub id"
-    if model.startswith(("/", ".", "~")) or model.count("/") > 1:
-        return f"there is no directory {model}"
-    return None
+    try:
+        folder = local_folder(model)
+    except OSError as error:
+        return str(error)
+    return None if folder is None or (folder / "config.json").is_file() else f"{model} has no config.json"
 
 
 def require_hub_model(model: str) -> None:
     """Raises OSError if a model is neither local nor on the hub: one error instead of one from each process."""
-    if not Path(model).expanduser().is_dir() and find_file(model, "config.json") is None:
-        raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")
+    try:
+        if local_folder(model) is not None or find_file(model, "config.json") is not None:
+            return
+    except ValueError:  # no name that a model of the hub could have
+        pass
+    raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")
 
 
 def _flags(loaded: LoadedConfig[Any], sources: Sources, defaults: Mapping[str, Any]) -> list[str]:
@@ -171,7 +174,7 @@ def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[s
 
 
 def reserve_ports(host: str, port: int, count: int) -> list[int]:
-    """A port for each frontend: `port` for the first one if it is not 0, free ones for the others.
+    """`port` if it is not 0, and free ones for the others. A server that names its port can listen on it.
 
     Raises OSError with the port and a remedy if it is in use.
     """
@@ -185,5 +188,15 @@ def reserve_ports(host: str, port: int, count: int) -> list[int]:
                 hint = "; choose another with --port, or --port 0 for a free one" if number else ""
                 reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
                 raise OSError(f"port {number} on {host} {reason}{hint}") from error
+            if not number:
+                _withhold(listener)
             ports.append(int(listener.getsockname()[1]))
     return ports
+
+
+def _withhold(listener: socket.socket) -> None:
+    """Leaves a connection in TIME_WAIT on the port: for a minute the system gives it to no socket that does not name
+    it, so that it is still free when its server starts."""
+    listener.listen()
+    with socket.create_connection(listener.getsockname()[:2]):
+        listener.accept()[0].close()  # first, so that this end has the TIME_WAIT

@@ -14,8 +14,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from services.cli.connect.client import client_names
+from services.cli.connect.client import Target, client_names
 from services.cli.connect.clients import claude
+from services.cli.connect.served import ServedModel
 from services.cli.up.plan import Plan
 from services.runtime.observability.log_lines import printable
 
@@ -79,13 +80,7 @@ class Screen:
 def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str) -> str:
     """How to use what was started, as lines for a shell. `program`: how `turnwire` is called there."""
     keys, certificate = plan.frontend.api_keys_file, plan.frontend.tls_cert_file
-    exports = {
-        "ANTHROPIC_BASE_URL": urls[0],
-        "ANTHROPIC_AUTH_TOKEN": "any",
-        "ANTHROPIC_MODEL": plan.model,
-        "ANTHROPIC_DEFAULT_HAIKU_MODEL": plan.model,
-        **claude.limits(window, window),
-    }
+    exports = claude.make_settings(Target(urls[0], ServedModel(plan.model, window))).exports
     settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
     if keys:
         settings[1] = f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'

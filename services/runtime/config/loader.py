@@ -21,13 +21,15 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 import cyclopts
 import msgspec
-from cyclopts import UNSET, App, Argument, CycloptsError, Parameter, Token
+from cyclopts import UNSET, App, Argument, CycloptsError, Parameter, Token, UnusedCliTokensError
 from msgspec import Struct
 
 from services.runtime.config.settings import TABLES, BusConfig, Config
 
 PREFIX = "TURNWIRE_"
 CONFIG_VARIABLE = "TURNWIRE_CONFIG"
+KEY_VARIABLE = "TURNWIRE_API_KEY"
+"""The user's own key, which no service reads: `turnwire connect`, `catalog` and `replay` send it."""
 _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
 # Kubernetes adds these to every pod for every Service of the namespace: a Service named `turnwire-frontend` makes
 # TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
@@ -154,6 +156,8 @@ def _options(config: Any, help_texts: bool) -> Sequence[Argument]:
 
 def one_line(error: CycloptsError) -> str:
     """The message without details for developers, and without line breaks of other libraries."""
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected argument: {' '.join(error.unused_tokens or ())}"
     error.verbose = False
     return " ".join(str(error).split())
 
@@ -262,7 +266,7 @@ def _unknown_in_file(content: Mapping[str, Any], file: str | None) -> list[str]:
 
 def _unknown_in_env(env: Mapping[str, str]) -> list[str]:
     names = {name for table, config in TABLES.items() for n in _names(config) for name in (n, f"{table}_{n}")}
-    known = {CONFIG_VARIABLE, *(PREFIX + name.upper() for name in names)}
+    known = {CONFIG_VARIABLE, KEY_VARIABLE, *(PREFIX + name.upper() for name in names)}
     return [
         f'unknown variable "{name}"{nearest(name, known)}'
         for name, value in env.items()

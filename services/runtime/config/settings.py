@@ -38,7 +38,8 @@ class BusConfig(Config):
     """The connection to the bus, heartbeats and flow control."""
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """URL of the NATS server; several servers of a cluster are separated by commas."""
+    """URL of the NATS server; several servers of a cluster are separated by commas. Commands that watch the bus use
+    that of the newest `turnwire up` on this machine, if one runs."""
     nats_user: str | None = None
     """User name at the NATS server."""
     nats_password_file: str | None = None

@@ -1,5 +1,6 @@
 """Recordings of `turnwire tap` give the turns that the bus gave."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,15 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
 def test_other_files_are_refused(tmp_path: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file.jsonl"
     file.write_text(text)
-    assert main(["inspect", str(file), "--port", "0"]) == 1
+    assert main(["inspect", str(file), "--port", "0"]) == 2
     assert f"turnwire inspect: {file}{problem}" in capsys.readouterr().err
+
+
+def test_a_port_in_use_has_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["inspect", "--port", str(port)]) == 1
+    assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
 
 
 def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +123,7 @@ def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
     bus = Recording(Fold())
     session(bus)
     file.write_bytes(bus.turns)
-    assert main(["inspect", str(file), "--port", "0", "--key-file", str(key)]) == 1
+    assert main(["inspect", str(file), "--port", "0", "--key-file", str(key)]) == 2
     assert "less than 16 characters" in capsys.readouterr().err
 
 
