@@ -35,7 +35,7 @@ class Nested:
         name = turn.tools.named(opener.name or "")
         elided = compile(r""">\s*([^\s<>"']+)>\Z""").search(opener.text)
         turn.open_call(name)
-        turn.blocks.close((yield from _Invocation(self, turn, name).read(elided[1] if elided else None)))
+        turn.blocks.close((yield from _Invocation(self, turn, name).read(opener, elided[1] if elided else None)))
         return None
 
     @cached_property
@@ -66,8 +66,9 @@ class _Invocation:
         self._any = False
         self._pending: tuple[str, list[str]] = ("", [])
 
-    def read(self, elided: str | None) -> Reader[bool]:
-        """Reads to the call's end; True if it is whole."""
+    def read(self, opener: CallOpener, elided: str | None) -> Reader[bool]:
+        """Reads to the call's end; True if it is whole. One without arguments and closer, behind which the next call
+        opens, is not."""
         scanner = self._turn.scanner
         if elided is not None and not (yield from self._argument(elided)):
             return False
@@ -79,6 +80,8 @@ class _Invocation:
                 break
             if found.meaning is not Tag.BEYOND:
                 scanner.position = found.match.end()
+            if found.meaning is Tag.BEYOND and not (self._any or self._pending[1]) and found.match[0] in opener.text:
+                return False
             if found.meaning in (Tag.END, Tag.BEYOND):
                 break
             if found.meaning is Tag.OPEN and not (yield from self._argument(found.match["key"])):
