@@ -179,6 +179,7 @@ def test_a_closer_of_nothing_at_the_end_is_dropped(raw: str) -> None:
         "Write <think>\nso\n</think>\nand done",
         "Write <tool_call>it</tool_call>",
         "<tool_call>\n<function=x>y</tool_call>",
+        "<tool_call>it</tool_call>",
     ],
 )
 def test_a_closer_in_running_text_is_text(raw: str) -> None:

@@ -223,7 +223,7 @@ class Markers(Generic[T]):
 
     def names(self, text: str, position: int, line_start: bool = True) -> bool:
         """Whether a marker's head is at `position`."""
-        return any(
+        return self._heads.match(text, position) is not None and any(
             text.startswith(shape.head, position) and (line_start or not shape.line_start) for shape, _ in self._shapes
         )
 
