@@ -17,7 +17,7 @@ from services.families.grammar.shapes import MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.bare_text import StringSink, coerced, copy_text
 from services.families.readers.parameters import Tag
-from services.families.tool_types import STRING, resolved, types_of
+from services.families.tool_types import STRING, member, resolved, types_of
 from services.families.writing import as_text
 
 _MAX_DEPTH: Final = 64
@@ -57,11 +57,10 @@ class Nested:
 
 
 class _Invocation:
-    __slots__ = ("_any", "_grammar", "_pending", "_properties", "_root", "_turn")
+    __slots__ = ("_any", "_grammar", "_pending", "_root", "_turn")
 
     def __init__(self, grammar: Nested, turn: TurnState, name: str) -> None:
         self._grammar, self._turn = grammar, turn
-        self._properties = turn.tools.parameters(name)
         self._root = turn.tools.schema(name)
         self._any = False
         self._pending: tuple[str, list[str]] = ("", [])
@@ -91,8 +90,8 @@ class _Invocation:
         return True
 
     def _argument(self, key: str) -> Reader[bool]:
-        schema = self._properties.get(key)
-        if types_of(schema, self._root) == STRING or key not in self._properties:
+        schema = member(self._root, key, self._root)
+        if schema is None or types_of(schema, self._root) == STRING:
             self._flush()
             self._begin(key)
             return (yield from self._string(key))
@@ -149,7 +148,7 @@ class _Invocation:
             if not nests:
                 return self._value(schema, "".join(text), children)
             key = found.match["key"]
-            child = yield from self._element(_child(schema, key), depth + 1)
+            child = yield from self._element(member(schema, key, self._root), depth + 1)
             if child is None:
                 return None
             children.append((key, child))
@@ -175,13 +174,6 @@ class _Invocation:
             if types == {"array"} and text.lstrip()[:1] != "[":
                 return f"[{coerced(text, types_of(schema.get('items'), self._root))}]"
         return coerced(text, types)
-
-
-def _child(schema: Mapping[str, Any], key: str) -> Any:
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and key in properties:
-        return properties[key]
-    return schema.get("items") if "items" in schema else schema.get("additionalProperties")
 
 
 def _is_json(text: str) -> bool:
