@@ -67,10 +67,10 @@ def test_each_family_is_told_by_what_it_writes(name: str) -> None:
     family = families()[name]
     text = "".join(
         (
-            family.write_reasoning("r"),
+            family.style.write_reasoning("r"),
             *family.evidence,
             family.style.write_text("t"),
-            family.write_call("f", {"k": "v"}),
+            family.style.write_call("f", {"k": "v"}),
         )
     )
     found = detect({"model_type": next(iter(family.model_types), "")}, text)
