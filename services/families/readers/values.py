@@ -228,6 +228,15 @@ class PythonValues(Values):
         return True
 
 
+class LiteralValues(Values):
+    """JSON, or what Python prints: single quotes make a string of Python's."""
+
+    def string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
+        """A quoted string, with the escapes of its language."""
+        values = PYTHON if scanner.text[scanner.position] == "'" else JSON
+        return (yield from values.string(scanner, write, live))
+
+
 def number_text(text: str, fraction: bool) -> str | None:
     """A number in JSON, unchanged if it is JSON already; with `fraction` also one that is not whole."""
     if _INTEGER.match(text):
@@ -248,6 +257,7 @@ def _whole(text: str) -> bool:
 
 JSON: Final = Values()
 PYTHON: Final = PythonValues()
+LITERAL: Final = LiteralValues()
 
 
 def literal(text: str) -> str | None:
@@ -255,7 +265,7 @@ def literal(text: str) -> str | None:
     scanner = Scanner(text)
     scanner.final = True
     written: list[str] = []
-    reading = JSON.copy(scanner, written.append)
+    reading = LITERAL.copy(scanner, written.append)
     while True:
         try:
             next(reading)
