@@ -141,9 +141,9 @@ def arguments(family: str, count: int) -> Load:
 def _load(family: str, thought: str, said: str, content: str) -> Load:
     known = families()[family]
     before, between, opens = _SPOKEN.get(family, ("", "", ""))
-    raw = before + thought + between if before else known.write_reasoning(thought)
+    raw = before + thought + between if before else known.style.write_reasoning(thought)
     raw += opens + said if said else ""
     if content:
         raw += _BEFORE_CALL.get(family, "")
-        raw += known.write_call(str(TOOL["name"]), {"path": "src/rows.py", "content": content})
+        raw += known.style.write_call(str(TOOL["name"]), {"path": "src/rows.py", "content": content})
     return Load(tuple(words(raw, known.markers)), thought, said, content)

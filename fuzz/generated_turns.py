@@ -103,10 +103,10 @@ def _written(choose: Choices, family: Family, segments: list[Segment]) -> str:
             blank = "" if start else choose.of(("", "\n", "\n\n"))
             piece = before + value + blank + after
         elif kind == "reasoning":
-            piece = family.write_reasoning(value)
+            piece = family.style.write_reasoning(value)
         else:
             line = "\n" if family.name in _OWN_LINE and pieces and not pieces[-1].endswith("\n") else ""
-            piece = line + family.write_call(value, arguments) + ("" if start else choose.of(("", "\n")))
+            piece = line + family.style.write_call(value, arguments) + ("" if start else choose.of(("", "\n")))
         pieces.append(piece if not pieces else start + piece)
     return "".join(pieces)
 

@@ -157,7 +157,7 @@ class Model:
 
     def _unopened(self, said: str) -> str:
         """Reasoning that the prompt has opened."""
-        written = self.setup.family.write_reasoning("\x00")
+        written = self.setup.family.style.write_reasoning("\x00")
         return said + written.partition("\x00")[2]
 
     def _call(self) -> str:

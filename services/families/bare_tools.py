@@ -21,7 +21,7 @@ from services.families.tool_types import CONTAINERS
 _INNER: Final = frozenset({"items", "additionalProperties"})
 _NAMED: Final = frozenset({"properties", "$defs", "definitions"})
 _CHOICES: Final = frozenset({"anyOf", "oneOf", "allOf"})
-_KEPT: Final = frozenset({"type", "const", "enum", "$ref"}) | _NAMED | _CHOICES
+_KEPT: Final = frozenset({"type", "nullable", "const", "enum", "$ref"}) | _NAMED | _CHOICES
 _MAX_DEPTH: Final = 64
 _KEPT_EMPTY: Final = re.compile(rb'"(?:properties|\$defs|definitions)":\{\}')
 _REFERENCE: Final = re.compile(rb'"\$ref":(?!"(?:[^#"]|#/(?:properties|\$defs|definitions)/[^/"]*"))')
@@ -37,6 +37,7 @@ class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
     """What `bare` keeps of a schema."""
 
     type: Any = UNSET
+    nullable: Any = UNSET
     const: Any = UNSET
     enum: Any = UNSET
     ref: Any = UNSET

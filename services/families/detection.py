@@ -37,8 +37,12 @@ class _Fit:
         return bool(self.family.style.call), sum(map(len, self.written))
 
     @property
-    def weight(self) -> tuple[tuple[bool, int], bool, int]:
-        return self.markup, self.type_named, len(self.tokens)
+    def tokens_whole(self) -> bool:
+        return bool(self.tokens) and len(self.tokens) == len(self.family.markers)
+
+    @property
+    def weight(self) -> tuple[bool, bool, tuple[bool, int], int]:
+        return bool(self.family.style.call), self.type_named, self.markup, len(self.tokens)
 
 
 def detect(
@@ -47,7 +51,8 @@ def detect(
     """The family whose markup the chat template writes; among several, the one that `config`'s `model_type` names.
 
     `config` is config.json's content, `tokens` are the tokenizer's added tokens. Without a template (some publishers
-    ship code instead) type and tokens decide. `among`: all families, if left out. None if none of them fits.
+    ship code instead) type or tokens decide, and both where the template writes no family's markup. `among`: all
+    families, if left out. None if none of them fits.
     """
     vocabulary = frozenset(tokens)
     text = (template or "").replace("\\n", "\n").replace('\\"', '"')
@@ -62,13 +67,13 @@ def detect(
         for family in (families().values() if among is None else among)
     ]
     if text:
-        able = [fit for fit in fits if fit.written]
+        able = [fit for fit in fits if fit.written] or [fit for fit in fits if fit.type_named and fit.tokens_whole]
     else:
-        able = [fit for fit in fits if fit.type_named or (fit.tokens and len(fit.tokens) == len(fit.family.markers))]
+        able = [fit for fit in fits if fit.type_named or fit.tokens_whole]
     if not able:
         return None
     best = max(able, key=lambda fit: fit.weight)
-    also = (fit.family for fit in able if fit.family is not best.family and fit.markup == best.markup)
+    also = (fit.family for fit in able if fit.family is not best.family and fit.markup >= best.markup)
     return Detection(best.family, tuple(_reasons(best, kind)), tuple(also))
 
 

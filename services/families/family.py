@@ -1,6 +1,5 @@
 """A model family: its names, its grammar, how it writes a turn, and by what its models are recognized."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,16 +57,3 @@ class Family:
         at = prompt_tail.rfind(opener)
         tail = prompt_tail[at + len(opener) :]
         return at >= 0 and closer not in tail and not any(stop in tail for stop in self.stops)
-
-    def call_prefix(self, name: str | None) -> str:
-        """The text that opens a forced call of `name`, or of any tool: the end of the prompt, and `open_parser`'s
-        `prefix`."""
-        return self.style.call_prefix(name)
-
-    def write_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """A call as the family writes it."""
-        return self.style.write_call(name, arguments)
-
-    def write_reasoning(self, text: str) -> str:
-        """Reasoning as the family writes it, markers and all."""
-        return self.style.write_reasoning(text)

@@ -12,8 +12,7 @@ STRING: Final = frozenset({"string"})
 NULLABLE_STRING: Final = frozenset({"string", "null"})
 CONTAINERS: Final = frozenset({"object", "array", "string"})
 """The types of a schema that has none: an object or array is one, anything else is text."""
-_NAMED: Final = frozenset({"properties", "$defs", "definitions"})
-_CHOICES: Final = frozenset({"anyOf", "oneOf", "allOf"})
+_UNIONS: Final = ("anyOf", "oneOf", "allOf")
 _MAX_UNIONS: Final = 4
 _MAX_REFERENCES: Final = 16
 
@@ -58,8 +57,9 @@ class Tools:
 
     def types(self, tool: str, key: str) -> frozenset[str]:
         """The types that parameter `key` of `tool` may have; string if it is unknown."""
-        parameters = self.parameters(tool)
-        return types_of(parameters[key], self.schema(tool)) if key in parameters else STRING
+        root = self.schema(tool)
+        schema = member(root, key, root)
+        return STRING if schema is None else types_of(schema, root)
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -76,9 +76,27 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """The JSON types that `schema` admits, from `type`, `enum`, `const`, `anyOf`, `oneOf`, `allOf` and `$ref`."""
+def member(schema: Any, key: str, root: Mapping[str, Any], depth: int = 0) -> Any:
+    """The schema of member `key` of an object that `schema` admits, or of an array's items; None if there is none."""
     schema = resolved(schema, root)
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and key in properties:
+        return properties[key]
+    others = (schema.get("items"), schema.get("additionalProperties"))
+    found = (other for other in others if other and isinstance(other, Mapping))
+    inner = (member(branch, key, root, depth + 1) for union in _UNIONS for branch in _branches(schema, union, depth))
+    return next(found, None) or next((branch for branch in inner if branch is not None), None)
+
+
+def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """The JSON types that `schema` admits, from `type`, `nullable`, `enum`, `const`, `anyOf`, `oneOf`, `allOf` and
+    `$ref`."""
+    schema = resolved(schema, root)
+    types = _types_of(schema, root, depth)
+    return types | {"null"} if schema.get("nullable") is True else types
+
+
+def _types_of(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> frozenset[str]:
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset({declared})
@@ -88,13 +106,21 @@ def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[
         return frozenset({json_type(schema["const"])})
     if isinstance(schema.get("enum"), list):
         return frozenset(map(json_type, schema["enum"])) or STRING
-    for union in ("anyOf", "oneOf", "allOf"):
-        branches = schema.get(union)
-        if isinstance(branches, list) and branches and depth < _MAX_UNIONS:
-            return frozenset().union(*(types_of(branch, root, depth + 1) for branch in branches))
+    for union in _UNIONS:
+        if branches := _branches(schema, union, depth):
+            types = [types_of(branch, root, depth + 1) for branch in branches]
+            if union == "allOf":
+                types = [stated for stated in types if stated != CONTAINERS] or types
+                return frozenset.intersection(*types) or frozenset().union(*types)
+            return frozenset().union(*types)
     if "properties" in schema or "additionalProperties" in schema:
         return frozenset({"object"})
     return frozenset({"array"}) if "items" in schema else CONTAINERS
+
+
+def _branches(schema: Mapping[str, Any], union: str, depth: int) -> list[Any]:
+    branches = schema.get(union)
+    return branches if isinstance(branches, list) and depth < _MAX_UNIONS else []
 
 
 def json_type(value: Any) -> str:

@@ -73,6 +73,6 @@ class Style:
         return front + text + back
 
     def call_prefix(self, name: str | None) -> str:
-        """The text that opens a call of `name`; of any tool if None."""
+        """The text that opens a forced call of `name`, or of any tool: `open_parser`'s `prefix`."""
         front = self.call.partition(ARGUMENTS)[0]
         return front.partition(NAME)[0] if name is None else front.replace(NAME, name)

@@ -55,7 +55,7 @@ def not_enforced(conversation: Conversation, features: Collection[str], family_n
     try:
         found = family(family_name)
         forced = conversation.tool_choice.mode in ("any", "tool")
-        prefix = found.call_prefix(None) if forced else ""
+        prefix = found.style.call_prefix(None) if forced else ""
         held = [tool for tool in tools if tool.strict or tool.grammar is not None]
         lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found).lost
     except (Unguidable, UnknownFamily):

@@ -151,7 +151,7 @@ class TurnReader:
             found = stretch.find(shown, at) if shown else -1
             if found < 0:
                 return None
-            own = [self._family.write_call(call.name, arguments_of(call)) for call in calls]
+            own = [self._family.style.write_call(call.name, arguments_of(call)) for call in calls]
             written += stretch[at:found] + self._family.style.joint.join(own)
             at = found + len(shown)
         return written + stretch[at:] if at else None

@@ -23,7 +23,7 @@ AssistantPart: TypeAlias = Text | Reasoning | Call
 CallId: TypeAlias = Callable[[Call], str]
 """The id that the template gets for a call."""
 WriteCall: TypeAlias = Callable[[str, dict[str, Any]], str]
-"""Writes a call, by name and arguments, for templates that render no calls: `Family.write_call`."""
+"""Writes a call, by name and arguments, for templates that render no calls: `Style.write_call`."""
 
 FRAME_USER: Message = {"role": "user", "content": "Hello."}
 

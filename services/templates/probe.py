@@ -63,7 +63,7 @@ def own_tags(template: Renderer, traits: TemplateTraits, family: Family) -> tupl
 def _keeps_tags(template: Renderer, traits: TemplateTraits, family: Family, turn: list[Part]) -> bool:
     results: list[Part] = [Result(part.call_id, [Text(_RESULT)]) for part in turn if isinstance(part, Call)]
     turns = [_ASKED, Turn("assistant", turn), Turn("tool", results)]
-    text = render_turns(turns, traits, template, write_call=family.write_call)
+    text = render_turns(turns, traits, template, write_call=family.style.write_call)
     opening, closing = traits.own_tags or ("", "")
     marks = [
         _ARGUMENTS[part.call_id]

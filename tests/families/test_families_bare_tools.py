@@ -41,6 +41,7 @@ def schemas() -> st.SearchStrategy[Any]:
         {},
         optional={
             "type": kinds | st.lists(kinds, max_size=3),
+            "nullable": st.booleans(),
             "enum": st.lists(st.sampled_from([None, 1, "x", True]), max_size=3),
             "const": st.sampled_from([None, 1, "x"]),
             "$ref": st.sampled_from(["#/$defs/d", "#/definitions/d", "#/properties/description", "#/nowhere", "else"]),

@@ -48,10 +48,10 @@ def empty_sections(family: Family) -> list[str]:
 def test_a_call_ends_reasoning_that_was_left_open(family: Family) -> None:
     """In families with headers, the next header or the marker of the calls does."""
     opener, _, _ = family.style.reasoning.partition("{text}")
-    call, joint = family.write_call(*RUN), family.style.joint
+    call, joint = family.style.write_call(*RUN), family.style.joint
     for between in ("", "\n", "\n\n"):
         assert read(family, f"{opener}Plan.{between}{joint}{call}") == [thought("Plan."), RUN]
-        again = f"{opener}Plan.{between}{joint}{call}{joint}{opener}More.{joint}{family.write_call(*PING)}"
+        again = f"{opener}Plan.{between}{joint}{call}{joint}{opener}More.{joint}{family.style.write_call(*PING)}"
         assert read(family, again) == [thought("Plan."), RUN, thought("More."), PING]
 
 
@@ -82,10 +82,10 @@ def test_a_section_without_calls_has_no_block(family: Family) -> None:
         assert read(family, section) == []
         assert read(family, section + "\nDone.") == [text("Done.")]
         assert read(family, "Look.\n" + section) == [text("Look.")]
-        assert read(family, f"Look.\n{section}\n{family.write_call(*RUN)}") == [text("Look."), RUN]
-        assert read(family, family.write_call(*RUN) + "\n" + section) == [RUN]
+        assert read(family, f"Look.\n{section}\n{family.style.write_call(*RUN)}") == [text("Look."), RUN]
+        assert read(family, family.style.write_call(*RUN) + "\n" + section) == [RUN]
     if family in THINKING:
-        assert read(family, family.write_reasoning("Hm.") + sections[0]) == [thought("Hm.")]
+        assert read(family, family.style.write_reasoning("Hm.") + sections[0]) == [thought("Hm.")]
         opener, _, closer = family.style.reasoning.partition("{text}")
         assert read(family, f"{opener}Hm.\n{sections[0]}\nDone.") == [thought("Hm."), text("Done.")]
         assert read(family, f"{opener}Hm.\n{sections[0]}{closer}Done.") == [thought("Hm."), text("Done.")]
@@ -111,7 +111,7 @@ def test_skipped_reasoning_is_none(family: Family) -> None:
 def test_a_closer_of_nothing_is_dropped_at_a_boundary_and_at_the_end(family: Family) -> None:
     assert isinstance(family.grammar, Markup)
     orphans = [*closers(family), *(plain(closer) for _, closer in family.grammar.think)]
-    call = family.write_call(*RUN)
+    call = family.style.write_call(*RUN)
     for orphan, line in product(orphans, ("", "\n")):
         assert read(family, orphan) == []
         assert read(family, f"{orphan}\nDone.") == [text("Done.")]
@@ -120,13 +120,16 @@ def test_a_closer_of_nothing_is_dropped_at_a_boundary_and_at_the_end(family: Fam
         assert read(family, f"{call}\nDone.{line}{orphan}\n") == [RUN, text("Done.")]
         assert read(family, f"Done, {orphan} I say.") == [text(f"Done, {orphan} I say.")]
         if family in THINKING:
-            assert read(family, f"{family.write_reasoning('Hm.')}{orphan}\nDone.") == [thought("Hm."), text("Done.")]
+            assert read(family, f"{family.style.write_reasoning('Hm.')}{orphan}\nDone.") == [
+                thought("Hm."),
+                text("Done."),
+            ]
 
 
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_a_name_with_a_namespace(family: Family) -> None:
     """It leads to the registered tool only where the format adds it, or doubles the name."""
     arguments = {"cmd": "ls"}
-    found = [read(family, family.write_call(name, arguments)) for name in ("run.run", "other.tool")]
+    found = [read(family, family.style.write_call(name, arguments)) for name in ("run.run", "other.tool")]
     assert found[0] == [("run", arguments)]
     assert found[1] == [("functions.other.tool" if family.name == "muse_glimmer" else "other.tool", arguments)]

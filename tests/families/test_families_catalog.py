@@ -38,9 +38,9 @@ def written(family: Family, *blocks: tuple[str, Any]) -> str:
     parts = []
     for kind, value in blocks:
         if kind == "reasoning":
-            parts.append(family.write_reasoning(value))
+            parts.append(family.style.write_reasoning(value))
         else:
-            parts.append(family.style.write_text(value) if kind == "text" else family.write_call(kind, value))
+            parts.append(family.style.write_text(value) if kind == "text" else family.style.write_call(kind, value))
     return family.style.joint.join(parts)
 
 
@@ -103,7 +103,7 @@ def own_closer(family: Family) -> str:
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(family: Family) -> None:
     arguments = {"cmd": "Buoys 4, 9 drifted", "t": 3}
-    call = family.write_call("run", arguments)
+    call = family.style.write_call("run", arguments)
     back = family.style.call.partition("{arguments}")[2]
     closed = len(call) - len(back) + len(own_closer(family))
     for end in range(1, len(call)):
@@ -116,7 +116,7 @@ def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(fam
 
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_arguments_only_grow(family: Family) -> None:
-    call = family.write_call("run", {"cmd": 'a \\ "b"\n é🚢', "t": 3})
+    call = family.style.write_call("run", {"cmd": 'a \\ "b"\n é🚢', "t": 3})
     parser = open_parser(family.name, tools=TOOLS, in_reasoning=False)
     events = [event for char in call for event in parser.feed(char)] + parser.finish(FinishReason.STOP)
     (block,) = fold(events)
@@ -137,7 +137,7 @@ def test_a_marker_that_is_named_is_text(family: Family) -> None:
 
 @pytest.mark.parametrize("family", PLAIN, ids=ids)
 def test_without_tools_a_call_is_text(family: Family) -> None:
-    raw = f"The docs show {family.write_call(*RUN)} here."
+    raw = f"The docs show {family.style.write_call(*RUN)} here."
     forms: list[dict[str, Any]] = [{"tools": []}, {"calls_as_text": True}]
     for options in forms:
         assert read(family, raw, **options) == [text(raw)]
@@ -168,7 +168,7 @@ def test_reasoning(family: Family) -> None:
 def test_a_call_ends_open_reasoning(family: Family) -> None:
     assert family.think
     opener, closer = family.think
-    call = family.write_call(*RUN)
+    call = family.style.write_call(*RUN)
     assert read(family, f"{opener}\nPlan.\n{call}") == [thought("Plan."), RUN]
     assert read(family, f"{opener}\nPlan.\n{call}\n{closer}\n\nDone.") == [thought("Plan."), RUN, text("Done.")]
 
@@ -178,4 +178,4 @@ def test_reasoning_opens_at_a_boundary_only(family: Family) -> None:
     assert family.think
     opener, closer = family.think
     quoted = f"Answer.\n```\n{opener}\nplan\n{closer}\nok\n```"
-    assert read(family, family.write_reasoning("Think.") + quoted) == [thought("Think."), text(quoted)]
+    assert read(family, family.style.write_reasoning("Think.") + quoted) == [thought("Think."), text(quoted)]

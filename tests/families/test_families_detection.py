@@ -21,6 +21,8 @@ GLM47 = "<tool_call>{{ n }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_val
         ("glm4_moe", GLM45, (), "glm45"),
         ("glm4_moe", GLM47, (), "glm47"),
         ("laguna", GLM45, (), "poolside_v1"),
+        ("bailing_moe_v3", GLM45, (), "ling3"),
+        ("lfm2", "{{ tools }}", ("<|tool_call_start|>", "<|tool_call_end|>", "<think>", "</think>"), "lfm2"),
         ("deepseek_v32", None, (), "deepseek_v32"),
         ("deepseek_v4", "", ("｜DSML｜", "<think>", "</think>"), "deepseek_v4"),
         ("", None, ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
@@ -43,6 +45,8 @@ def test_the_type_may_stand_one_level_down() -> None:
 
 def test_nothing_speaks_for_any_family() -> None:
     assert detect({"model_type": "gpt2"}, "{{ messages }}") is None
+    assert detect({"model_type": "lfm2"}, "{{ messages }}", ["<think>", "</think>"]) is None
+    assert detect({"model_type": "llama"}, "{{ messages }}", ["<|tool_call_start|>", "<|tool_call_end|>"]) is None
     assert detect({}, None) is None
 
 
@@ -63,10 +67,10 @@ def test_each_family_is_told_by_what_it_writes(name: str) -> None:
     family = families()[name]
     text = "".join(
         (
-            family.write_reasoning("r"),
+            family.style.write_reasoning("r"),
             *family.evidence,
             family.style.write_text("t"),
-            family.write_call("f", {"k": "v"}),
+            family.style.write_call("f", {"k": "v"}),
         )
     )
     found = detect({"model_type": next(iter(family.model_types), "")}, text)

@@ -55,6 +55,8 @@ def test_what_is_written_is_read(value: dict[str, Any]) -> None:
         ("{a=1,b = 2}", {"a": 1, "b": 2}),
         (f'{{{T}k{T}:1,"j":2}}', {"k": 1, "j": 2}),
         ("{\n a: 1,\n b: word\n}", {"a": 1, "b": "word"}),
+        (f"{{o:{{x y :1, Content type={T}a{T}}}}}", {"o": {"x y": 1, "Content type": "a"}}),
+        ("{cmd:a, b c: d,n:1}", {"cmd": "a, b c: d", "n": 1}),
         ("{l:[red,blue]}", {"l": ["red", "blue"]}),
         (f"{{a:{T}x\n{T}}}", {"a": "x\n"}),
         ("{}", {}),

@@ -44,16 +44,16 @@ def write(family: Family, order: str) -> tuple[str, list[tuple[str, Any]]]:
     for number, item in enumerate(order):
         call = (RUN, PING)[number % 2]
         if item == "T":
-            raw.append(family.write_reasoning(f"Hm {number}."))
+            raw.append(family.style.write_reasoning(f"Hm {number}."))
             blocks.append(thought(f"Hm {number}."))
         elif item == "X":
             raw.append(family.style.write_text(f"Say {number}."))
             blocks.append(text(f"Say {number}."))
         elif item == "U":
-            raw.append(f"{opener}Open {number}.{family.style.joint or chr(10)}{family.write_call(*call)}")
+            raw.append(f"{opener}Open {number}.{family.style.joint or chr(10)}{family.style.write_call(*call)}")
             blocks += [thought(f"Open {number}."), call]
         elif item == "C":
-            raw.append(family.write_call(*call))
+            raw.append(family.style.write_call(*call))
             blocks.append(call)
         else:
             raw.append(empty_sections(family)[0] if item == "E" else closers(family)[0])

@@ -55,6 +55,13 @@ def test_no_arguments(arguments: str) -> None:
     assert read(OBJECT, f'{{"name": "f"{arguments}}}</call>')[0] == [("f", {})]
 
 
+@pytest.mark.parametrize("member", ['"input": {"a": 1}', '"a": 1', '"name": "f", "a": 1'])
+def test_a_call_whose_arguments_may_be_under_another_key_never_completes(member: str) -> None:
+    assert read(OBJECT, f'{{"name": "f", {member}}}</call>')[0] == [("f", None)]
+    assert read(LIST, f'[{{"name": "g"}}, {{{member}, "name": "f"}}]</calls>')[0] == [("g", {}), ("f", None)]
+    assert read(OBJECT, '{"type": "function", "id": "x", "index": 0, "name": "f"}</call>')[0] == [("f", {})]
+
+
 def test_a_closer_inside_a_string_is_payload() -> None:
     assert read(OBJECT, '{"name": "f", "arguments": {"a": "</call>"}}</call>')[0] == [("f", {"a": "</call>"})]
 

@@ -54,10 +54,10 @@ def ingredients(name: str) -> list[str]:
     family = families()[name]
     seen = {word for case in vectors(name) for word in words(case["raw"]) if len(word) > 1 and not word.isalnum()}
     own = {
-        family.write_call("run", {"cmd": "ls <b>"}),
-        family.write_reasoning("hm"),
-        family.call_prefix("run"),
-        family.call_prefix(None),
+        family.style.write_call("run", {"cmd": "ls <b>"}),
+        family.style.write_reasoning("hm"),
+        family.style.call_prefix("run"),
+        family.style.call_prefix(None),
     }
     return sorted(word for word in seen | own | {*family.markers, *family.stops} if word) + FILLER
 

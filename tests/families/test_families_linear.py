@@ -65,13 +65,13 @@ def hostile(family: Family) -> dict[str, tuple[str, str]]:
     }
     if family.think:
         inputs["thoughts"] = ("", "".join(family.think))
-    if family.call_prefix(None):
+    if family.style.call_prefix(None):
         inputs |= {
-            "openers": ("", family.call_prefix(None)),
-            "half openers": ("", family.call_prefix(None)[: len(family.call_prefix(None)) // 2 + 1]),
+            "openers": ("", family.style.call_prefix(None)),
+            "half openers": ("", family.style.call_prefix(None)[: len(family.style.call_prefix(None)) // 2 + 1]),
         }
     if family.style.call:
-        call = family.write_call("run", {"cmd": "ls"})
+        call = family.style.write_call("run", {"cmd": "ls"})
         front = call[: call.index("ls")]
         back = call[call.index("ls") + 2 :]
         inputs |= {
@@ -84,7 +84,7 @@ def hostile(family: Family) -> dict[str, tuple[str, str]]:
             "a value of quotes": (front, "'\"\\"),
             "a value of blanks": (front, "\n "),
             "arguments": (front + back[:1], ', "k": "v"'),
-            "nesting": (family.call_prefix("run"), '{"o": '),
+            "nesting": (family.style.call_prefix("run"), '{"o": '),
         }
     return inputs
 

@@ -50,8 +50,8 @@ def check_pair(calls: Family, reasoning: Family) -> None:
     pair = family(f"{calls.name}+{reasoning.name}")
     opener, _, closer = reasoning.style.reasoning.partition("{text}")
     line = "\n" if calls.name in OWN_LINE else ""
-    joint, call = calls.style.joint, pair.write_call(*RUN) if calls.style.call else ""
-    first, second = pair.write_reasoning("A < b."), pair.write_reasoning("Then.")
+    joint, call = calls.style.joint, pair.style.write_call(*RUN) if calls.style.call else ""
+    first, second = pair.style.write_reasoning("A < b."), pair.style.write_reasoning("Then.")
     made = [RUN] if call else []
     answer = pair.style.write_text("Done.")
     assert read(pair.name, joint.join(filter(None, (first, line + call, answer)))) == [
@@ -60,7 +60,7 @@ def check_pair(calls: Family, reasoning: Family) -> None:
         text("Done."),
     ]
     if call:
-        assert read(pair.name, joint.join((first, line + call, second, line + pair.write_call(*PING)))) == [
+        assert read(pair.name, joint.join((first, line + call, second, line + pair.style.write_call(*PING)))) == [
             thought("A < b."),
             RUN,
             thought("Then."),
@@ -96,7 +96,7 @@ def test_every_pair_reads_reasoning_around_calls(reasoning: Family) -> None:
 def test_reasoning_that_stays_in_the_text(calls: Family) -> None:
     name = f"{calls.name}+minimax_append_think"
     made = [RUN] if calls.style.call else []
-    call = "\n" + calls.write_call(*RUN) if made else ""
+    call = "\n" + calls.style.write_call(*RUN) if made else ""
     expected = [text("<think>Plan.\n</think>\n\nDone."), *made]
     assert read(name, "Plan.\n</think>\n\nDone." + call, in_reasoning=True) == expected
 

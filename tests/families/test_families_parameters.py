@@ -93,7 +93,19 @@ def test_the_call_s_end_ends_an_open_value() -> None:
 
 
 def test_noise_in_front_of_parameters_is_dropped() -> None:
-    assert whole(INLINE, "so: <p=> <b> <p=s>x</p><p=n>1</p></f>")[0] == {"s": "x", "n": 1}
+    assert whole(INLINE, "so: <p <b> <p=s>x</p><p=n>1</p></f>")[0] == {"s": "x", "n": 1}
+
+
+@pytest.mark.parametrize("text", ['<p="s">x</p></f>', '<p=n>1</p><p="s">x</p></f>', "<p=>x</p><p=n>1</p></f>"])
+def test_a_call_with_a_key_that_cannot_be_read_never_completes(text: str) -> None:
+    cut(INLINE, text, FinishReason.STOP)
+
+
+def test_nor_does_one_without_arguments_and_closer_behind_which_the_next_opens() -> None:
+    opener = CallOpener("<call> <f>", "<call>", "f")
+    (block,), rest, _ = read_body(INLINE, "<call> <f>", TOOLS, opener)
+    assert (block["complete"], rest) == (False, "<call> <f>")
+    assert whole(INLINE, "\n</call>") == ({}, "</call>")
 
 
 def test_what_lies_beyond_ends_the_call_and_stays() -> None:

@@ -41,6 +41,11 @@ def read(
         ("[mcp.read(q='it's')] and", [("mcp.read", {"q": "it's"})], " and"),
         ("f(a=1); f(a=2)", [("f", {"a": 1}), ("f", {"a": 2})], ""),
         ("f()\nDone.", [("f", {})], "Done."),
+        (
+            "[f(a='''it's\n'b'''', b=\"\"\"\\n\"\"\", c='', d=''')]",
+            [("f", {"a": "it's\n'b'", "b": "\n", "c": "", "d": "'"})],
+            "",
+        ),
     ],
 )
 def test_forms(text: str, calls: list[Any], rest: str) -> None:

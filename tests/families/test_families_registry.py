@@ -63,17 +63,17 @@ def test_what_a_family_says_of_itself_holds_together(name: str) -> None:
     found = families()[name]
     assert found.models
     if found.think is not None and name != "minimax_m2_append_think":
-        written = found.write_reasoning("hm")
+        written = found.style.write_reasoning("hm")
         opener, closer = found.think
         assert opener in written or opener.removeprefix("<|start|>assistant") in written
         assert closer in written
     if found.style.call:
-        call = found.write_call("ping", {"cmd": "x"})
-        assert call.startswith(found.call_prefix("ping"))
-        assert found.call_prefix("ping").startswith(found.call_prefix(None))
-        assert "ping" not in found.call_prefix(None)
+        call = found.style.write_call("ping", {"cmd": "x"})
+        assert call.startswith(found.style.call_prefix("ping"))
+        assert found.style.call_prefix("ping").startswith(found.style.call_prefix(None))
+        assert "ping" not in found.style.call_prefix(None)
         words = [word for word in found.evidence if word not in ("<SPECIAL_", "<beginning_of_sentence>")]
-        whole = found.write_reasoning("hm") + found.style.write_text("t") + call
+        whole = found.style.write_reasoning("hm") + found.style.write_text("t") + call
         assert all(word in whole or word in ("tool_name", "<response>", "<answer>") for word in words), words
     assert all(Shape(marker).text == Shape(marker).head for marker in (*found.markers, *found.stops))
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import ToolSpec
-from services.families.tool_types import CONTAINERS, STRING, Tools, resolved, types_of
+from services.families.tool_types import CONTAINERS, STRING, Tools, member, resolved, types_of
 
 ROOT = {
     "$defs": {
@@ -27,6 +27,11 @@ ROOT = {
         ({"oneOf": [{"type": "string"}, {"anyOf": [{"type": "array"}]}]}, {"string", "array"}),
         ({"$ref": "#/$defs/Level"}, {"string"}),
         ({"allOf": [{"$ref": "#/$defs/Level"}]}, {"string"}),
+        ({"allOf": [{"type": "string"}, {"minLength": 1}]}, {"string"}),
+        ({"allOf": [{"type": ["integer", "null"]}, {"type": "integer"}]}, {"integer"}),
+        ({"allOf": [{"type": "integer"}, {"type": "number"}]}, {"integer", "number"}),
+        ({"type": "integer", "nullable": True}, {"integer", "null"}),
+        ({"$ref": "#/$defs/Level", "nullable": False}, {"string"}),
         ({"properties": {}}, {"object"}),
         ({"items": {}}, {"array"}),
         ({"description": "anything"}, set(CONTAINERS)),
@@ -57,6 +62,32 @@ def test_tools_know_their_parameters() -> None:
     assert "f" in tools
     assert "x" not in tools
     assert not Tools()
+
+
+def test_a_parameter_that_has_no_name_in_the_schema() -> None:
+    tools = Tools([ToolSpec("f", schema={"properties": {"s": {}}, "additionalProperties": {"type": "integer"}})])
+    assert tools.types("f", "other") == {"integer"}
+    assert tools.types("f", "s") == CONTAINERS
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "found"),
+    [
+        ({"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "null"}}, "a", {"type": "string"}),
+        ({"properties": {"a": {}}, "additionalProperties": {"type": "null"}}, "b", {"type": "null"}),
+        ({"items": {"type": "string"}}, "item", {"type": "string"}),
+        (
+            {"anyOf": [{"properties": {"a": {"type": "string"}}, "additionalProperties": False}]},
+            "a",
+            {"type": "string"},
+        ),
+        ({"oneOf": [{"type": "null"}, {"allOf": [{"items": {"type": "string"}}]}]}, "item", {"type": "string"}),
+        ({"anyOf": [{"$ref": "#/$defs/Deep"}]}, "a", None),
+        ({"additionalProperties": True}, "a", None),
+    ],
+)
+def test_the_schema_of_a_member(schema: Any, key: str, found: Any) -> None:
+    assert member(schema, key, ROOT) == found
 
 
 @pytest.mark.parametrize(

@@ -124,9 +124,9 @@ def test_a_prefix_may_end_inside_an_argument() -> None:
 def test_every_family_can_be_made_to_call(family: str) -> None:
     """The words that force a call, and what the model writes behind them, are that call."""
     found = families()[family]
-    call = found.write_call("run", {"cmd": "ls -l", "n": 3})
+    call = found.style.write_call("run", {"cmd": "ls -l", "n": 3})
     for name in ("run", None):
-        prefix = found.call_prefix(name)
+        prefix = found.style.call_prefix(name)
         (block,) = fold(run(opened(family, prefix=prefix), list(call.removeprefix(prefix))))
         assert (block["name"], block["input"], block["complete"]) == ("run", {"cmd": "ls -l", "n": 3}, True)
 
@@ -179,6 +179,7 @@ def test_a_closer_of_nothing_at_the_end_is_dropped(raw: str) -> None:
         "Write <think>\nso\n</think>\nand done",
         "Write <tool_call>it</tool_call>",
         "<tool_call>\n<function=x>y</tool_call>",
+        "<tool_call>it</tool_call>",
     ],
 )
 def test_a_closer_in_running_text_is_text(raw: str) -> None:

@@ -142,6 +142,8 @@ def test_plain_text_of_a_live_string_need_not_pass() -> None:
     [
         (' {"a": 1} ', '{"a": 1}'),
         ("{'a': True}", '{"a": true}'),
+        (r"""['\xa0', 'it\'s', "it's"]""", '["\xa0", "it\'s", "it\'s"]'),
+        (r'["[\x00-\x7f]"]', r'["[\\x00-\\x7f]"]'),
         ("[1] x", None),
         ("[1", None),
         ("x", None),

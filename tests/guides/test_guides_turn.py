@@ -151,12 +151,12 @@ def test_a_turn_that_begins_in_reasoning(name: str, special: bool) -> None:
 @pytest.mark.parametrize(("name", "special"), cases())
 def test_a_forced_call_is_completed(name: str, special: bool) -> None:
     tools = [TOOLS[0], TOOLS[3]]
-    form = TurnForm(tools=tools, parallel=False, forced=True, prefix=family(name).call_prefix(None))
+    form = TurnForm(tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix(None))
     for _, text, ended, calls, prose in turns(name, special, form, range(20, 23)):
         if ended:
             assert len(calls) == 1, text
             assert not prose.strip()
-    named = TurnForm(tools=tools, parallel=False, forced=True, prefix=family(name).call_prefix("word"))
+    named = TurnForm(tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix("word"))
     for _, _, ended, calls, _ in turns(name, special, named, range(23, 25)):
         # The call that the prefix opens belongs to the events: its name does, too.
         assert {called for called, _, _ in calls} <= {"word"}
@@ -186,7 +186,7 @@ def test_other_families_say_that_they_cannot(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama3_json", "xlam"])
 def test_a_forced_call_is_held_where_free_text_is_not(name: str) -> None:
-    form = TurnForm(tools=TOOLS[:1], forced=True, prefix=family(name).call_prefix(None))
+    form = TurnForm(tools=TOOLS[:1], forced=True, prefix=family(name).style.call_prefix(None))
     for _, text, ended, calls, _ in turns(name, False, form, range(3)):
         assert not ended or len(calls) == 1, text
 
@@ -217,7 +217,7 @@ def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
     assert not grammar.lost
     tokenizer = ByteTokenizer(())
     matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar.text))
-    ids = tokenizer.encode(found.write_call("f", {"format": "red", "size": 7}))
+    ids = tokenizer.encode(found.style.write_call("f", {"format": "red", "size": 7}))
     assert matcher.try_consume_tokens(ids) == len(ids), matcher.get_error()
     assert matcher.is_accepting()
 
@@ -229,7 +229,7 @@ def test_a_marker_that_is_a_stop_token_is_the_engines() -> None:
     stops = [tokenizer.tokens["<|call|>"], tokenizer.tokens["<|return|>"]]
     text = turn_grammar(TurnForm(tools=TOOLS), found, tokenizer.tokens, stops).text
     matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(text))
-    call = found.write_call("free", {"a": "b"}).removesuffix("<|call|>")
+    call = found.style.write_call("free", {"a": "b"}).removesuffix("<|call|>")
     ids = tokenizer.encode(call)
     assert matcher.try_consume_tokens(ids) == len(ids)
     assert matcher.is_accepting()

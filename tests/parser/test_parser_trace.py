@@ -109,7 +109,7 @@ def test_every_vector(family: str, chunking: str) -> None:
 @pytest.mark.parametrize("family", NAMED)
 def test_the_words_of_an_argument_are_told(family: str, chunking: str) -> None:
     command = 'sort "tide" | head'
-    raw = families()[family].write_call("run", {"cmd": command})
+    raw = families()[family].style.write_call("run", {"cmd": command})
     pieces = list(CHUNKINGS[chunking](raw))
     blocks, origins = traced(family, pieces, [RUN])
     (block,) = [block for block in blocks if block["type"] == "tool_use"]
@@ -144,7 +144,7 @@ def test_what_looked_like_a_marker_is_told_in_its_place() -> None:
 
 def test_a_forced_calls_opening_is_no_token() -> None:
     family = families()["qwen3_coder"]
-    prefix = family.call_prefix("run")
+    prefix = family.style.call_prefix("run")
     rest = ["\n<parameter=cmd>\n", "ls", " -l", "\n</parameter>\n</function>\n</tool_call>"]
     blocks, origins = traced("qwen3_coder", rest, [RUN], prefix=prefix)
     (block,) = blocks

@@ -248,10 +248,10 @@ def test_thinking_that_is_switched_off_stays_off(template: Any) -> None:
 @pytest.mark.parametrize("forced", ["Bash", "Agent"])
 def test_a_call_that_was_opened_for_it_is_completed(template: Any, forced: str) -> None:
     session = Session(template, CLAUDE).user(LOOP)
-    prompt = session.prompt() + "\n</think>\n\n" + session.family.call_prefix(forced)
-    whole = session.family.call_prefix(forced) + act(prompt, session.family)
+    prompt = session.prompt() + "\n</think>\n\n" + session.family.style.call_prefix(forced)
+    whole = session.family.style.call_prefix(forced) + act(prompt, session.family)
     argument = {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"}
-    assert whole == session.family.write_call(forced, argument if forced == "Bash" else {"prompt": ""})
+    assert whole == session.family.style.write_call(forced, argument if forced == "Bash" else {"prompt": ""})
 
 
 def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
@@ -357,7 +357,7 @@ Run `ls`<|im_end|>
 
 def test_the_listing_of_qwen3_coder_itself() -> None:
     assert read_prompt(XML).tools[0].schema["required"] == ["command", "timeout"]
-    expected = family("qwen3_coder").write_call("bash", {"command": "ls", "timeout": 0})
+    expected = family("qwen3_coder").style.write_call("bash", {"command": "ls", "timeout": 0})
     assert act(XML, family("qwen3_coder")).endswith(expected)
 
 

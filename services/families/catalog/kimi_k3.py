@@ -24,11 +24,12 @@ def unescape(attribute: str) -> str:
     return attribute.replace("&quot;", '"').replace("&amp;", "&")
 
 
+NEXT_CALL = "<|open|>{ws}call tool="
 ARGUMENTS = Parameters(
     opens=(opening("argument key={q}{key}{q} type={q}{word}{q}"), opening("argument key={q}{key}{q}")),
     closes=(closing("argument"),),
     ends=(closing("call"),),
-    beyond=(closing("tools"), opening("call"), closing("message")),
+    beyond=(closing("tools"), NEXT_CALL, closing("message")),
     json=(opening("json type={q}object{q}"), opening("json")),
     unescape=unescape,
 )
@@ -44,7 +45,7 @@ FAMILY = Family(
         think=((opening("think"), closing("think")),),
         calls=(
             *(ARGUMENTS.call(TOOLS + "{ws}" + opening(call), marker=TOOLS) for call in CALL),
-            *(ARGUMENTS.call(opening(call), marker="<|open|>{ws}call tool=") for call in CALL),
+            *(ARGUMENTS.call(opening(call), marker=NEXT_CALL) for call in CALL),
         ),
         frames=((opening("response"), closing("response")),),
         framed=True,

@@ -32,7 +32,7 @@ ARGUMENTS = Parameters(
     rename=("functions.",),
     rename_unknown=False,
 )
-CALLS = Section((ARGUMENTS.call("<atem:invoke name={q}{name}{q}>"),), (*map(Shape, ENDS), START))
+CALLS = Section((ARGUMENTS.call("<atem:invoke name={q}{name}{q}>"),), (*map(Shape, ENDS), START), ARGUMENTS.rename)
 UNMARKED = Shape("<atem:function_calls>", then=("<atem:invoke name=",))
 """Calls inside reasoning that was left open."""
 TO = {

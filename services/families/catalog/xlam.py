@@ -33,7 +33,7 @@ FAMILY = Family(
             Call(Shape("[{ws}{", then=('"name"',)), JsonCalls(form=Form.LIST, strict=True)),
         ),
         tails=("</tool_call>",),
-        joints=("```",),
+        joints=("```\n",),
         stops=("<|eot_id|>", *CHATML_STOPS),
     ),
     style=Style(call='[{"name": "{name}", "arguments": {arguments}}]', reasoning=FRAMED_THINK),

@@ -157,18 +157,26 @@ class Channels:
 class Section:
     """The body of a message with several calls, each behind its own marker, up to one of `ends`, which is not passed.
 
-    What stands between the calls is noise.
+    What stands between the calls is noise. A message to a tool of the request that has none is a call that never
+    completes.
     """
 
     calls: tuple[Call, ...]
     ends: tuple[Shape, ...]
+    rename: tuple[str, ...] = ()
+    """Namespaces that may precede a tool's name in the header."""
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the calls."""
+        name = turn.tools.named(opener.name or "", self.rename)
         while True:
             found = yield from turn.scanner.seek(self._markers)
             if found is None or found.meaning is None:
+                if name in turn.tools:
+                    turn.open_call(name)
+                    turn.blocks.close(False)
                 return None
+            name = ""
             turn.scanner.position = found.match.end()
             yield from found.meaning.read(turn, found.match)
 

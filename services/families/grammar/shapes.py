@@ -5,9 +5,10 @@ blanks) for it to count. At a position of the input a shape gives a match, `MORE
 None, and a match or None never changes with more input: so the parser's result does not depend on how the stream was
 cut. Every hole is bounded, and so is the text that a shape can hold back.
 
-Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{id}` and
-`{junk}` anything up to the next `<`, the latter maybe nothing · `{to}` a recipient · `{word}` a word · `{bool}` true or
-false · `{q}` an optional quote · `{suffix}` what a tokenizer may add to a marker's name. Any other brace is literal.
+Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{words}` the
+same with blanks · `{id}` and `{junk}` anything up to the next `<`, the latter maybe nothing · `{to}` a recipient ·
+`{word}` a word · `{bool}` true or false · `{q}` an optional quote · `{suffix}` what a tokenizer may add to a marker's
+name. Any other brace is literal.
 """
 
 import enum
@@ -43,6 +44,7 @@ _HOLES: Final = {
     "name": _Hole(r"""[^\s<>"'`(){}\[\],;=|]""", 1, 256),
     "key": _Hole(r"""[^<>"'\r\n]""", 1, 256),
     "bare": _Hole(r"""[^\s:=,{}\[\]<>"']""", 1, 256),
+    "words": _Hole(r"""[^:=,{}\[\]<>"'\r\n]""", 1, 256),
     "id": _Hole(r"[^<]", 1, 256),
     "junk": _Hole(r"[^<]", 0, 256, captured=False),
     "to": _Hole(r"[^\s<>|]", 1, 256),
@@ -223,7 +225,7 @@ class Markers(Generic[T]):
 
     def names(self, text: str, position: int, line_start: bool = True) -> bool:
         """Whether a marker's head is at `position`."""
-        return any(
+        return self._heads.match(text, position) is not None and any(
             text.startswith(shape.head, position) and (line_start or not shape.line_start) for shape, _ in self._shapes
         )
 

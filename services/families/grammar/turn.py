@@ -161,6 +161,7 @@ def read_prose(
         elif answer is MORE:
             yield
         elif scanner.position < len(scanner.text):
+            turn.quotes = turn.quotes or boundary.names(scanner.text, scanner.position)
             scanner.position += 1
             turn.prose(scanner.text[scanner.position - 1])
         elif scanner.final:

@@ -5,6 +5,7 @@ JSON's quotes are read too, and a string whose opening token is missing.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from json import dumps
 from re import compile
 from typing import Any, ClassVar, Final
@@ -30,12 +31,14 @@ class GemmaValues(Values):
         self._closes = Markers(
             [(Shape(token, then=(",", "}", "]", END)), "end"), (Shape(token), "quote"), (self._closer, "broken")]
         )
-        self._keys = tuple(
-            Shape(f"{front}{{{hole}}}{back}{{ws}}{colon}")
-            for front, hole, back in ((token, "key", token), ('"', "key", '"'), ("", "bare", ""))
-            for colon in ":="
+        *quoted_keys, bare, words = (
+            [f"{front}{{{hole}}}{back}{{ws}}{colon}" for colon in ":="]
+            for front, hole, back in ((token, "key", token), ('"', "key", '"'), ("", "bare", ""), ("", "words", ""))
         )
-        self._next = tuple(Shape("," + "{ws}" + key.text) for key in self._keys)
+        self._keys = tuple(map(Shape, chain(*quoted_keys, words)))
+        self._behind_text, self._behind_scalar = (
+            tuple(Shape(",{ws}" + key) for key in chain(*quoted_keys, unquoted)) for unquoted in (bare, words)
+        )
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """A key and its colon."""
@@ -43,7 +46,7 @@ class GemmaValues(Values):
         if found is None:
             return False
         groups = found[1].groupdict()
-        write(quoted(groups.get("key") or groups["bare"]) + ":" + (yield from scanner.blanks()))
+        write(quoted(groups.get("key") or groups["words"].strip()) + ":" + (yield from scanner.blanks()))
         return True
 
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
@@ -69,6 +72,7 @@ class GemmaValues(Values):
     def _bare(self, scanner: Scanner, write: Write, closer: str) -> Reader[bool]:
         """Text without an opening token: up to a closing one, a bracket, or a comma that the next key follows."""
         parts: list[str] = []
+        whole = True
         while True:
             found = _BARE.match(scanner.text, scanner.position)
             assert found is not None
@@ -83,10 +87,15 @@ class GemmaValues(Values):
                     return True
                 if (yield from scanner.match(self._closer)) is not None:
                     return False
-            elif char in "}]" or (closer == "]" and char == ",") or (yield from scanner.follows(*self._next)):
-                text = "".join(parts).strip()
-                write(CONSTANTS.get(text) or number_text(text, True) or quoted(text))
-                return bool(text)
+            elif char in ",}]":
+                word = "".join(parts).strip() if whole else ""
+                scalar = CONSTANTS.get(word) or number_text(word, True)
+                following = self._behind_scalar if scalar else self._behind_text
+                if char != "," or closer == "]" or (yield from scanner.follows(*following)):
+                    text = "".join(parts).strip()
+                    write(scalar or quoted(text))
+                    return bool(text)
+                whole = False
             parts.append(char)
             scanner.position += 1
 

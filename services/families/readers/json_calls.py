@@ -19,6 +19,8 @@ from services.families.readers.values import JSON, Values
 
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
+_NO_ARGUMENTS: Final = frozenset({"type", "id", "call_id", "tool_call_id", "index"})
+"""Keys of calls whose values are no arguments."""
 _SURROGATE: Final = compile(r"\\u[dD][89a-fA-F]").match
 
 
@@ -63,7 +65,19 @@ class JsonCalls:
 
 
 class _Calls:
-    __slots__ = ("_any", "_argued", "_begun", "_lead", "_pending", "call_id", "grammar", "name", "opener", "turn")
+    __slots__ = (
+        "_any",
+        "_argued",
+        "_begun",
+        "_lead",
+        "_other",
+        "_pending",
+        "call_id",
+        "grammar",
+        "name",
+        "opener",
+        "turn",
+    )
 
     def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
         self.grammar, self.turn, self.opener = grammar, turn, opener
@@ -74,6 +88,8 @@ class _Calls:
         self._lead = split(r"[\[{]", opener.text, maxsplit=1)[0] if grammar.strict else opener.text
         self._pending: str | None = None
         self._argued = False
+        self._other = False
+        """A key has been dropped that may have held arguments."""
         self._any = False
         self._begun = False
 
@@ -128,7 +144,7 @@ class _Calls:
             char = yield from scanner.peek()
             if char == "{":
                 self.name = self.call_id = self._pending = None
-                self._argued = False
+                self._argued = self._other = False
                 if not (yield from self._object()):
                     return False
                 self.turn.blocks.close()
@@ -147,7 +163,8 @@ class _Calls:
         if (yield from scanner.peek()) != "{" or not (yield from self._members(nested=False)) or self.name is None:
             return False
         if blocks.kind != "tool_use":
-            if self.grammar.strict and self._pending is None and self.name not in self.turn.tools:
+            unsure = self._other or (self.grammar.strict and self.name not in self.turn.tools)
+            if self._pending is None and unsure:
                 return False
             self._open(self._pending or "{}")
         return True
@@ -189,6 +206,7 @@ class _Calls:
             return self.call_id is not None
         if grammar.strict and key not in ("type", "id"):
             return False
+        self._other = self._other or key not in _NO_ARGUMENTS
         return (yield from grammar.values.copy(scanner, _drop))
 
     def _short_string(self) -> Reader[str | None]:

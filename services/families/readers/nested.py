@@ -17,7 +17,7 @@ from services.families.grammar.shapes import MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.bare_text import StringSink, coerced, copy_text
 from services.families.readers.parameters import Tag
-from services.families.tool_types import STRING, resolved, types_of
+from services.families.tool_types import STRING, member, resolved, types_of
 from services.families.writing import as_text
 
 _MAX_DEPTH: Final = 64
@@ -35,7 +35,7 @@ class Nested:
         name = turn.tools.named(opener.name or "")
         elided = compile(r""">\s*([^\s<>"']+)>\Z""").search(opener.text)
         turn.open_call(name)
-        turn.blocks.close((yield from _Invocation(self, turn, name).read(elided[1] if elided else None)))
+        turn.blocks.close((yield from _Invocation(self, turn, name).read(opener, elided[1] if elided else None)))
         return None
 
     @cached_property
@@ -57,17 +57,17 @@ class Nested:
 
 
 class _Invocation:
-    __slots__ = ("_any", "_grammar", "_pending", "_properties", "_root", "_turn")
+    __slots__ = ("_any", "_grammar", "_pending", "_root", "_turn")
 
     def __init__(self, grammar: Nested, turn: TurnState, name: str) -> None:
         self._grammar, self._turn = grammar, turn
-        self._properties = turn.tools.parameters(name)
         self._root = turn.tools.schema(name)
         self._any = False
         self._pending: tuple[str, list[str]] = ("", [])
 
-    def read(self, elided: str | None) -> Reader[bool]:
-        """Reads to the call's end; True if it is whole."""
+    def read(self, opener: CallOpener, elided: str | None) -> Reader[bool]:
+        """Reads to the call's end; True if it is whole. One without arguments and closer, behind which the next call
+        opens, is not."""
         scanner = self._turn.scanner
         if elided is not None and not (yield from self._argument(elided)):
             return False
@@ -79,6 +79,8 @@ class _Invocation:
                 break
             if found.meaning is not Tag.BEYOND:
                 scanner.position = found.match.end()
+            if found.meaning is Tag.BEYOND and not (self._any or self._pending[1]) and found.match[0] in opener.text:
+                return False
             if found.meaning in (Tag.END, Tag.BEYOND):
                 break
             if found.meaning is Tag.OPEN and not (yield from self._argument(found.match["key"])):
@@ -88,8 +90,8 @@ class _Invocation:
         return True
 
     def _argument(self, key: str) -> Reader[bool]:
-        schema = self._properties.get(key)
-        if types_of(schema, self._root) == STRING or key not in self._properties:
+        schema = member(self._root, key, self._root)
+        if schema is None or types_of(schema, self._root) == STRING:
             self._flush()
             self._begin(key)
             return (yield from self._string(key))
@@ -146,7 +148,7 @@ class _Invocation:
             if not nests:
                 return self._value(schema, "".join(text), children)
             key = found.match["key"]
-            child = yield from self._element(_child(schema, key), depth + 1)
+            child = yield from self._element(member(schema, key, self._root), depth + 1)
             if child is None:
                 return None
             children.append((key, child))
@@ -172,13 +174,6 @@ class _Invocation:
             if types == {"array"} and text.lstrip()[:1] != "[":
                 return f"[{coerced(text, types_of(schema.get('items'), self._root))}]"
         return coerced(text, types)
-
-
-def _child(schema: Mapping[str, Any], key: str) -> Any:
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and key in properties:
-        return properties[key]
-    return schema.get("items") if "items" in schema else schema.get("additionalProperties")
 
 
 def _is_json(text: str) -> bool:

@@ -39,6 +39,7 @@ class Tag(Enum):
     END = "closes the call"
     JSON = "holds all arguments as JSON"
     BEYOND = "belongs to what comes after the call"
+    BROKEN = "opens a parameter, but its key cannot be read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ class Parameters:
         """Reads the call."""
         name = turn.tools.named(self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown)
         turn.open_call(name)
-        turn.blocks.close((yield from _Arguments(self, turn, name).read()))
+        turn.blocks.close((yield from _Arguments(self, turn, name).read(opener)))
         return None
 
     @cached_property
@@ -93,13 +94,23 @@ class Parameters:
     def front(self) -> Markers[Tag]:
         """Tags before the first value."""
         return self._tags(
-            (self.opens, Tag.OPEN), (self.ends, Tag.END), (self.json, Tag.JSON), (self.beyond, Tag.BEYOND)
+            (self.opens, Tag.OPEN),
+            (self.ends, Tag.END),
+            (self.json, Tag.JSON),
+            (self.beyond, Tag.BEYOND),
+            (self._heads, Tag.BROKEN),
         )
 
     @cached_property
     def between(self) -> Markers[Tag]:
         """Tags after a value."""
-        return self._tags((self.opens, Tag.OPEN), (self.ends, Tag.END), (self.beyond, Tag.BEYOND))
+        return self._tags(
+            (self.opens, Tag.OPEN), (self.ends, Tag.END), (self.beyond, Tag.BEYOND), (self._heads, Tag.BROKEN)
+        )
+
+    @property
+    def _heads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(Shape(opener).head for opener in self.opens))
 
     @staticmethod
     def _tags(*groups: tuple[tuple[str, ...], Tag]) -> Markers[Tag]:
@@ -135,13 +146,20 @@ class _Arguments:
         self._end = "{}"
         self._cut = False
 
-    def read(self) -> Reader[bool]:
-        """Reads to the call's end; True if it is whole."""
+    def read(self, opener: CallOpener) -> Reader[bool]:
+        """Reads to the call's end; True if it is whole. One without arguments and closer, behind which the next call
+        opens, is not."""
         found = yield from self._next()
         if found is not None and found.meaning is Tag.JSON:
             return (yield from self._json(found.match))
         while found is not None and found.meaning is Tag.OPEN:
             found = yield from self._parameter(found.match)
+        if found is not None and found.meaning is Tag.BROKEN:
+            while found is not None and found.meaning not in (Tag.END, Tag.BEYOND):
+                found = yield from self._next()
+            return False
+        if found is not None and found.meaning is Tag.BEYOND and not self.seen and found.match[0] in opener.text:
+            return False
         if found is None and not ((self.seen or self.grammar.stop_closes) and self._settled):
             return False
         self.turn.blocks.write(self._end)

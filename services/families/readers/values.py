@@ -9,7 +9,7 @@ import re
 from typing import ClassVar, Final
 
 from services.families.grammar.scanner import Reader, Scanner, Write, escaped
-from services.families.grammar.shapes import Shape
+from services.families.grammar.shapes import BLANKS, Shape
 
 _MAX_DEPTH: Final = 256
 _MAX_SCALAR: Final = 4096
@@ -110,9 +110,8 @@ class Values:
 
     def string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
         """A quoted string, copied as it comes."""
-        quote = scanner.text[scanner.position]
-        scanner.position += 1
-        plain, trigger = _PLAIN[quote]
+        quote = yield from self.quote(scanner)
+        plain, trigger = _PLAIN[quote[0]]
         write('"')
         while True:
             found = plain.match(scanner.text, scanner.position)
@@ -132,13 +131,19 @@ class Values:
             if char == "\\":
                 if not (yield from self.escape(scanner, write)):
                     return False
-            elif char == quote and (yield from self.closes(scanner, quote)):
+            elif char == quote[0] and (yield from self.closes(scanner, quote)):
                 scanner.position += len(quote)
                 write('"')
                 return True
             else:
                 scanner.position += 1
                 write(escaped(char))
+
+    def quote(self, scanner: Scanner) -> Reader[str]:
+        """Passes the quote that opens a string."""
+        scanner.position += 1
+        return scanner.text[scanner.position - 1]
+        yield
 
     def closes(self, scanner: Scanner, quote: str) -> Reader[bool]:
         """Whether the quote here ends the string."""
@@ -180,12 +185,23 @@ class PythonValues(Values):
 
     openers: ClassVar[tuple[str, ...]] = ("{", "[", "(")
 
+    def quote(self, scanner: Scanner) -> Reader[str]:
+        """One quote, or three; three before `,` or a bracket are a string of one quote."""
+        ahead = yield from scanner.peek(4)
+        triple = ahead[:3] == ahead[0] * 3 and ahead[3:] not in (",", ")", "]", "}")
+        quote = ahead[: 3 if triple else 1]
+        scanner.position += len(quote)
+        return quote
+
     def closes(self, scanner: Scanner, quote: str) -> Reader[bool]:
-        """Whether `,`, a bracket, a colon or the end of the line follows."""
-        count = 2
+        """Whether `,`, a bracket or a colon follows, or for one quote the end of the line."""
+        blanks = " \t" if len(quote) == 1 else BLANKS
+        count = len(quote) + 1
         while True:
             ahead = yield from scanner.peek(count)
-            after = ahead[1:].lstrip(" \t")
+            if not ahead.startswith(quote):
+                return False
+            after = ahead[len(quote) :].lstrip(blanks)
             if after:
                 return after[0] in ",)]}:;\r\n"
             if len(ahead) < count or count > 64:
@@ -212,6 +228,15 @@ class PythonValues(Values):
         return True
 
 
+class LiteralValues(Values):
+    """JSON, or what Python prints: single quotes make a string of Python's."""
+
+    def string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
+        """A quoted string, with the escapes of its language."""
+        values = PYTHON if scanner.text[scanner.position] == "'" else JSON
+        return (yield from values.string(scanner, write, live))
+
+
 def number_text(text: str, fraction: bool) -> str | None:
     """A number in JSON, unchanged if it is JSON already; with `fraction` also one that is not whole."""
     if _INTEGER.match(text):
@@ -232,6 +257,7 @@ def _whole(text: str) -> bool:
 
 JSON: Final = Values()
 PYTHON: Final = PythonValues()
+LITERAL: Final = LiteralValues()
 
 
 def literal(text: str) -> str | None:
@@ -239,7 +265,7 @@ def literal(text: str) -> str | None:
     scanner = Scanner(text)
     scanner.final = True
     written: list[str] = []
-    reading = JSON.copy(scanner, written.append)
+    reading = LITERAL.copy(scanner, written.append)
     while True:
         try:
             next(reading)

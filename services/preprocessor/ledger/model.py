@@ -41,7 +41,7 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
 
 def _call_writer(setup: ModelSetup) -> WriteCalls:
     writer = AssistantWriter(
-        setup.traits, setup.template, call_id=lambda call: call.call_id, write_call=setup.family.write_call
+        setup.traits, setup.template, call_id=lambda call: call.call_id, write_call=setup.family.style.write_call
     )
 
     def write(calls: Sequence[Call]) -> str:

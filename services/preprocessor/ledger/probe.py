@@ -37,7 +37,7 @@ def keeps_turns(setup: ModelSetup) -> Keeps:
     ledger = open_ledger(setup, entry_bytes=_ROOM, prompt_bytes=_ROOM)
     question, result = Turn("user", [Text("Which city?")]), Turn("tool", [Result("c0", [Text("Paris")])])
     style = setup.family.style
-    call = style.call and setup.family.write_call("probe", {"city": "Paris"})
+    call = style.call and setup.family.style.write_call("probe", {"city": "Paris"})
     loop, parts = _fate(setup, ledger, [question], call, result)
     history = [question, Turn("assistant", parts), result] if parts else [question]
     user, _ = _fate(setup, ledger, history, style.write_text("Paris."), Turn("user", [Text("And then?")]))
@@ -55,7 +55,7 @@ def _output(setup: ModelSetup, prompt: Prompt, text: str) -> str:
     context = prompt.found and prompt.found.context
     if not thought or (not prompt.in_reasoning and context and context.opening):
         return text
-    written = setup.family.write_reasoning(thought)
+    written = setup.family.style.write_reasoning(thought)
     if prompt.in_reasoning:
         written = thought + written.partition(thought)[2]
     return written + style.joint + text

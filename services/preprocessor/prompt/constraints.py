@@ -25,7 +25,7 @@ def forced_call(conversation: Conversation, family: Family) -> str | None:
     if not conversation.tools:
         raise Invalid("tool_choice may only be specified while providing tools", param="tool_choice")
     if choice.mode == "any":
-        return family.call_prefix(allowed[0] if len(allowed) == 1 else None)
+        return family.style.call_prefix(allowed[0] if len(allowed) == 1 else None)
     named = [tool for tool in conversation.tools if choice.name in (tool.name, tool_name(tool.name, tool.namespace))]
     # A bare name means the tool without a namespace, if there is one.
     named.sort(key=lambda tool: tool.namespace is not None)
@@ -33,7 +33,7 @@ def forced_call(conversation: Conversation, family: Family) -> str | None:
     if chosen is None:
         name = tool_name(choice.name or "", choice.namespace)
         raise Invalid(f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice")
-    return family.call_prefix(tool_name(chosen.name, chosen.namespace))
+    return family.style.call_prefix(tool_name(chosen.name, chosen.namespace))
 
 
 def allowed_tools(conversation: Conversation) -> list[str]:

@@ -48,7 +48,7 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         own = {name: marks.data.mark_json(value) for name, value in own.items()}
     variables = template_variables(conversation, setup.traits, defaults=setup.template_kwargs, own=own)
     known = setup.history.find(conversation, variables, unseal)
-    write = setup.family.write_call
+    write = setup.family.style.write_call
     make = partial(adapt, conversation, setup.traits, setup.template, unseal=unseal, write_call=write, marks=marks)
     adapted = make(prefix=known.adapted_for(conversation) if known is not None else None)
     stable: StablePrefix | None = None
@@ -88,7 +88,7 @@ def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> st
         marked = call.replace(name, marks.data.mark(name))
         if any(piece.data for piece in marks.pieces(marked)):
             parser = open_parser(family.name, tools=[rendered_tool(tool)])
-            events = [*parser.feed(family.write_call(name, {})), *parser.finish(FinishReason.STOP)]
+            events = [*parser.feed(family.style.write_call(name, {})), *parser.finish(FinishReason.STOP)]
             if not any(isinstance(event, BlockStart) and event.name == name for event in events):
                 reason = (
                     f"calls of {family.models} cannot hold the name of this tool, which spells one of their markers"

@@ -94,15 +94,15 @@ def compose(reply: Reply, view: Prompt, family: Family) -> str:
     opening of a forced call. Where the prompt is not a chat, the bare text."""
     if not view.chat:
         return reply.text
-    calls = [family.write_call(call.name, call.arguments) for call in reply.calls]
+    calls = [family.style.write_call(call.name, call.arguments) for call in reply.calls]
     body = "\n".join(calls) or reply.text
-    reasoning = family.write_reasoning(reply.thought) if family.style.reasoning else ""
+    reasoning = family.style.write_reasoning(reply.thought) if family.style.reasoning else ""
     opening = view.opening
     if not opening.strip():
         return reasoning + body
     if reasoning and reasoning.startswith(opening):
         return reasoning[len(opening) :] + body
-    forced = [body, *(family.write_call(tool.name, _least(tool.schema)) for tool in view.tools)]
+    forced = [body, *(family.style.write_call(tool.name, _least(tool.schema)) for tool in view.tools)]
     for text in forced:
         for shared in range(min(len(opening), len(text)), _OVERLAP_CHARS - 1, -1):
             if opening.endswith(text[:shared]):
