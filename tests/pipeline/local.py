@@ -315,7 +315,14 @@ class Local:
 
     async def idle(self) -> None:
         """Waits until no process has a turn."""
-        await eventually(lambda: not any(service.turns for service in self.services if not service.cut))
+
+        def busy() -> dict[str, int]:
+            return {service.id: service.turns for service in self.services if service.turns and not service.cut}
+
+        try:
+            await eventually(lambda: not busy())
+        except TimeoutError:
+            raise AssertionError(f"turns of {busy()}") from None
 
     async def stop(self) -> None:
         await asyncio.gather(*(service.kill() for service in self.services if service.alive))

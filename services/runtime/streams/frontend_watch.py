@@ -31,7 +31,7 @@ class FrontendWatch:
     def _left(self, peer: Heartbeat) -> None:
         if peer.stage != "frontend":
             return
-        if peer.leaving:
+        if peer.leaving or not peer.id:  # without an id it has no subject that could be probed
             self._on_gone(peer.id)
             return
         self._silent[peer.id] = asyncio.get_running_loop().time()
