@@ -10,7 +10,7 @@ from services.families.authoring import CHATML_STOPS, THINK, Family, Markup, Par
 PARAMETER = "<param name={q}{key}{q}>"
 ARGUMENTS = Parameters(
     opens=(PARAMETER + "{ws}<![CDATA[", PARAMETER),
-    closes=("]]></param>", "</param>"),
+    closes=("]]>{ws}</param>", "</param>"),
     ends=("</function>",),
     beyond=("<function name=",),
 )
