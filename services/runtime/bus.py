@@ -10,16 +10,23 @@ buffers and with passwords and credentials that were just read.
 
 import asyncio
 import random
-import ssl
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from urllib.parse import SplitResult
 
-from schemas.errors import OUT_OF_MEMORY, EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import mask_passwords
-from services.runtime.nats_login import parse_servers, read_login, read_tls
+from services.runtime.nats_client import (
+    MAX_UNANSWERED,
+    PING_INTERVAL_S,
+    NatsClient,
+    at_once,
+    cancellable,
+    reason,
+    within,
+)
+from services.runtime.nats_login import parse_servers
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.requests import Requester
 from services.runtime.without import without
@@ -27,19 +34,12 @@ from services.runtime.without import without
 with without("aiohttp"):  # for NATS over WebSocket: 95 ms and 10 MB
     import nats.errors
     import nats.js.errors
-    from nats.aio.client import Client, RawCredentials
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription as NatsSubscription
     from nats.js import JetStreamContext
 
-ATTEMPT_S = 2.0
-"""How long one server may take to accept a connection."""
 WAIT_S = (0.2, 0.3)
 """Between two rounds over all servers; random, so that a fleet does not reconnect in one instant."""
-PING_INTERVAL_S, MAX_UNANSWERED = 10, 2
-"""A connection counts as lost after 30 s without an answer."""
-CHECK_S = 1.0
-"""How often `is_closed` is read: nats-py reports most ends of a connection, and not that to a stopped server."""
 STOP_S = 2.0
 BUFFER_BYTES = 256 * 1024 * 1024
 """Published and not yet taken by the server. Over it publishing fails; credit keeps far less under way."""
@@ -47,8 +47,7 @@ NO_RESPONDERS = "503"
 """The status of an answer from NATS itself: the subject has no subscriber (NATS ADR-4)."""
 NOTHING_FOUND = "404"
 """JetStream's status: the stream has no such message."""
-PERMISSION = "permissions violation"
-"""In the one -ERR after which a connection stays open."""
+NO_MEMORY = "this process is out of memory"
 
 WRONG_SEQUENCE = frozenset({10071, 10164})
 """JetStream's codes for a write whose `Nats-Expected-Last-Subject-Sequence` is wrong: of one server, of a cluster."""
@@ -88,10 +87,10 @@ class Subscription:
         self._others = others
         others.append(self)
 
-    def start(self, client: Client) -> None:
+    def start(self, client: NatsClient) -> None:
         """Subscribes on a connection, in this tick."""
         # No limits, at which nats-py would drop messages: handlers do not wait, so its queues stay short.
-        self._live = _at_once(
+        self._live = at_once(
             client.subscribe(self._subject, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
         )
 
@@ -100,55 +99,7 @@ class Subscription:
         if self in self._others:
             self._others.remove(self)
             if self._live is not None:
-                await _within(STOP_S, self._live.drain())  # type: ignore[no-untyped-call]
-
-
-class _Client(Client):
-    """nats-py's client, which sends secrets without TLS only where the URL allows that."""
-
-    url = SplitResult("nats", "", "", "", "")
-    has_tls = False
-    fault: Exception | None = None
-    """The error for which the server closes this connection."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reported = asyncio.Event()
-        """Set by an error, and by the end of the connection."""
-
-    async def wait_closed(self) -> None:
-        """Returns when the connection has ended."""
-        while not self.is_closed:
-            self.reported.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):
-                    await self.reported.wait()
-
-    @property
-    def ssl_context(self) -> ssl.SSLContext:
-        """Read when nats-py starts TLS, which it does only if the server requires it, whatever the URL has."""
-        self.has_tls = True
-        return super().ssl_context
-
-    def check_tls(self) -> None:
-        """Raises ValueError where the URL requires TLS and the server does not start it."""
-        if self.url.scheme == "tls" and not self.has_tls:
-            raise ValueError("the server has no TLS")
-
-    def secret(self, value: str) -> Callable[[], str]:
-        """An option of `connect` that nats-py reads just before it is sent."""
-
-        def checked() -> str:
-            self.check_tls()
-            return value
-
-        return checked
-
-    def note_fault(self) -> None:
-        """Keeps an -ERR before the end of the connection replaces it in `last_error`."""
-        error = self.last_error
-        if type(error) in (nats.errors.Error, nats.errors.AuthorizationError) and PERMISSION not in str(error):
-            self.fault = error
+                await within(STOP_S, self._live.drain())  # type: ignore[no-untyped-call]
 
 
 class Bus(Requester):
@@ -180,7 +131,7 @@ class Bus(Requester):
         self._on_fatal = on_fatal
         self._on_reconnect = on_reconnect
         self._inbox_prefix = inbox_prefix
-        self._client = _Client()
+        self._client = NatsClient()
         self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
         self._subscriptions: list[Subscription] = []
@@ -211,7 +162,7 @@ class Bus(Requester):
         except TimeoutError:
             raise Unavailable(f"no NATS server at {self._url}") from None
         except Exception as error:
-            raise Unavailable(f"cannot connect to NATS at {self._url}: {_reason(error)}") from error
+            raise Unavailable(f"cannot connect to NATS at {self._url}: {reason(error)}") from error
         self._reconnecting = asyncio.create_task(self._reconnect(servers))
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
@@ -234,7 +185,7 @@ class Bus(Requester):
             self._blocked = True
             return False
         try:
-            _at_once(client.publish(subject, data, reply_to))
+            at_once(client.publish(subject, data, reply_to))
         except nats.errors.Error as error:
             self._log.error("bus.publish_failed", subject=subject, error=str(error))
             return False
@@ -272,7 +223,7 @@ class Bus(Requester):
             try:
                 take(message)
             except MemoryError:  # half of the message may be handled; others can take over from a process that ends
-                self._on_fatal(OUT_OF_MEMORY.message)
+                self._on_fatal(NO_MEMORY)
             except (Exception, asyncio.CancelledError):  # nats-py ends a subscription silently on CancelledError
                 self._log.exception("bus.handler_failed", subject=message.subject)
 
@@ -292,7 +243,7 @@ class Bus(Requester):
             EngineFailed: JetStream refused the call.
         """
         try:
-            result = await _cancellable(call(self._client.jetstream(timeout=timeout_s)))
+            result = await cancellable(call(self._client.jetstream(timeout=timeout_s)))
         except nats.js.errors.NotFoundError as error:
             raise NotFound(error.description or "not found") from error
         except nats.js.errors.APIError as error:
@@ -304,7 +255,7 @@ class Bus(Requester):
         except nats.errors.TimeoutError as error:
             raise TimedOut(f"no answer from JetStream within {timeout_s:g} s") from error
         except nats.errors.Error as error:
-            raise Unavailable(f"no answer from JetStream: {_reason(error)}") from error
+            raise Unavailable(f"no answer from JetStream: {reason(error)}") from error
         self.published += 1
         self.received += 1
         return result
@@ -313,7 +264,7 @@ class Bus(Requester):
         """Waits until the server has everything that was published. Two round trips: not for the token path."""
         for _ in range(2):  # nats-py sends a ping ahead of what waits to be written: only the second one is behind it
             if self.connected:
-                await _within(timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2)))
+                await within(timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2)))
 
     async def close(self) -> None:
         """Sends what is pending and closes. Requests without an answer end with Unavailable."""
@@ -323,20 +274,19 @@ class Bus(Requester):
             await asyncio.gather(self._reconnecting, return_exceptions=True)
         for token in list(self.waiting):
             self.answer(token, Unavailable("the connection to the bus was closed"))
-        await _within(STOP_S, self._client.close())
+        await within(STOP_S, self._client.close())
 
     async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
         while True:
             client = self._client
             await client.wait_closed()
-            client.note_fault()
             if client.fault is not None:
-                reason = _reason(client.fault)
-                self._log.error("bus.closed", reason=reason, hint="the server found an error of this client")
-                self._on_fatal(f"the connection to NATS was closed for good: {reason}")
+                why = reason(client.fault)
+                self._log.error("bus.closed", reason=why, hint="the server found an error of this client")
+                self._on_fatal(f"the connection to NATS was closed for good: {why}")
                 return
             self._blocked = False
-            self._log.warning("bus.disconnected", url=self._url, reason=_reason(client.last_error))
+            self._log.warning("bus.disconnected", url=self._url, reason=reason(client.last_error))
             # A cluster's other servers have the scheme, the user and the certificate name of the one that named them.
             cluster = {server.netloc: client.url for server in client.discovered_servers}
             self._client = await self._find_server(cluster | servers)
@@ -347,7 +297,7 @@ class Bus(Requester):
             except Exception:
                 self._log.exception("bus.reconnect_handler_failed")
 
-    async def _find_server(self, servers: dict[str, SplitResult]) -> _Client:
+    async def _find_server(self, servers: dict[str, SplitResult]) -> NatsClient:
         """Tries addresses until a server accepts this client. The first connection raises where a server refuses it."""
         refusal = ""
         while True:
@@ -360,99 +310,19 @@ class Bus(Requester):
                     # nats-py quotes an -ERR of the server; its other errors are about answers that are none.
                     if self._reconnecting is None and not (type(error) is nats.errors.Error and "'" not in str(error)):
                         raise
-                    if _reason(error) != refusal:  # once, and not with every attempt
-                        refusal = _reason(error)
+                    if reason(error) != refusal:  # once, and not with every attempt
+                        refusal = reason(error)
                         self._log.warning("bus.refused", reason=refusal)
             await asyncio.sleep(random.uniform(*WAIT_S))
 
-    async def _attempt(self, address: str, url: SplitResult) -> _Client:
+    async def _attempt(self, address: str, url: SplitResult) -> NatsClient:
         """A client that is connected to this address, and has every subscription."""
-        client = _Client()
-        client.url = url
-
-        async def on_error(error: Exception) -> None:
-            client.note_fault()
-            client.reported.set()
-            if PERMISSION in str(error):
-                self._log.warning("bus.refused", reason=_reason(error))
-
-        async def on_closed() -> None:
-            client.reported.set()
-
+        client = NatsClient(url, lambda error: self._log.warning("bus.refused", reason=reason(error)))
         try:
-            async with asyncio.timeout(ATTEMPT_S):
-                connecting = client.connect(
-                    servers=[f"{url.scheme}://{address}"],
-                    error_cb=on_error,
-                    closed_cb=on_closed,
-                    name=self._name,
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    ping_interval=PING_INTERVAL_S,
-                    max_outstanding_pings=MAX_UNANSWERED,
-                    tls=await read_tls(self._config),
-                    tls_hostname=url.hostname,
-                    inbox_prefix=self._inbox_prefix,
-                    pending_size=0,  # no limit, like the next one: `publish` and `subscribe` never wait
-                    flusher_queue_size=0,
-                    **await self._login(client),
-                )
-                await _cancellable(connecting)
-            client.check_tls()
-            if not client.is_connected:  # nats-py ignores the end of the connection during the handshake
-                raise ConnectionResetError("the server closed the connection")
+            await client.open(address, self._config, name=self._name, inbox_prefix=self._inbox_prefix)
             for subscription in self._subscriptions:
                 subscription.start(client)
         except BaseException:
-            await _within(0, client.close())
+            await within(0, client.close())
             raise
         return client
-
-    async def _login(self, client: _Client) -> dict[str, Any]:
-        """The options of `Client.connect` with secrets, which may have changed since the last attempt."""
-        login = await read_login(self._config, client.url)
-        if "credentials" in login:  # the token is for the check of TLS
-            return {"user_credentials": RawCredentials(login["credentials"]), "token": client.secret("")}
-        return {name: value if name == "user" else client.secret(value) for name, value in login.items()}
-
-
-def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine of nats-py that does not wait, without a task.
-
-    A queue that a task empties in each tick would cost a tick more, and move errors away from the caller.
-    """
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return cast(T, done.value)
-    work.close()
-    raise nats.errors.ConnectionClosedError  # It waits only on a connection that is about to be closed.
-
-
-async def _cancellable(work: Awaitable[T]) -> T:
-    """Awaits nats-py without losing a cancellation.
-
-    It calls `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes in the tick of the result.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
-    try:
-        return await work
-    finally:
-        if task and task.cancelling() > before:
-            raise asyncio.CancelledError
-
-
-async def _within(timeout_s: float, work: Awaitable[object]) -> None:
-    """Waits for nats-py, but not longer than this, and whatever the outcome.
-
-    The work goes on after that: the end of a ping's waiter would end nats-py's reader when the answer comes.
-    """
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    await asyncio.wait({task}, timeout=timeout_s)
-
-
-def _reason(error: Exception | None) -> str:
-    return str(error).removeprefix("nats: ").strip("'") or repr(error)

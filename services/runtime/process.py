@@ -19,9 +19,9 @@ import msgspec
 
 from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
-from schemas.errors import OUT_OF_MEMORY, EngineFailed, Invalid, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services import __version__
-from services.runtime.bus import Bus, Message, Subscription
+from services.runtime.bus import NO_MEMORY, Bus, Message, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.observability.metrics import (
@@ -212,7 +212,7 @@ class Process:
         """Takes an exception of a callback of the loop. Without memory the connection that it served would hang; others
         can take over from a process that ends."""
         if isinstance(context.get("exception"), MemoryError):
-            self.stop(failure=OUT_OF_MEMORY.message)
+            self.stop(failure=NO_MEMORY)
         loop.default_exception_handler(context)
 
     def stop(self, failure: str | None = None) -> None:
