@@ -106,7 +106,9 @@ class CallRules:
         schema: Mapping[str, Any] = _CUSTOM if tool.kind == "custom" else _known_formats(tool.schema)
         properties = schema.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        heads = [*dict.fromkeys(Shape(t).head for t in (*grammar.closes, *grammar.opens, *grammar.ends))]
+        # A closer that ends in another one is that one, behind something that a value may have: `]]>` and `</param>`.
+        closes = [text for text in grammar.closes if not any(end != text and end in text for end in grammar.closes)]
+        heads = [*dict.fromkeys(Shape(text).head for text in (*closes, *grammar.opens, *grammar.ends))]
         closers = tuple(head for head in heads if not any(other in head for other in heads if other != head))
         if tool.kind != "custom" and not tool.strict:
             return self._free(properties, closers)
