@@ -317,8 +317,8 @@ def test_prewarm_asks_for_no_output() -> None:
 
 def test_an_interleaved_budget_may_exceed_the_limit_of_one_answer() -> None:
     betas = {"anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14"}
-    told = conversation(betas, thinking={"type": "enabled", "budget_tokens": 16384})
-    assert told.thinking.budget_tokens == 16384
+    allowed = conversation(betas, thinking={"type": "enabled", "budget_tokens": 16384})
+    assert allowed.thinking.budget_tokens == 16384
 
 
 def test_counting_takes_pieces_of_a_conversation() -> None:

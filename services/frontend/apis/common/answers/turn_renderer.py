@@ -1,5 +1,6 @@
 """Renders the events of a turn block by block: the part of a renderer that does not depend on the API."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import msgspec
@@ -62,9 +63,9 @@ class TurnRenderer:
             self._delta("".join(texts), tokens, out)
         return b"".join(out)
 
+    @abstractmethod
     def error(self, info: ErrorInfo) -> bytes:
         """See `Renderer.error`."""
-        raise NotImplementedError
 
     def _start(self, event: BlockStart, out: list[bytes]) -> None:
         """A block begins."""
