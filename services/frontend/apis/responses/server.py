@@ -248,9 +248,9 @@ class ResponsesServer:
         with ExitStack() as stack:
             turn = stack.enter_context(await self._begin(body, exchange))
             accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
+            self._server.report(accepted.ask, exchange)
             job = self.background.start(accepted, exchange, turn.end)
             stack.pop_all()  # the job ends the turn
-        self._server.report(accepted.ask, exchange)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._server.limits)
         return json_response(msgspec.json.encode(job.document()))
