@@ -1,8 +1,9 @@
-"""Caches what was made of the parts of a request body that clients repeat: tools and long instructions.
+"""Remembers what was made of the parts of a request that clients repeat: tools and long instructions, by their JSON.
 
 An agent sends the same tools and instructions with every request. To find 20 tools again (62 KB of JSON) takes 6 us; to
-decode them, make their specs and check their depth takes 250 us. All open turns of a session share what is found: with
-one copy of the instructions a thousand streams of Claude Code hold 2 MB instead of 179.
+decode them, make their specs and check their depth takes 250 us, and to write them for the chat template 440 us. All
+open turns of a session share what is found: with one copy of the instructions a thousand streams of Claude Code hold 2
+MB instead of 179.
 """
 
 import threading

@@ -14,9 +14,9 @@ from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.shared.known import parts as known_parts
-from services.frontend.apis.shared.known.parts import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
 from services.frontend.turns.conversation_limits import ConversationCheck, ConversationLimits
+from services.runtime import memo
+from services.runtime.memo import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
 
 LONG = "Reads one file, from its first line to its last. " * 8
 
@@ -186,7 +186,7 @@ def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> 
 
 
 def test_of_parts_with_one_hash_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_parts, "xxh3_64_intdigest", lambda _: 1)
+    monkeypatch.setattr(memo, "xxh3_64_intdigest", lambda _: 1)
     known: KnownParts[bytes] = KnownParts()
     for part in (b"a" * MIN_SIZE, b"b" * MIN_SIZE, b"a" * MIN_SIZE):
         assert known.get(part, bytes.upper) == part.upper()
