@@ -13,7 +13,7 @@ from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.pipeline.gateway.bus_gateway import BusGateway
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.observability.memory import relax_gc_and_trim_heap
@@ -46,8 +46,8 @@ async def run(config: FrontendConfig) -> None:
     await gateway.start()
     responses = app[RESPONSES]
 
-    def noticed(message: Message) -> None:
-        notice = _notice.decode(message.data)
+    def noticed(delivery: Delivery) -> None:
+        notice = _notice.decode(delivery.data)
         (gateway.apply if notice.action == "place" else responses.apply_notice)(notice)
 
     await process.subscribe(subjects.frontends(), noticed)

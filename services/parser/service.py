@@ -24,7 +24,7 @@ from services.ledger.signer import EntrySigner
 from services.parser.ledger_writer import LedgerWriter
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import ParserConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import step_histogram
@@ -89,8 +89,8 @@ class Parser:
         await self._empty.wait()
         self._receiver.acknowledge()  # so that the workers give no other shard what this one has passed on
 
-    def _frame(self, message: Message) -> None:
-        frame = _decode_frame(message.data)
+    def _frame(self, delivery: Delivery) -> None:
+        frame = _decode_frame(delivery.data)
         if not self._receiver.opens(frame.sender, frame.seq):
             return
         turns = self._shard.turns
@@ -108,7 +108,7 @@ class Parser:
             dirty[turn] = parse
         if self._empty.is_set() and self._shard.turns:
             self._empty.clear()
-        self._receiver.arrived(frame.sender, frame.seq, len(message.data))
+        self._receiver.arrived(frame.sender, frame.seq, len(delivery.data))
 
     def _take(self, entry: TokenEntry, worker: str) -> None:
         if self._done.get(entry.turn, 0) >= entry.attempt:
@@ -207,8 +207,8 @@ class Parser:
                 continue
             self._mark(parse)
 
-    def _cancel(self, message: Message) -> None:
-        cancel = _decode_cancel(message.data)
+    def _cancel(self, delivery: Delivery) -> None:
+        cancel = _decode_cancel(delivery.data)
         if cancel.reason in ("stop_string", "calls", "failed", "unreadable"):
             return  # a parser's own cancel: the worker's last tokens are yet to arrive
         self._cancelled[cancel.turn] = None

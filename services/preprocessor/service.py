@@ -45,7 +45,7 @@ from services.preprocessor.routing.prefill import PendingTurn, Prefills
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
-from services.runtime.bus import Message, Subscription
+from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import register, step_histogram
@@ -129,16 +129,16 @@ class Preprocessor:
         await self._idle.wait()
         self._preparation.close()
 
-    def _turn(self, message: Message) -> None:
-        request = self._requests.decode(message.data, TurnRequest)
+    def _turn(self, delivery: Delivery) -> None:
+        request = self._requests.decode(delivery.data, TurnRequest)
         present, former = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.get(request.turn, 0)) < request.attempt:
             if former is not None:
                 former.cancel()
-            task = self._begin(self._prepare(request, len(message.data), self._requests.fresh), request.turn)
+            task = self._begin(self._prepare(request, len(delivery.data), self._requests.fresh), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
-        asyncio.get_running_loop().call_later(ACCEPT_DELAY_S, message.reply, self._accepted)
+        asyncio.get_running_loop().call_later(ACCEPT_DELAY_S, delivery.reply, self._accepted)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task that a drain waits for."""
@@ -275,8 +275,8 @@ class Preprocessor:
             except TurnwireError as failure:
                 self._log.warning("preprocessor.refusal_not_delivered", turn=request.turn, error=str(failure))
 
-    def _cancel(self, message: Message) -> None:
-        cancel = _decode_cancel(message.data)
+    def _cancel(self, delivery: Delivery) -> None:
+        cancel = _decode_cancel(delivery.data)
         self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.get(cancel.turn, 0))
         attempt, task = self._turns.get(cancel.turn, (0, None))
         if task is not None and attempt <= cancel.attempt:

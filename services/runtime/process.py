@@ -21,7 +21,7 @@ from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
 from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services import __version__
-from services.runtime.bus import NO_MEMORY, Bus, Message, Subscription
+from services.runtime.bus import NO_MEMORY, Bus, Delivery, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.observability.metrics import (
@@ -112,7 +112,7 @@ class Process:
         await self.bus.connect()
         await self.bus.subscribe(subjects.heartbeats(), self._receive)
 
-    async def subscribe(self, subject: str, handler: Callable[[Message], None]) -> Subscription:
+    async def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> Subscription:
         """As `Bus.subscribe`; the subscription ends with the process."""
         subscription = await self.bus.subscribe(subject, handler)
         self._subscriptions.append(subscription)
@@ -314,8 +314,8 @@ class Process:
             await self.tracer.close()
         self.log.info("process.left")
 
-    def _receive(self, message: Message) -> None:
-        heartbeat = self._heartbeat_auth.decode(message.subject, message.data)
+    def _receive(self, delivery: Delivery) -> None:
+        heartbeat = self._heartbeat_auth.decode(delivery.subject, delivery.data)
         if heartbeat is None:
             return
         if heartbeat.id == self.id and heartbeat.stage == self.stage:

@@ -27,7 +27,7 @@ from schemas.frames import (
     unpack_array,
     unpack_ids,
 )
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
@@ -147,8 +147,8 @@ class Worker:
 
     # -- a turn begins ----------------------------------------------------------------------------------------------
 
-    def _request(self, message: Message) -> None:
-        request = decode_generate(message.data)
+    def _request(self, delivery: Delivery) -> None:
+        request = decode_generate(delivery.data)
         error = None
         try:
             self._take(request)
@@ -159,9 +159,9 @@ class Worker:
             error = errors.EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
         reply = _encode(GenerateReply(self._process.id, error))
         if error is None:
-            self._loop.call_later(REPLY_DELAY_S, message.reply, reply)
+            self._loop.call_later(REPLY_DELAY_S, delivery.reply, reply)
         else:
-            message.reply(reply)
+            delivery.reply(reply)
 
     def _take(self, request: GenerateRequest) -> None:
         self._admit(request)
@@ -312,8 +312,8 @@ class Worker:
 
     # -- cancellation -----------------------------------------------------------------------------------------------
 
-    def _cancel(self, message: Message) -> None:
-        cancel = _decode_cancel(message.data)
+    def _cancel(self, delivery: Delivery) -> None:
+        cancel = _decode_cancel(delivery.data)
         # Kept, for the request itself may still be on its way.
         self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.get(cancel.turn, 0))
         if cancel.reason == "unreadable":

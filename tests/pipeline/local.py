@@ -34,7 +34,7 @@ from services.frontend.pipeline.gateway.bus_gateway import BusGateway
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor
-from services.runtime.bus import Handler, Message, Subscription
+from services.runtime.bus import Delivery, Handler, Subscription
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
 from services.runtime.process import Process
 from services.worker.service import Worker
@@ -135,10 +135,10 @@ class Service:
             return send(subject, data, reply_to=reply_to)
 
         async def subscribe(subject: str, handler: Handler) -> Subscription:
-            def handle(message: Message) -> None:
+            def handle(delivery: Delivery) -> None:
                 if not self.cut:
-                    data = self._changed(message.subject, message.data)
-                    handler(Message(bus, message.subject, data, message.reply_to))
+                    data = self._changed(delivery.subject, delivery.data)
+                    handler(Delivery(bus, delivery.subject, data, delivery.reply_to))
                     if subject == subjects.tokens(process.id):
                         self._note(data)
 

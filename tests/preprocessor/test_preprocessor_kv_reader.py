@@ -11,7 +11,7 @@ from schemas.frames import pack_ids
 from schemas.kv import KvUpdate
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.tokenization.block_keys import block_keys, pack
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex
@@ -157,7 +157,7 @@ async def test_nonsense_harms_nothing(pair: Pair) -> None:
 
 async def test_nothing_is_told_before_somebody_asks(pair: Pair) -> None:
     publisher = await pair.worker()
-    heard: list[Message] = []
+    heard: list[Delivery] = []
     other = await pair.make("preprocessor", f"{pair.model}-q")
     await other.subscribe(subjects.every_kv(pair.model), heard.append)
     await other.bus.flush()
@@ -181,9 +181,9 @@ async def test_a_worker_that_did_not_answer_is_asked_again(pair: Pair) -> None:
     silent = await pair.make("worker", f"{pair.model}-w1")
     silent.models = [ModelCard(pair.model, block_tokens=SIZE)]
 
-    def nonsense(message: Message) -> None:
+    def nonsense(delivery: Delivery) -> None:
         asked.set()
-        message.reply(b"later")
+        delivery.reply(b"later")
 
     mute = await silent.subscribe(subjects.kv_snapshot(pair.model, silent.id), nonsense)
     silent.send_heartbeat()

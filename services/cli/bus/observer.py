@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from services.cli.errors import UsageError
-from services.runtime.bus import Bus, Message
+from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.config.loader import mask_passwords
 from services.runtime.observability.telemetry import open_log
@@ -44,7 +44,7 @@ async def observing(
         await bus.close()
 
 
-async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Message], None]) -> int:
+async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]) -> int:
     """Passes messages to `take` until a signal or the end of stdout's reader (status 0), or the loss of the bus (1).
 
     Raises UsageError for a pattern that is none, else as `observing`.
@@ -56,9 +56,9 @@ async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Ca
         if not ended.done():
             ended.set_result(status)
 
-    def received(message: Message) -> None:
+    def received(delivery: Delivery) -> None:
         try:
-            take(message)
+            take(delivery)
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second
             end(0)
 

@@ -33,7 +33,7 @@ from services.cli.up.plan import reserve_ports
 from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
 from services.preprocessor.request_decoder import RequestDecoder
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Count, Port
 from services.runtime.config.loader import Sources, mask_passwords
 from services.tokenization.detokenizer import Vocabulary
@@ -100,17 +100,17 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
 async def _follow(config: BusConfig, fold: Fold) -> int:
     requests = RequestDecoder(64 * MIB)
 
-    def take(message: Message) -> None:
-        kind = messages.kind_of(message.subject)
+    def take(delivery: Delivery) -> None:
+        kind = messages.kind_of(delivery.subject)
         if kind not in messages.TURN_KINDS:
             return
         decoded: Any
         with suppress(msgspec.MsgspecError, ValueError):  # those that cannot be read are left out
             if kind == "turn":
-                decoded = requests.decode(message.data, TurnRequest)
+                decoded = requests.decode(delivery.data, TurnRequest)
             else:
-                decoded = messages.decode(message.subject, message.data)
-            fold.take(decoded, time.time(), messages.receiver_of(message.subject) if kind == "gen" else "")
+                decoded = messages.decode(delivery.subject, delivery.data)
+            fold.take(decoded, time.time(), messages.receiver_of(delivery.subject) if kind == "gen" else "")
 
     with suppress(OSError):
         os.nice(NICE)

@@ -23,7 +23,7 @@ from services.cli.replay.recorder import Recorder
 from services.cli.running import bus_defaults
 from services.cli.tap import bus_view
 from services.cli.tap.bus_view import Line
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources
 
@@ -75,22 +75,22 @@ class Tap:
         self._console = Console(highlight=False, soft_wrap=True)
         self.recorder = Recorder(redact=flags.redact)
 
-    def take(self, message: Message) -> None:
+    def take(self, delivery: Delivery) -> None:
         """One message of the bus."""
         now = datetime.now(UTC)
-        kind = messages.kind_of(message.subject)
+        kind = messages.kind_of(delivery.subject)
         try:
-            decoded = messages.decode(message.subject, message.data)
-            lines = bus_view.lines(message.subject, decoded)
-            self._record_turns(decoded, now, messages.receiver_of(message.subject))
+            decoded = messages.decode(delivery.subject, delivery.data)
+            lines = bus_view.lines(delivery.subject, decoded)
+            self._record_turns(decoded, now, messages.receiver_of(delivery.subject))
         except (msgspec.MsgspecError, ValueError) as error:
-            lines = [Line(kind, messages.target_of(message.subject), "", f"cannot be read: {error}")]
+            lines = [Line(kind, messages.target_of(delivery.subject), "", f"cannot be read: {error}")]
         if self._flags.request is not None:
             lines = [line for line in lines if concerns(line.turn, self._flags.request)]
         elif kind in bus_view.UPKEEP and not self._upkeep:
             return
         if lines:
-            self._show(now, message, lines)
+            self._show(now, delivery, lines)
 
     def _record_turns(self, decoded: Any, now: datetime, receiver: str) -> None:
         if self._record is None:
@@ -102,9 +102,9 @@ class Tap:
             self._record.write(text)
             self._record.flush()
 
-    def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
+    def _show(self, now: datetime, delivery: Delivery, lines: list[Line]) -> None:
         if self._flags.json:
-            encoded = msgspec.json.encode(messages.line_of(now.timestamp(), message.subject, message.data))
+            encoded = msgspec.json.encode(messages.line_of(now.timestamp(), delivery.subject, delivery.data))
             self._console.file.write(encoded.decode() + "\n")
             self._console.file.flush()
             return

@@ -14,7 +14,7 @@ from cachetools import FIFOCache, TTLCache
 from schemas import subjects
 from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
 from schemas.errors import TooLarge
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.process import Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
@@ -157,8 +157,8 @@ class FrameSender:
             except TooLarge as error:
                 self._process.log.error("stream.frame_too_large", receiver=receiver, error=str(error))
 
-    def _credited(self, message: Message) -> None:
-        credit = _decode_credit(message.data)
+    def _credited(self, delivery: Delivery) -> None:
+        credit = _decode_credit(delivery.data)
         link = self._links.get(credit.receiver)
         if link is None:
             return
@@ -167,8 +167,8 @@ class FrameSender:
         if credit.receiver in self._marked and link.open:
             self.schedule()
 
-    def _replayed(self, message: Message) -> None:
-        replay = _decode_replay(message.data)
+    def _replayed(self, delivery: Delivery) -> None:
+        replay = _decode_replay(delivery.data)
         link = self._links.get(replay.receiver)
         if link is None:
             return

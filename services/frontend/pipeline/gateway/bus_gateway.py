@@ -44,7 +44,7 @@ from services.frontend.pipeline.gateway.stage_wait import StageWait
 from services.frontend.pipeline.interfaces import CancelReason, ContinuedAnswer, TurnSink
 from services.frontend.pipeline.metrics import ModelProcesses
 from services.frontend.pipeline.turn_span import TurnSpan
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.metrics import register
 from services.runtime.process import Process
@@ -297,13 +297,13 @@ class BusGateway:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _receive(self, message: Message) -> None:
-        frame = _decode_frame(message.data)
+    def _receive(self, delivery: Delivery) -> None:
+        frame = _decode_frame(delivery.data)
         if not frame.seq:
             for entry in frame.entries:
                 self._refused(entry)
             if frame.entries:  # else it is a worker's or a parser's probe, which needs no answer
-                message.reply(b"")
+                delivery.reply(b"")
             return
         if not self._receiver.opens(frame.sender, frame.seq):
             return
@@ -323,7 +323,7 @@ class BusGateway:
                 self._log.exception("frontend.turn_failed", turn=turn.id)
                 self._supersede(turn, "internal")
                 self._fail(turn, EngineFailed("internal error").info)
-        self._receiver.arrived(sender, frame.seq, len(message.data))
+        self._receiver.arrived(sender, frame.seq, len(delivery.data))
 
     def _refused(self, entry: EventEntry) -> None:
         """A preprocessor could not give the turn to a worker."""
