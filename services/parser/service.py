@@ -12,7 +12,6 @@ from pathlib import Path
 from time import perf_counter, time_ns
 
 import msgspec
-from cachetools import LRUCache, TTLCache
 from tokenizers import Tokenizer
 
 from schemas import subjects
@@ -29,6 +28,7 @@ from services.runtime.config import ParserConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import step_histogram
 from services.runtime.process import Process
+from services.runtime.recent_turns import RecentTurns
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
 from services.runtime.storage.seal import Sealer
@@ -37,8 +37,6 @@ from services.runtime.streams.frontend_watch import FrontendWatch
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_tokenizer
 
-MAX_DONE = 16_384
-"""Finished turns that are remembered, so that a late repeat of their tokens is not parsed again."""
 CANCEL_AGAIN_S = 0.5
 """While tokens of a finished turn still come, its worker gets a cancel at most this often."""
 
@@ -63,11 +61,11 @@ class Parser:
         """frontend → its turns that have unsent events."""
         self._ends: dict[str, deque[tuple[int, TurnParse]]] = {}
         """frontend → the frames that carried a turn's last event, and the turn."""
-        self._done: LRUCache[str, int] = LRUCache(MAX_DONE)
-        """turn → newest attempt that is finished here."""
-        self._cancelled: TTLCache[str, None] = TTLCache(MAX_DONE, CANCEL_AGAIN_S, asyncio.get_running_loop().time)
+        self._done = RecentTurns()
+        """Turns that are finished here: late repeats of their tokens are not parsed again."""
+        self._cancelled = RecentTurns(CANCEL_AGAIN_S)
         """Turns for which the workers have just got a cancel."""
-        self._unreadable: LRUCache[str, None] = LRUCache(MAX_DONE)
+        self._unreadable = RecentTurns()
         """Turns whose frontend cannot be read here: their worker has to report that they failed."""
         text = "From the arrival of a turn's last tokens to the frame with its last events."
         self._parse_s = step_histogram("parse", text, process.metrics)
@@ -111,7 +109,7 @@ class Parser:
         self._receiver.arrived(frame.sender, frame.seq, len(delivery.data))
 
     def _take(self, entry: TokenEntry, worker: str) -> None:
-        if self._done.get(entry.turn, 0) >= entry.attempt:
+        if self._done.attempt(entry.turn) >= entry.attempt:
             if entry.finish is None:
                 self._cancel_again(entry.turn)
             return
@@ -211,24 +209,24 @@ class Parser:
         cancel = _decode_cancel(delivery.data)
         if cancel.reason in ("stop_string", "calls", "failed", "unreadable"):
             return  # a parser's own cancel: the worker's last tokens are yet to arrive
-        self._cancelled[cancel.turn] = None
+        self._cancelled.note(cancel.turn, cancel.attempt)
         parse = self._shard.turns.get(cancel.turn)
         if parse is not None and parse.attempt <= cancel.attempt:
             if not parse.ended:
                 self._trace(parse)
             self._forget(parse)
         else:
-            self._remember(cancel.turn, cancel.attempt)
+            self._done.note(cancel.turn, cancel.attempt)
 
     def _cancel_again(self, turn: str) -> None:
         """Tokens of a finished turn have come: the cancel did not reach the worker."""
         if turn not in self._cancelled:
             unreadable = turn in self._unreadable
-            self._publish_cancel(Cancel(turn, self._done[turn], "unreadable" if unreadable else "superseded"))
+            self._publish_cancel(Cancel(turn, self._done.attempt(turn), "unreadable" if unreadable else "superseded"))
 
     def _publish_cancel(self, cancel: Cancel) -> None:
         self._process.publish(subjects.cancel(self._model), cancel)
-        self._cancelled[cancel.turn] = None
+        self._cancelled.note(cancel.turn, cancel.attempt)
 
     def _fail(self, entry: TokenEntry, worker: str, error: Exception) -> None:
         self._log.error("parser.turn_failed", turn=entry.turn, exc_info=error)
@@ -238,15 +236,15 @@ class Parser:
         cancel = Cancel(entry.turn, entry.attempt, "unreadable" if parse is None else "failed")
         self._process.publish(subjects.cancel(self._model), cancel)
         if parse is None:  # not even the frontend can be read: the worker has it, and reports the failure
-            self._remember(entry.turn, entry.attempt)
-            self._unreadable[entry.turn] = None
+            self._done.note(entry.turn, entry.attempt)
+            self._unreadable.note(entry.turn, entry.attempt)
         elif not parse.ended:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
             self._mark(parse)
             self._trace(parse)
 
     def _forget(self, parse: TurnParse) -> None:
-        self._remember(parse.turn, parse.attempt)
+        self._done.note(parse.turn, parse.attempt)
         self._drop(parse)
 
     def _drop(self, parse: TurnParse) -> None:
@@ -257,9 +255,6 @@ class Parser:
             del self._shard.turns[parse.turn]
         if not self._shard.turns:
             self._empty.set()
-
-    def _remember(self, turn: str, attempt: int) -> None:
-        self._done[turn] = max(attempt, self._done.get(turn, 0))
 
     def _given_up(self, worker: str) -> None:
         """A worker took this shard for dead: its turns are parsed elsewhere, or sent again from their start."""

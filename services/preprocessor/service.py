@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
-from cachetools import LRUCache
 
 from schemas import subjects
 from schemas.control import Cancel, Load
@@ -50,6 +49,7 @@ from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import register, step_histogram
 from services.runtime.process import Process
+from services.runtime.recent_turns import RecentTurns
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
 from services.runtime.storage.seal import Sealer
@@ -62,7 +62,6 @@ ACCEPT_DELAY_S = 0.003
 seconds before it tries another preprocessor."""
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
-MAX_CANCELS = 8192
 
 _encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
@@ -95,7 +94,7 @@ class Preprocessor:
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The newest attempt at each turn that has no worker yet."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
+        self._cancelled = RecentTurns()
         self._idle = asyncio.Event()
         self._idle.set()
         self._prepare_s = step_histogram("prepare", "From a turn's arrival to its prompt's ids.", process.metrics)
@@ -132,7 +131,7 @@ class Preprocessor:
     def _turn(self, delivery: Delivery) -> None:
         request = self._requests.decode(delivery.data, TurnRequest)
         present, former = self._turns.get(request.turn, (0, None))
-        if max(present, self._cancelled.get(request.turn, 0)) < request.attempt:
+        if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
             if former is not None:
                 former.cancel()
             task = self._begin(self._prepare(request, len(delivery.data), self._requests.fresh), request.turn)
@@ -277,7 +276,7 @@ class Preprocessor:
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
-        self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.get(cancel.turn, 0))
+        self._cancelled.note(cancel.turn, cancel.attempt)
         attempt, task = self._turns.get(cancel.turn, (0, None))
         if task is not None and attempt <= cancel.attempt:
             task.cancel()

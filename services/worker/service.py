@@ -11,7 +11,6 @@ import time
 from functools import partial
 
 import msgspec
-from cachetools import LRUCache
 from prometheus_client import Histogram
 
 from schemas import errors, subjects
@@ -32,6 +31,7 @@ from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
+from services.runtime.recent_turns import RecentTurns
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.worker.admission import check
@@ -53,7 +53,6 @@ FRAME_GAP_S = 0.001
 REPLY_DELAY_S = 0.003
 """Of the acceptance of a turn. The preprocessor has nothing to do with it but to note it, and the parse context and the
 first token, which leave first, wake up the processes for which a client waits."""
-MAX_CANCELS = 8192
 HEALTH_INTERVAL_S = 0.5
 
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
@@ -99,7 +98,7 @@ class Worker:
         """Of turns that are traced."""
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything. Set only while this process drains."""
-        self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
+        self._cancelled = RecentTurns()
         self._abort_seconds = Histogram(
             "turnwire_cancel_to_abort_seconds",
             "From a cancellation's arrival at the worker until the engine has let the turn go.",
@@ -198,7 +197,7 @@ class Worker:
             raise errors.Unavailable("this worker is going away")
         if self._process.cut_off:  # the request has waited in the bus for longer than its sender does
             raise errors.Unavailable("this worker was cut off from the bus", retry_after_s=errors.RETRY_AFTER_S)
-        if self._cancelled.get(request.turn, 0) >= request.attempt:
+        if self._cancelled.attempt(request.turn) >= request.attempt:
             raise errors.Unavailable("the turn was cancelled")
         if request.turn in self._turns and self._turns[request.turn].stream.attempt >= request.attempt:
             raise errors.Unavailable("this worker has the turn already")
@@ -315,7 +314,7 @@ class Worker:
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
         # Kept, for the request itself may still be on its way.
-        self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.get(cancel.turn, 0))
+        self._cancelled.note(cancel.turn, cancel.attempt)
         if cancel.reason == "unreadable":
             self._report_unreadable(cancel)
         decoding = self._turns.get(cancel.turn)
