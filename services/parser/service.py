@@ -27,7 +27,7 @@ from services.runtime.bus import Delivery
 from services.runtime.config import ParserConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import step_histogram
-from services.runtime.process import Process
+from services.runtime.process import Links, Process, Service
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
@@ -44,7 +44,7 @@ _decode_frame = msgspec.json.Decoder(TokenFrame).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 
 
-class Parser:
+class Parser(Service):
     """One shard on the bus."""
 
     def __init__(self, process: Process, shard: Shard, model: str, ledger: LedgerWriter | None = None) -> None:
@@ -54,9 +54,7 @@ class Parser:
         self._model = model
         self._log = process.log
         self._receiver = FrameReceiver(process, "worker", shard.positions, on_given_up=self._given_up)
-        self._sender = FrameSender(
-            process, "frontend", subjects.events, self._fill, on_credit=self._credited, on_replay=self._replay
-        )
+        self._sender = FrameSender(process, "frontend", self._fill, on_credit=self._credited, on_replay=self._replay)
         self._dirty: dict[str, dict[str, TurnParse]] = {}
         """frontend → its turns that have unsent events."""
         self._ends: dict[str, deque[tuple[int, TurnParse]]] = {}
@@ -71,8 +69,7 @@ class Parser:
         self._parse_s = step_histogram("parse", text, process.metrics)
         self._empty = asyncio.Event()
         self._empty.set()
-        process.models = [ModelCard(name=model)]
-        process.load = lambda: Load(running=len(self._shard.turns))
+        self.models = [ModelCard(name=model)]
         process.registry.on_leave(self._peer_left)
         FrontendWatch(process, self._frontend_gone)
 
@@ -81,6 +78,14 @@ class Parser:
         await self._sender.start()
         await self._process.subscribe(subjects.cancel(self._model), self._cancel)
         await self._process.subscribe(subjects.tokens(self._process.id), self._frame)
+
+    def load(self) -> Load:
+        """Returns the number of turns in work."""
+        return Load(running=len(self._shard.turns))
+
+    def links(self) -> Links:
+        """Returns the links to the frontends."""
+        return self._sender.links()
 
     async def drain(self) -> None:
         """Returns when every turn has ended and its frontend has all of it."""
@@ -340,4 +345,4 @@ async def run(config: ParserConfig) -> None:
     parser = Parser(process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket))
     await parser.start()
     relax_gc_and_trim_heap()
-    await process.run(parser.drain)
+    await process.run(parser)

@@ -48,7 +48,7 @@ from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import register, step_histogram
-from services.runtime.process import Process
+from services.runtime.process import Process, Service
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
@@ -68,7 +68,7 @@ _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 
 
-class Preprocessor:
+class Preprocessor(Service):
     """One model's preprocessor on the bus."""
 
     def __init__(
@@ -103,8 +103,7 @@ class Preprocessor:
         )
         self._questions = TokenizeService(process, self._preparation, self._requests, self._begin)
         self._work: list[Subscription] = []
-        process.models = [setup.card]
-        process.load = lambda: Load(running=len(self._turns))
+        self.models = [setup.card]
         register(process.metrics, preparation_counts(setup))
         self._prefills: Prefills | None = None
         if ledger is not None:
@@ -119,6 +118,10 @@ class Preprocessor:
             await self._ledger.start()
         await subscribe(subjects.cancel(model), self._cancel)
         self._work = [await subscribe(subjects.turn(model, own), self._turn), *await self._questions.start()]
+
+    def load(self) -> Load:
+        """Returns the number of turns without a worker."""
+        return Load(running=len(self._turns))
 
     async def drain(self) -> None:
         """Takes nothing new; returns when every turn has gone to a worker and every question is answered."""
@@ -319,4 +322,4 @@ async def run(config: PreprocessorConfig) -> None:
     preprocessor = Preprocessor(process, setup, sealer, config, ledger)
     await preprocessor.start()
     relax_gc_and_trim_heap()
-    await process.run(preprocessor.drain)
+    await process.run(preprocessor)

@@ -14,7 +14,7 @@ import msgspec
 from prometheus_client import Histogram
 
 from schemas import errors, subjects
-from schemas.control import Cancel, Heartbeat, ModelCard
+from schemas.control import Cancel, Heartbeat, Load, ModelCard
 from schemas.conversation import OutputFormat, Sampling
 from schemas.events import Failed
 from schemas.frames import (
@@ -30,7 +30,7 @@ from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.process import Process
+from services.runtime.process import Links, Process, Service
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
@@ -60,7 +60,7 @@ _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Worker:
+class Worker(Service):
     """Everything between the bus and one engine."""
 
     def __init__(
@@ -83,7 +83,6 @@ class Worker:
         self._sender = FrameSender(
             process,
             "parser",
-            subjects.tokens,
             self._outbox.fill,
             on_credit=self._credited,
             on_replay=self._outbox.replay,
@@ -107,8 +106,7 @@ class Worker:
         )
         self._metrics = WorkerMetrics(process.metrics)
         self._kv = open_publisher(process, engine, info, model)
-        process.load = engine.load
-        process.models = [
+        self.models = [
             ModelCard(
                 name=model,
                 max_model_len=info.max_model_len,
@@ -130,6 +128,14 @@ class Worker:
         await self._process.subscribe(subjects.generate(self._model, self._process.id), self._request)
         if self._kv is not None:
             await self._kv.start()
+
+    def load(self) -> Load:
+        """Returns the engine's load."""
+        return self._engine.load()
+
+    def links(self) -> Links:
+        """Returns the links to the parser shards."""
+        return self._sender.links()
 
     async def drain(self) -> None:
         """Returns when every turn has ended and its shard has all of its tokens."""
@@ -387,7 +393,7 @@ async def run(config: WorkerConfig) -> None:
         await worker.start()
         process.spawn(worker.watch(), "watch")
         relax_gc_and_trim_heap()
-        await process.run(worker.drain)
+        await process.run(worker)
     finally:
         await engine.stop(config.drain_s)
         await asyncio.sleep(EVERY_S)  # the last lines of the log: the process ends without exit handlers

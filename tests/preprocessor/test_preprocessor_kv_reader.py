@@ -16,7 +16,7 @@ from services.tokenization.block_keys import block_keys, pack
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.publisher import KvPublisher, PromptBlocks
-from tests.conftest import MakeProcess, eventually
+from tests.conftest import MakeProcess, Reported, eventually
 
 SIZE = 4
 PROMPT = list(range(40))
@@ -45,7 +45,7 @@ class Pair:
 
     async def worker(self, name: str = "w1") -> KvPublisher:
         self.process = await self.make("worker", f"{self.model}-{name}")
-        self.process.models = [ModelCard(self.model, block_tokens=SIZE)]
+        self.process.serve(Reported(ModelCard(self.model, block_tokens=SIZE)))
         publisher = KvPublisher(self.process, self.model, self.blocks)
         await publisher.start()
         await self.process.bus.flush()  # subscribed before anyone answers
@@ -179,7 +179,7 @@ async def test_a_worker_that_did_not_answer_is_asked_again(pair: Pair) -> None:
     await pair.preprocessor()
     asked = asyncio.Event()
     silent = await pair.make("worker", f"{pair.model}-w1")
-    silent.models = [ModelCard(pair.model, block_tokens=SIZE)]
+    silent.serve(Reported(ModelCard(pair.model, block_tokens=SIZE)))
 
     def nonsense(delivery: Delivery) -> None:
         asked.set()

@@ -11,7 +11,7 @@ from schemas import subjects
 from schemas.control import Replay, StreamPosition
 from schemas.frames import TokenEntry, TokenFrame
 from services.runtime.bus import Delivery
-from services.runtime.process import Process
+from services.runtime.process import Links, Process, Service
 from services.runtime.streams import frames as streams
 from services.runtime.streams.frames import FrameReceiver, FrameSender
 from tests.conftest import MakeProcess, NatsServer, eventually
@@ -20,7 +20,7 @@ TURNS = 8
 TOKENS = 400
 
 
-class Source:
+class Source(Service):
     """Streams of counted tokens, sent through a `FrameSender`."""
 
     def __init__(
@@ -41,12 +41,15 @@ class Source:
         self.sender = FrameSender(
             process,
             "parser",
-            subjects.tokens,
             fill or self.fill,
             on_credit=lambda *_: None,
             on_replay=self.replay,
             on_unsendable=on_unsendable,
         )
+        process.serve(self)
+
+    def links(self) -> Links:
+        return self.sender.links()
 
     def add(self) -> None:
         for turn, ids in self.ids.items():
