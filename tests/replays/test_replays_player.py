@@ -13,7 +13,7 @@ from services.cli.replay.client import SseParser
 from services.cli.replay.gateway import ClientProgress, ReplayGateway, ReplayTurn, serving
 from services.cli.replay.player import Played, Session, differences
 from services.cli.replay.script import APIS, Api, BadReplay, Gate, Output, RecordedEvents, read
-from services.frontend.pipeline.interfaces import TurnSink
+from services.frontend.turns.interfaces import TurnSink
 
 GATED = """
 {"replay": 1, "tools": ["Bash"]}

@@ -24,7 +24,7 @@ from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.cli.replay.answer import Answer
 from services.cli.replay.script import Fail, Gate, Output, Pause, RecordedEvents, RecordedTokens, Replay, Step, Turn
 from services.frontend.app import make_app, make_runner
-from services.frontend.pipeline.interfaces import CancelReason, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import CancelReason, TurnGateway, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer
