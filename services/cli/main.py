@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "key": ("services.cli.commands.make_key:make", "make an API key, and put its hash into the key file"),
     "secrets": ("services.cli.commands.make_secrets:make", "make the passwords and keys of a deployment"),
     "buckets": ("services.cli.commands.make_buckets:make", "create the buckets that services share on the bus"),
-    "demo-model": ("services.cli.demo.model:make", "make the demo model's directory"),
+    "demo-model": ("turnwire_tools.script.demo_model:make", "make the demo model's directory"),
 }
 _SERVICES = (config.FrontendConfig, config.WorkerConfig, config.PreprocessorConfig, config.ParserConfig)
 SETTINGS: Mapping[str, Sequence[type[config.Config]]] = {

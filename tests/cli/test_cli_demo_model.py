@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer
 
-from services.cli.demo.model import MARKUP, SPECIAL, build_demo_model
+from turnwire_tools.script.demo_model import MARKUP, SPECIAL, build_demo_model
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 from schemas.conversation import OutputFormat, ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families import Family, family, open_parser
-from services.worker.engines.script.agent import act
+from turnwire_tools.script.agent import act
 
 LOOP = (
     "Use your shell tool to run exactly this command and nothing else: `echo ok-1 > proof.txt`. "

@@ -8,8 +8,6 @@ import pytest
 
 from schemas.conversation import OutputFormat
 from services.families import family
-from services.worker.engines.script.agent import act
-from services.worker.engines.script.agent_prompt import read_prompt
 from tests.worker.agent_sessions import (
     CLAUDE,
     CLINE,
@@ -26,6 +24,8 @@ from tests.worker.agent_sessions import (
     Session,
     tool,
 )
+from turnwire_tools.script.agent import act
+from turnwire_tools.script.agent_prompt import read_prompt
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,9 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest
-from services.worker.engines.script.engine import BLOCK_TOKENS, ScriptEngine, synthetic_logprobs
 from tests.conftest import eventually
 from tests.worker.listening import listen
+from turnwire_tools.script.engine import BLOCK_TOKENS, ScriptEngine, synthetic_logprobs
 
 WAIT_S = 60.0
 REPOSITORY = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ async def test_scripts_play_on_while_the_agents_first_reply_waits_for_its_family
         detecting.set()
         release.wait(WAIT_S)
 
-    monkeypatch.setattr("services.worker.engines.script.engine.detect_family", slow)
+    monkeypatch.setattr("turnwire_tools.script.engine.detect_family", slow)
     replies = [asyncio.create_task(trial.play("What are you?")) for _ in range(3)]
     await eventually(detecting.is_set, WAIT_S)
     assert trial.decode(await trial.play("[[play hello]]")) == "Hello."
@@ -140,7 +140,7 @@ from tokenizers import Tokenizer
 from schemas.conversation import Sampling
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineRequest
-from services.worker.engines.script.engine import ScriptEngine
+from turnwire_tools.script.engine import ScriptEngine
 from tests.worker.listening import listen
 
 async def main(model):

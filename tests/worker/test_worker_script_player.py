@@ -8,7 +8,7 @@ import pytest
 from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
-from services.worker.engines.script.player import (
+from turnwire_tools.script.player import (
     Action,
     Fill,
     Playback,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from services.worker.engines.script import ticker
-from services.worker.engines.script.ticker import NOW, Ticker, aligned
+from turnwire_tools.script import ticker
+from turnwire_tools.script.ticker import NOW, Ticker, aligned
 
 
 @pytest.mark.parametrize(("after", "period", "expected"), [(0, 10, 10), (9, 10, 10), (10, 10, 20), (37, 0, 37)])

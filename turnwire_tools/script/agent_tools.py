@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from services.worker.engines.script.agent_prompt import Tool
-from services.worker.engines.script.agent_schema import instance
+from turnwire_tools.script.agent_prompt import Tool
+from turnwire_tools.script.agent_schema import instance
 
 Role: TypeAlias = Literal["command", "path", "text", "old", "new", "patch", "answer", "description"]
 ToolKind: TypeAlias = Literal["shell", "read", "write", "edit", "patch", "finish"]

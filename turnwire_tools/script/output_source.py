@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 from schemas.errors import Invalid
 from services.families import Family
 from services.worker.engine import EngineRequest
-from services.worker.engines.script import player
-from services.worker.engines.script.agent import Reply, act, compose
-from services.worker.engines.script.agent_prompt import answered, read_prompt
+from turnwire_tools.script import player
+from turnwire_tools.script.agent import Reply, act, compose
+from turnwire_tools.script.agent_prompt import answered, read_prompt
 
 _TAILS = (48, 160)
 """The play directive is looked for in so many tokens of the prompt's end first, so that a long prompt is not decoded

@@ -34,11 +34,11 @@ from services.templates.probe import probe
 from services.tokenization.block_keys import block_keys
 from services.tokenization.model_files import find_file, read_facts, read_json
 from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
-from services.worker.engines.script.output_source import OutputSource
-from services.worker.engines.script.player import Action, Playback, PlayDirective, Script, parse_file
-from services.worker.engines.script.ticker import NOW, Ticker, aligned, now_us
 from services.worker.engines.support import OpenTurn, OpenTurns
 from services.worker.kv.held_blocks import HeldBlocks, extended
+from turnwire_tools.script.output_source import OutputSource
+from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
+from turnwire_tools.script.ticker import NOW, Ticker, aligned, now_us
 
 LACKING = {"kv_events": "its cache is simulated", "grammar": "its agent writes calls by its own rules"}
 """The features that it lacks, and why."""

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from services.worker.engines.script.agent_prompt import Prompt, Tool, output_of
-from services.worker.engines.script.agent_tools import Role, ToolCall, find_tool, make_call
+from turnwire_tools.script.agent_prompt import Prompt, Tool, output_of
+from turnwire_tools.script.agent_tools import Role, ToolCall, find_tool, make_call
 
 Kind: TypeAlias = Literal["shell", "read", "write", "edit"]
 

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from schemas.conversation import OutputFormat
 from services.families import Family
-from services.worker.engines.script.agent_prompt import Prompt, output_of, read_prompt, without_additions
-from services.worker.engines.script.agent_schema import instance
-from services.worker.engines.script.agent_steps import edits_as_text, find_steps, make_calls, together
-from services.worker.engines.script.agent_tools import ToolCall, find_tool, make_call
+from turnwire_tools.script.agent_prompt import Prompt, output_of, read_prompt, without_additions
+from turnwire_tools.script.agent_schema import instance
+from turnwire_tools.script.agent_steps import edits_as_text, find_steps, make_calls, together
+from turnwire_tools.script.agent_tools import ToolCall, find_tool, make_call
 
 ABOUT = (
     "This is Turnwire's scripted demo engine: a few rules, and no model behind them. Put a shell command in backticks, "
