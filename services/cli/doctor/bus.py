@@ -8,8 +8,8 @@ import msgspec
 from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
-from services.cli.bus.observer import observing
 from services.cli.doctor.finding import Finding
+from services.cli.observer import observing
 from services.runtime.bus import Bus, Message
 from services.runtime.config import STAGES, BusConfig
 from services.runtime.config.loader import mask_passwords
