@@ -12,7 +12,7 @@ from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
-from services.frontend.pipeline.gateway.bus_gateway import BusGateway
+from services.frontend.turns.bus_gateway import BusGateway
 from services.runtime.bus import Message
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError

@@ -30,7 +30,7 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
-from services.frontend.pipeline.gateway.bus_gateway import BusGateway
+from services.frontend.turns.bus_gateway import BusGateway
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.conversation import Conversation
 from schemas.events import BlockStop, Delta, Finish, Prepared, TurnEvent
-from services.frontend.pipeline.interfaces import TurnSink
+from services.frontend.turns.interfaces import TurnSink
 from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.clients.shared import SseParser
 from turnwire_tools.replay.gateway import ClientProgress, ReplayGateway, ReplayTurn, serving

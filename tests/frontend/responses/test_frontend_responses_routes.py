@@ -14,7 +14,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation, Reasoning, Result
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
-from services.frontend.pipeline.interfaces import TurnSink
+from services.frontend.turns.interfaces import TurnSink
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import (
     MODEL,

@@ -5,14 +5,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from services.frontend.apis.base import Operation, Query
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.openai.chunks import EVENTS, FINGERPRINT, UsageAnswer
-from services.frontend.apis.common.shared_errors import OPENAI
+from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
+from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT, UsageAnswer
+from services.frontend.apis.shared.shared_errors import OPENAI
 from services.frontend.apis.stored_chat.server import Change, StoredChats
-from services.frontend.http.mount import Api, Mount
 
 PATH = "/v1/chat/completions"
 

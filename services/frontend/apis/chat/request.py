@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from schemas.conversation import Client, Conversation, OutputFormat, Thinking, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
 from services.frontend.apis.chat.stream import (
@@ -24,16 +23,18 @@ from services.frontend.apis.chat.stream import (
     StoredStream,
     chat_collector,
 )
-from services.frontend.apis.common.bounds import Metadata
-from services.frontend.apis.common.decode import given, tags_of
-from services.frontend.apis.common.hints import first_header, header_flag, hints
-from services.frontend.apis.common.hosted import missing_tools
-from services.frontend.apis.common.known.history import KnownHistory
-from services.frontend.apis.common.known.parts import KnownParts, share_texts
-from services.frontend.apis.common.known.requests import RequestReader
-from services.frontend.apis.common.openai.chunks import PING
-from services.frontend.apis.common.openai.wording import explainer, invalid_value, missing_parameter, unsupported
-from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.apis.shared.bounds import Metadata
+from services.frontend.apis.shared.decode import given, tags_of
+from services.frontend.apis.shared.hints import hints
+from services.frontend.apis.shared.known.history import KnownHistory
+from services.frontend.apis.shared.known.parts import KnownParts, share_texts
+from services.frontend.apis.shared.known.requests import RequestReader
+from services.frontend.apis.shared.openai.chunks import PING
+from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.http.headers import first_header, header_flag
+from services.frontend.turns.hosted.tools import missing_tools
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"

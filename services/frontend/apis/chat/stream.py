@@ -29,14 +29,14 @@ from schemas.events import (
     Prepared,
     TokenLogprob,
     TurnEvent,
+    failure_of,
 )
 from schemas.frames import unpack_ids
-from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
-from services.frontend.apis.common.answers.documents import StreamCollector
-from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
-from services.frontend.apis.common.openai.chunks import (
+from services.frontend.apis.shared.answers.documents import StreamCollector
+from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.apis.shared.openai.chunks import (
     ChunkShape,
     ChunkStream,
     UsageAnswer,
@@ -48,6 +48,7 @@ from services.frontend.apis.common.openai.chunks import (
     reason_of,
     usage_of,
 )
+from services.frontend.turns.interfaces import Reply
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
 ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]

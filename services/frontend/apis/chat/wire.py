@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct
 
-from services.frontend.apis.common.bounds import Limit, Name
-from services.frontend.apis.common.decode import NULL
-from services.frontend.apis.common.sampling_fields import OpenAIFields
+from services.frontend.apis.shared.bounds import Limit, Name
+from services.frontend.apis.shared.decode import NULL
+from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
 class TextPart(Struct, tag="text"):

@@ -6,8 +6,6 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.frontend.apis.base import Operation, Query
-from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.conversations.paths import (
     CONVERSATION,
@@ -18,7 +16,8 @@ from services.frontend.apis.responses.conversations.paths import (
 )
 from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.server import PATH, RESPONSES, ResponsesServer
-from services.frontend.http.mount import Api, Mount
+from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
+from services.frontend.apis.shared.shared_errors import OPENAI
 
 
 class Usage(Struct):

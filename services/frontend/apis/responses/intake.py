@@ -33,7 +33,7 @@ from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import StoredResponse, item_id, json_size
 from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
 from services.frontend.http.middleware import RequestContext
-from services.frontend.pipeline.side_turn import run_side_turn
+from services.frontend.turns.side_turn import run_side_turn
 
 SealerOf = Callable[[str, str | None], TextSealer]
 """Returns the sealer for a model, by the name that a client has for it, and a tenant."""

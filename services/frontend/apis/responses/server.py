@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from schemas.control import FrontendNotice
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
-from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.conversations.paths import Conversations
 from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
@@ -32,10 +31,10 @@ from services.frontend.apis.responses.store.input_items import integer, listed, 
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
 from services.frontend.apis.responses.store.record import StoredResponse, is_response
 from services.frontend.apis.responses.store.shared import SharedStore, Sharing
+from services.frontend.apis.shared.mount import Mount, json_response
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.http.mount import Mount, json_response
-from services.frontend.pipeline.interfaces import TurnGateway
+from services.frontend.turns.interfaces import Collector, Renderer, TurnGateway
 from services.runtime.storage.seal import Sealer, TenantSealer
 
 PATH = "/v1/responses"

@@ -14,20 +14,20 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import StoredStream
-from services.frontend.apis.common.answers.documents import StreamCollector
-from services.frontend.apis.common.bounds import Metadata
-from services.frontend.apis.common.decode import decode_body
-from services.frontend.apis.common.openai.wording import explainer
 from services.frontend.apis.responses.server import RESPONSES
 from services.frontend.apis.responses.store.input_items import list_document, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import CHAT_PREFIX, StoredResponse
+from services.frontend.apis.shared.answers.documents import StreamCollector
+from services.frontend.apis.shared.bounds import Metadata
+from services.frontend.apis.shared.decode import decode_body
+from services.frontend.apis.shared.mount import Mount, json_response
+from services.frontend.apis.shared.openai.wording import explainer
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
-from services.frontend.http.mount import Mount, json_response
+from services.frontend.turns.interfaces import Collector, Renderer
 
 
 class Change(Struct):

@@ -10,17 +10,17 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.errors import NotFound
-from services.frontend.apis.common.bounds import Metadata
-from services.frontend.apis.common.decode import decode_body
-from services.frontend.apis.common.openai.wording import out_of_length
 from services.frontend.apis.responses.conversations.turns import ConversationTurns, check_size
 from services.frontend.apis.responses.errors import explain, not_found
 from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.store.input_items import listed, page_of, stored_items
 from services.frontend.apis.responses.store.record import CONVERSATION_PREFIX, StoredResponse, item_id
+from services.frontend.apis.shared.bounds import Metadata
+from services.frontend.apis.shared.decode import decode_body
+from services.frontend.apis.shared.mount import json_response
+from services.frontend.apis.shared.openai.wording import out_of_length
 from services.frontend.http.bodies import read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT
-from services.frontend.http.mount import json_response
 
 CONVERSATIONS = "/v1/conversations"
 CONVERSATION = f"{CONVERSATIONS}/{{id}}"

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from aiohttp import web
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
-from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.document import Status, response_id
 from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame, unpack_events
 from services.frontend.apis.responses.answer.stream import ResponsesStream
@@ -20,7 +19,8 @@ from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
-from services.frontend.pipeline.metrics import TurnRecord
+from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.metrics import TurnRecord
 
 RETRY_AFTER_S = 5.0
 POLL_S = 0.5
@@ -116,7 +116,7 @@ class Background:
         job = Job(accepted, self._runner.reply(exchange, accepted.ask.request.model), on_end)
         open_request = contextlib.ExitStack()
         record = self._runner.record()
-        open_request.enter_context(exchange.turn(record))
+        open_request.enter_context(exchange.turn(lambda: record.tokens))
         self._jobs[job.id] = job
         self._keep(job, owner=self._owner)
         job.task = asyncio.create_task(self._work(job, exchange, record), name=f"background {job.id}")

@@ -192,7 +192,7 @@ class Socket:
                 self._lane_of[response_id(reply.turn)] = lane
             renderer, record = accepted.ask.renderer(reply), runner.record()
             try:
-                with exchange.turn(record):
+                with exchange.turn(lambda: record.tokens):
                     await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
             except Invalid as error:
                 if not request.prefill or error.kind is not ErrorKind.INVALID:

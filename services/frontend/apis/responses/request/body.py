@@ -12,12 +12,12 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.errors import Invalid
-from services.frontend.apis.common.decode import decode_body, given
-from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of
-from services.frontend.apis.common.known.parts import KnownParts
-from services.frontend.apis.common.openai.wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert, explain, not_found
+from services.frontend.apis.shared.decode import decode_body, given
+from services.frontend.apis.shared.known.history import Beginning, KnownHistory, caller_of
+from services.frontend.apis.shared.known.parts import KnownParts
+from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"

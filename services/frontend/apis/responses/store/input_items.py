@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
-from services.frontend.apis.common.openai.wording import invalid_value, out_of_range
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.store.record import item_id
+from services.frontend.apis.shared.openai.wording import invalid_value, out_of_range
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100
