@@ -49,15 +49,8 @@ NOTHING_FOUND = "404"
 """JetStream's status: the stream has no such message."""
 NO_MEMORY = "this process is out of memory"
 
-WRONG_SEQUENCE = frozenset({10071, 10164})
-"""JetStream's codes for a write whose `Nats-Expected-Last-Subject-Sequence` is wrong: of one server, of a cluster."""
-
 Handler = Callable[["Delivery"], None]
 T = TypeVar("T")
-
-
-class Conflict(EngineFailed):
-    """JetStream refused a write, because the value was written by another since it was read."""
 
 
 class Delivery:
@@ -239,7 +232,6 @@ class Bus(Requester):
             NotFound: the stream or the message does not exist.
             Unavailable: the server has no JetStream or no such stream, or the connection is down.
             TimedOut: no answer within `timeout_s`.
-            Conflict: the call expected another value.
             EngineFailed: JetStream refused the call.
         """
         try:
@@ -249,8 +241,6 @@ class Bus(Requester):
         except nats.js.errors.APIError as error:
             if error.description is None:
                 raise Unavailable("the server has no JetStream") from error
-            if error.err_code in WRONG_SEQUENCE:
-                raise Conflict(error.description) from error
             raise EngineFailed(error.description) from error
         except nats.errors.TimeoutError as error:
             raise TimedOut(f"no answer from JetStream within {timeout_s:g} s") from error

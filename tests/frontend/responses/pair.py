@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from aiohttp import ClientSession
-from openai import AsyncOpenAI
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
@@ -33,15 +32,6 @@ class Pair:
         self.http = http
         self.ask_one, self.ask_other = Client(http, one), Client(http, other)
         self.bucket, self.go, self.living = bucket, go, living
-
-    def sdks(self, key: str = "k") -> tuple[AsyncOpenAI, AsyncOpenAI]:
-        """Clients of the one and the other."""
-        return sdk(self.one, key), sdk(self.other, key)
-
-
-def sdk(served: Served, key: str = "k") -> AsyncOpenAI:
-    """A client that does not try again."""
-    return AsyncOpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0)
 
 
 def paired_turn(go: asyncio.Event) -> list[Step]:
