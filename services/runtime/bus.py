@@ -49,12 +49,12 @@ NOTHING_FOUND = "404"
 """JetStream's status: the stream has no such message."""
 NO_MEMORY = "this process is out of memory"
 
-Handler = Callable[["Message"], None]
+Handler = Callable[["Delivery"], None]
 T = TypeVar("T")
 
 
-class Message:
-    """One message. `reply` publishes an answer to the requester; a message that is no request has none."""
+class Delivery:
+    """A message that a subscription received. `reply` answers its sender, if that sent a request."""
 
     __slots__ = ("_bus", "data", "reply_to", "subject")
 
@@ -65,7 +65,7 @@ class Message:
         self.reply_to = reply_to
 
     def reply(self, data: bytes) -> None:
-        """Answers; does nothing where the message is no request or the connection is down (the requester times out)."""
+        """Answers a request. Does nothing without one, or where the connection is down: its sender then times out."""
         if self.reply_to:
             self._bus.publish(self.reply_to, data)
 
@@ -206,7 +206,7 @@ class Bus(Requester):
             # No service sends headers. JetStream does, with a stored value, on whatever subject its reader names for
             # the answer, the permissions notwithstanding.
             if not message.headers:
-                handler(Message(self, message.subject, message.data, message.reply))
+                handler(Delivery(self, message.subject, message.data, message.reply))
 
         return self._listen(subject, take)
 

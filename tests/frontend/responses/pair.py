@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas import subjects
 from schemas.control import FrontendNotice
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
@@ -69,8 +69,8 @@ async def pairing(
         decode = msgspec.json.Decoder(FrontendNotice).decode
         for process, served in ((one_process, one), (other_process, other)):
 
-            def apply(message: Message, served: Served = served) -> None:
-                served.responses.apply_notice(decode(message.data))
+            def apply(delivery: Delivery, served: Served = served) -> None:
+                served.responses.apply_notice(decode(delivery.data))
 
             await process.subscribe(subjects.frontends(), apply)
             await process.bus.flush()
