@@ -44,6 +44,7 @@ from services.preprocessor.routing.prefill import PendingTurn, Prefills
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
+from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
@@ -57,9 +58,6 @@ from services.runtime.storage.seal import Sealer
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""
 REFUSE_TIMEOUT_S = 1.0
-ACCEPT_DELAY_S = 0.003
-"""The worker's request leaves first: reading the acceptance would delay the first token, and the frontend waits for
-seconds before it tries another preprocessor."""
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 
@@ -140,7 +138,7 @@ class Preprocessor(Service):
             task = self._begin(self._prepare(request, len(delivery.data), self._requests.fresh), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
-        asyncio.get_running_loop().call_later(ACCEPT_DELAY_S, delivery.reply, self._accepted)
+        after_sending(delivery.reply, self._accepted)  # the worker's request goes first
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task that a drain waits for."""
