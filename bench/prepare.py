@@ -28,7 +28,6 @@ from bench.report import RESULTS, Machine, now, this_machine
 from bench.stats import Spread, spread
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.frames import TurnRequest, encode_generate, pack_ids
-from services.cli.demo.model import build_demo_model
 from services.frontend.apis.messages.request import parse
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt.assembly import Prompt, PromptDraft
@@ -38,6 +37,7 @@ from services.preprocessor.request_decoder import RequestDecoder
 from services.runtime.config import PreprocessorConfig
 from services.tokenization.encoder import Encoder, encode_without_added_tokens
 from services.tokenization.segments import Cuts, TokenIds
+from turnwire_tools.script.demo_model import build_demo_model
 
 README: Final = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- bench.prepare -->", "<!-- /bench.prepare -->"

@@ -29,7 +29,6 @@ from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.shared.known.history import KnownHistory, caller_of, session_turns
 from services.frontend.apis.shared.known.parts import KnownParts
-from services.frontend.apis.shared.openai.wording import unsupported
 from services.frontend.turns.interfaces import Reply
 from services.frontend.turns.known_turns import KnownTurns
 from services.frontend.turns.summary import request_summary
@@ -161,8 +160,6 @@ class Responses:
         request = self.decode(body, headers)
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)
-        if request.conversation is not None:
-            raise unsupported("conversation")
         return self.understand(request, headers)
 
     def count_body(self, tokens: int) -> bytes:
