@@ -22,7 +22,7 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     begun: str = field(default="", name="said")
     """The text with which the client began the turn, without white space."""
     parent: bytes = b""
-    """`mac` of the last turn whose original tokens the prompt holds."""
+    """`mac` of the last turn with its original tokens in the prompt."""
     parent_end: int = 0
     """End of the text that `parent` stands for."""
     previous: bytes = b""

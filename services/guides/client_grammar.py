@@ -181,7 +181,7 @@ class _Rewriter:
         return json.dumps(value, ensure_ascii=False)
 
     def _name(self, name: str) -> str:
-        """The new name. In a JSON string terminals become rules (see `json_regex`), whose names must be lower case."""
+        """The new name, in lower case inside JSON strings: there terminals become rules (see `json_regex`)."""
         if not name.strip("_")[:1].isupper():
             return self._prefix + name
         return f"{self._prefix}0_{name.lower()}" if self._in_json else self._prefix.upper() + name
