@@ -16,7 +16,7 @@ from bench.cpu import of_stage
 from bench.record import Record
 from bench.report import RESULTS
 from bench.rows import Case, Row
-from bench.summary import DISPATCH, FLOOR, MEMORY, STREAMS, TTFT, Line, disturbance, number
+from bench.summary import DISPATCH, MEMORY, STREAMS, TTFT, Line, disturbance, number
 from bench.summary import lines as lines_of
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +30,7 @@ CPU_LOADS = ((64, 10.0), (64, 0.0), (256, 0.0))
 def generated(record: Record, name: str) -> str:
     """The page's part that follows from a record; `name` is the result's file."""
     found = lines_of(record)
-    parts = [record_heading(record, name), _peers(found, record), _targets(found, record), _contents(record)]
+    parts = [record_heading(record, name), _peers(found, record), _contents(record)]
     groups = dict.fromkeys(line.group for line in found)
     for group in groups:
         some = [line for line in found if line.group == group]
@@ -50,8 +50,6 @@ def plots(record: Record) -> dict[str, str]:
         "dispatch": _dispatch_plot(record),
         "cpu": _cpu_plot(rows),
         "tokens": _over_streams(rows, "Output tokens per second, flat out", lambda row: row.tokens_per_s),
-        "lengths": _lengths_plot(rows),
-        "turns": _turns_plot(rows),
     }
     return {name: plot for name, plot in drawn.items() if plot}
 
@@ -60,7 +58,6 @@ PLOTS_OF: dict[str, Sequence[str]] = {
     TTFT: ("ttft", "ttft-fresh"),
     STREAMS: ("cpu", "tokens"),
     DISPATCH: ("dispatch",),
-    "Growth: time to first token, ms at the median": ("lengths", "turns"),
 }
 
 
@@ -79,20 +76,6 @@ def _repeats(record: Record) -> str:
     most = max(counts.values(), default=record.repeat)
     fewer = [f"{part}: {count}" for part, count in counts.items() if count < most]
     return f"{most} ({', '.join(fewer)})" if fewer else str(most)
-
-
-def _targets(found: Sequence[Line], record: Record) -> str:
-    ours = record.sides[0].name
-    aimed = [line for line in found if line.met(ours) is not None]
-    if not aimed:
-        return ""
-    missed = [line for line in aimed if not line.met(ours)]
-    said = f"Targets met: {len(aimed) - len(missed)} of {len(aimed)}."
-    each = [
-        f"- missed: {line.what}, {line.unit}: {number(line.values[ours])}, target {number(line.target)}"
-        for line in missed
-    ]
-    return "\n".join((said, "", *each)) + "\n"
 
 
 def _peers(found: Sequence[Line], record: Record) -> str:
@@ -128,13 +111,10 @@ def _tables(group: str, some: Sequence[Line]) -> Iterator[tuple[Sequence[str], S
 
 
 def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
-    names = ["client"] if some[0].group == FLOOR else [side.name for side in record.sides]
-    shown = [name for name in names if any(line.values.get(name) is not None for line in some)]
+    shown = [side.name for side in record.sides if any(line.values.get(side.name) is not None for line in some)]
     ours, peers = shown[0], shown[1:]
-    aimed = any(line.target for line in some)
     with_unit = len({line.unit for line in some}) > 1
     headings = ["", *([""] if with_unit else []), ours, *(word for peer in peers for word in (peer, "×"))]
-    headings += ["target", ""] if aimed else []
     yield "| " + " | ".join(headings) + " |"
     yield "|---|" + "---|" * with_unit + "---:|" * (len(headings) - 1 - with_unit)
     for line in some:
@@ -142,9 +122,6 @@ def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
         for peer in peers:
             ratio = line.ratio(ours, peer)
             cells += [number(line.values.get(peer)), "" if ratio is None else f"{ratio:.1f}"]
-        if aimed:
-            met = line.met(ours)
-            cells += [number(line.target) if line.target else "", "" if met is None else "met" if met else "missed"]
         yield "| " + " | ".join(cells) + " |"
 
 
@@ -201,33 +178,6 @@ def _over_streams(rows: dict[str, list[Row]], title: str, figure: Callable[[Row]
         for side, known in rows.items()
     }
     return _lines(title, "streams", "", series)
-
-
-def _lengths_plot(rows: dict[str, list[Row]]) -> str:
-    series: dict[str, list[tuple[float, float]]] = {}
-    for side, known in rows.items():
-        for row in known:
-            if row.case.scenario == "lengths" and row.ttft_ms and row.prompt_tokens:
-                kind = "known prefix" if row.case.prompt.endswith("tail") else "first seen"
-                series.setdefault(f"{side}, {kind}", []).append((float(row.case.prompt.split()[0]), row.ttft_ms.p50))
-    return _lines(
-        "Time to first token by length of prompt",
-        "tokens of the prompt; a line: first seen, dashed: known prefix",
-        "ms",
-        series,
-    )
-
-
-def _turns_plot(rows: dict[str, list[Row]]) -> str:
-    series = {
-        side: [
-            (float(row.case.prompt.split()[0]), row.ttft_ms.p50)
-            for row in known
-            if row.case.scenario == "turns" and row.ttft_ms
-        ]
-        for side, known in rows.items()
-    }
-    return _lines("Time to first token by turn of a session", "turn", "ms", series, log=False)
 
 
 def _lines(
