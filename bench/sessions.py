@@ -15,7 +15,7 @@ PROMPT_TOKENS = 52_000
 SYSTEM_BYTES = 20_000
 TOOLS = 5
 TOOLS_BYTES = 12_000
-TURN_TOKENS = 45
+TURN_TOKENS = 67
 """Of a turn, besides the tool's result."""
 BYTES_PER_TOKEN = 4.78
 """Of the demo model's tokenizer on this text."""

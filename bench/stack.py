@@ -57,8 +57,8 @@ async def own_stack(
 ) -> AsyncIterator[Running]:
     """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it.
 
-    `arguments` follow its own; `start_s`: how long it may take to be ready; `root`: the checkout that runs, with this
-    process's interpreter and packages.
+    `arguments` follow its own; `start_s`: how long it may take to be ready; `root`: the checkout that runs; another
+    one than this runs in its own environment, if it has one.
 
     Raises StackFailed.
     """
@@ -69,8 +69,10 @@ async def own_stack(
         marks.touch()
         scripted = not any(argument.partition("=")[0] == "--engine" for argument in arguments)
         script = (f"--script-dir={SCRIPTS}", f"--engine-args={json.dumps({'marks': str(marks)})}")
+        own = root / ".venv" / "bin" / "python"
+        python = str(own) if root != ROOT and own.exists() else sys.executable
         command = [
-            *(sys.executable, "-m", "services.cli.main", "up", "--port=0"),
+            *(python, "-m", "services.cli.main", "up", "--port=0"),
             *(("--engine=script", *script) if scripted else ()),
             f"--ready-file={ready}",
             f"--state-dir={STATE}",

@@ -66,7 +66,7 @@ class Suite:
     async def _repeat(self, repeat: int, parts: Sequence[str]) -> None:
         """All parts once on all sides."""
         for session in SESSIONS:
-            await self._session(repeat, [part for part in session if part.split()[0] in parts])
+            await self._session(repeat, [part for part in session if part in parts or part.split()[0] in parts])
         if "scale" in parts:
             await self._scale(repeat)
 
@@ -158,7 +158,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--mocker", action="store_true", help="also beside Dynamo with its mock engine, flat out")
     parser.add_argument("--quick", action="store_true", help="small and short cases: does it work?")
     parser.add_argument("--repeat", type=int, default=1, help="all of it, so often: A B A B; the table has medians")
-    parser.add_argument("--parts", default=",".join(ALL), help="default: %(default)s")
+    parser.add_argument(
+        "--parts", default=",".join(ALL), help="default: %(default)s; or one of a part, as `capacity turn 100`"
+    )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with a result that is not finished")
     parser.add_argument("--captures", type=Path, default=CAPTURES, help="recorded requests of real clients, if any")
     parser.add_argument("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
@@ -196,7 +198,9 @@ def open_record(asked: argparse.Namespace, found: Sequence[Side], sizes: Sizes) 
         if record.sizes != plain(sizes):
             raise ValueError(f"{asked.resume} has cases of another size: give the same options")
         return record, asked.resume
-    label = ("peer" if len(found) > 1 else "alone") + "-quick" * asked.quick + "-part" * (asked.parts != ",".join(ALL))
+    label = ("peer" if asked.peer else "alone") + "-quick" * asked.quick
+    if asked.parts != ",".join(ALL):
+        label += "".join(f"-{name}" for name in dict.fromkeys(part.split()[0] for part in asked.parts.split(",")))
     record = Record(now(), label, this_machine(), asked.repeat, plain(sizes), facts)
     return record, asked.out or records.default_path(record)
 
@@ -216,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(line, highlight=False)
 
     try:
-        if unknown := set(asked.parts.split(",")) - set(ALL):
+        if unknown := set(asked.parts.split(",")) - {*ALL, *PARTS}:
             raise ValueError(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}")
         prepare(asked)
         captures = asked.captures if asked.captures.is_dir() else None
