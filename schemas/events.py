@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from schemas.errors import ErrorInfo
+from schemas.errors import ErrorInfo, ErrorKind
 
 BlockKind: TypeAlias = Literal["reasoning", "text", "tool_use", "hosted"]
 """`hosted`: a call of a tool that the frontend runs. Made in the frontend; on the bus it is `tool_use`."""
@@ -219,3 +219,15 @@ BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
 TurnEvent: TypeAlias = (
     Prepared | OutputTokens | BlockStart | Delta | Dispatch | BlockStop | HostedResults | Finish | Failed | Interrupted
 )
+
+
+def failure_of(event: TurnEvent) -> ErrorInfo | None:
+    """The error with which this event ends a turn; None for every other event."""
+    if isinstance(event, Failed):
+        return event.error
+    if isinstance(event, Finish):
+        if event.reason is FinishReason.CANCELLED:
+            return ErrorInfo(ErrorKind.UNAVAILABLE, "The server stopped this turn. Please try again.")
+        if event.reason is FinishReason.ERROR:
+            return ErrorInfo(ErrorKind.ENGINE, "The engine failed in the middle of this turn.")
+    return None

@@ -23,22 +23,22 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("services.cli.main:serve", "run one stage: frontend, preprocessor, worker or parser"),
     "connect": ("services.cli.connect.command:connect", "set up an agent client for a running server"),
     "catalog": ("services.cli.connect.catalog:catalog", "write the model catalogue for Codex"),
-    "tap": ("services.cli.tap.command:tap", "watch the bus: a turn, a subject or everything, decoded"),
-    "inspect": ("services.cli.inspector.command:inspect", "show turns and sessions in a web page, live or recorded"),
+    "tap": ("turnwire_tools.tap.command:tap", "watch the bus: a turn, a subject or everything, decoded"),
+    "inspect": ("turnwire_tools.inspector.command:inspect", "show turns and sessions in a web page, live or recorded"),
     "trajectories": (
-        "services.cli.trajectories.command:trajectories",
+        "turnwire_tools.trajectories.command:trajectories",
         "write sessions as training samples of token ids",
     ),
-    "replay": ("services.cli.replay.command:replay", "play recorded or written turns as a client of the HTTP APIs"),
+    "replay": ("turnwire_tools.replay.command:replay", "play recorded or written turns as a client of the HTTP APIs"),
     "doctor": ("services.cli.doctor.command:examine", "check this machine, the bus and the model"),
     "check": ("services.cli.commands.check:check", "check the settings and the model, before the services start"),
     "config": ("services.cli.commands.show_config:show", "show every setting, its value and its origin"),
     "health": ("services.cli.commands.health:check", "check whether a process is live or ready"),
-    "parse": ("services.cli.commands.parse:parse", "turn model output on stdin into events"),
+    "parse": ("turnwire_tools.parse:parse", "turn model output on stdin into events"),
     "key": ("services.cli.commands.make_key:make", "make an API key, and put its hash into the key file"),
     "secrets": ("services.cli.commands.make_secrets:make", "make the passwords and keys of a deployment"),
     "buckets": ("services.cli.commands.make_buckets:make", "create the buckets that services share on the bus"),
-    "demo-model": ("services.cli.demo.model:make", "make the demo model's directory"),
+    "demo-model": ("turnwire_tools.script.demo_model:make", "make the demo model's directory"),
 }
 _SERVICES = (config.FrontendConfig, config.WorkerConfig, config.PreprocessorConfig, config.ParserConfig)
 SETTINGS: Mapping[str, Sequence[type[config.Config]]] = {

@@ -16,17 +16,17 @@ from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from schemas.frames import TurnRequest
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.common.known.history import KnownHistory
-from services.frontend.apis.common.known.requests import RequestReader
-from services.frontend.apis.common.known.turns import SessionTurns, encode_request
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, is_plain
 from services.frontend.apis.messages.request import Messages, parse
 from services.frontend.apis.messages.tools import read_tools
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
-from services.frontend.media.notice import notice, without_notices
-from services.frontend.media.parts import media_in, media_of
+from services.frontend.apis.shared.known.history import KnownHistory
+from services.frontend.apis.shared.known.requests import RequestReader
+from services.frontend.turns.known_turns import SessionTurns, encode_request
+from services.frontend.turns.media.notice import notice, without_notices
+from services.frontend.turns.media.parts import media_in, media_of
 from tests.conftest import examples
 
 MESSAGES = 60

@@ -11,12 +11,12 @@ from schemas.errors import Invalid
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.known import parts as known_parts
-from services.frontend.apis.common.known.parts import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.pipeline.conversation_limits import ConversationCheck, ConversationLimits
+from services.frontend.apis.shared.known import parts as known_parts
+from services.frontend.apis.shared.known.parts import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
+from services.frontend.turns.conversation_limits import ConversationCheck, ConversationLimits
 
 LONG = "Reads one file, from its first line to its last. " * 8
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from schemas.errors import TimedOut, Unavailable
-from services.cli.bus.observer import observing
+from services.cli.observer import observing
 from services.frontend.apis.responses.store.shared import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig

@@ -129,7 +129,7 @@ class _Up:
 
     async def _require_bus(self) -> None:
         """Raises ChildFailed if no process could connect: one error instead of one from each."""
-        from services.cli.bus.observer import observing  # 0.1 s, and with a server of its own `up` is without
+        from services.cli.observer import observing  # 0.1 s, and with a server of its own `up` is without
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
         try:

@@ -7,12 +7,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-import msgspec
 from msgspec import Struct
 
-from schemas.conversation import Client, Conversation, OutputFormat, Thinking, ToolSpec
+from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
 from services.frontend.apis.chat.stream import (
@@ -21,19 +19,19 @@ from services.frontend.apis.chat.stream import (
     ReasoningPlace,
     Settings,
     Shape,
-    StoredStream,
     chat_collector,
 )
-from services.frontend.apis.common.bounds import Metadata
-from services.frontend.apis.common.decode import given, tags_of
-from services.frontend.apis.common.hints import first_header, header_flag, hints
-from services.frontend.apis.common.hosted import missing_tools
-from services.frontend.apis.common.known.history import KnownHistory
-from services.frontend.apis.common.known.parts import KnownParts, share_texts
-from services.frontend.apis.common.known.requests import RequestReader
-from services.frontend.apis.common.openai.chunks import PING
-from services.frontend.apis.common.openai.wording import explainer, invalid_value, missing_parameter, unsupported
-from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.apis.shared.decode import given, tags_of
+from services.frontend.apis.shared.hints import hints
+from services.frontend.apis.shared.known.history import KnownHistory
+from services.frontend.apis.shared.known.parts import KnownParts, share_texts
+from services.frontend.apis.shared.known.requests import RequestReader
+from services.frontend.apis.shared.openai.chunks import PING
+from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.http.headers import first_header, header_flag
+from services.frontend.turns.hosted.tools import missing_tools
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
@@ -62,10 +60,6 @@ _explain = explainer(
 Mode: TypeAlias = Literal["default", "enabled", "adaptive", "disabled"]
 
 
-class _Stored(Struct):
-    metadata: Metadata
-
-
 class ChatAsk(Struct, frozen=True):
     """A parsed request."""
 
@@ -74,8 +68,6 @@ class ChatAsk(Struct, frozen=True):
     stream: bool
     notes: list[str]
     shape: Shape
-    metadata: dict[str, str] | None = None
-    """Set where the answer is to be stored."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -84,8 +76,7 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        make = ChatStream if self.metadata is None else StoredStream
-        return make(reply, self.shape, self.choices)
+        return ChatStream(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
@@ -117,11 +108,13 @@ def parse(
     if request.chat_template is not None:
         raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
-    notes: list[str] = []
+    notes: list[str] = ["store"] if request.store else []
+    missing: list[Text] = []
     if (searching := tools.web_search(request, specs, settings.served)) is not None:
         specs = [*specs, searching]
     elif given(request.web_search_options):
         notes.append("web_search_options")
+        missing = missing_tools(["web_search"])
     history = History(pairing=not counting) if begun is None else begun.history.fork()
     turns = reader.read(body, headers, history, request.messages, begun)
     last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
@@ -131,7 +124,7 @@ def parse(
     conversation = Conversation(
         request.model,
         turns,
-        system=missing_tools("web_search" for _ in notes),
+        system=missing,
         tools=specs,
         tool_choice=tools.choice(request, specs),
         thinking=thinking(request),
@@ -144,18 +137,7 @@ def parse(
         prefill=bool(request.continue_final_message or last.prefix or last.partial),
     )
     shape = _shape(request, specs, headers, settings)
-    return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape, _metadata(request))
-
-
-def _metadata(request: wire.Body) -> dict[str, str] | None:
-    """What is stored with the answer; None where that is not stored, and any metadata is accepted."""
-    if not request.store:
-        return None
-    body = {"metadata": request.metadata or {}}
-    try:
-        return msgspec.convert(body, _Stored).metadata
-    except msgspec.ValidationError as error:
-        raise _explain(msgspec.json.encode(body), str(error)) from None
+    return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape)
 
 
 def _logprobs(request: wire.Body) -> int | None:

@@ -9,10 +9,10 @@ from msgspec import Struct
 from schemas.conversation import HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.common.client_grammars import checked_grammar
-from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hosted import hosted_spec
-from services.frontend.apis.common.openai.wording import invalid_value, missing_parameter
+from services.frontend.apis.shared.client_grammars import checked_grammar
+from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
+from services.frontend.turns.hosted.tools import hosted_spec
 
 
 class _Location(Struct):

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.common.call_history import CallHistory
-from services.frontend.apis.common.hosted import add_results, result_part
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
 from services.frontend.apis.messages.hosted import own_id, result_of
 from services.frontend.apis.messages.tools import ToolSet
+from services.frontend.apis.shared.call_history import CallHistory
+from services.frontend.turns.hosted.tools import add_results, result_part
 
 _WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
 _BOUND = (wire.ServerToolUseBlock, *_WEB_RESULTS, wire.CompactionBlock)

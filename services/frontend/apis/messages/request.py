@@ -14,19 +14,20 @@ from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
-from services.frontend.apis.base import Collector, Renderer, Reply
-from services.frontend.apis.common.answers.documents import StreamCollector
-from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known.history import KnownHistory
-from services.frontend.apis.common.known.parts import KnownParts, share_texts
-from services.frontend.apis.common.known.requests import RequestReader
-from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History, is_plain
 from services.frontend.apis.messages.stream import PING, CompactionStream, MessagesStream, merged_message
+from services.frontend.apis.shared.answers.documents import StreamCollector
+from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.hints import hints
+from services.frontend.apis.shared.known.history import KnownHistory
+from services.frontend.apis.shared.known.parts import KnownParts, share_texts
+from services.frontend.apis.shared.known.requests import RequestReader
+from services.frontend.apis.shared.sampling_fields import sampling_of
+from services.frontend.http.headers import first_header
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""

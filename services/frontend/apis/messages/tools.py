@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from schemas.conversation import Text, ToolChoice, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import raw_text
 from services.frontend.apis.messages.hosted import tool_spec
+from services.frontend.turns.hosted.tools import missing_tools
 
 _tools = msgspec.json.Decoder(list[wire.Tool] | None)
 CUSTOM = "custom"

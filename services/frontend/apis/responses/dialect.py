@@ -9,12 +9,6 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
-from services.frontend.apis.base import Reply
-from services.frontend.apis.common.known.history import KnownHistory, caller_of, session_turns
-from services.frontend.apis.common.known.parts import KnownParts
-from services.frontend.apis.common.known.turns import KnownTurns
-from services.frontend.apis.common.openai.wording import unsupported
-from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.answer.items import Shape
@@ -33,6 +27,11 @@ from services.frontend.apis.responses.request.body import (
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.sealing import TextSealer
+from services.frontend.apis.shared.known.history import KnownHistory, caller_of, session_turns
+from services.frontend.apis.shared.known.parts import KnownParts
+from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.known_turns import KnownTurns
+from services.frontend.turns.summary import request_summary
 
 
 class ResponsesAsk(Struct, frozen=True):
@@ -161,8 +160,6 @@ class Responses:
         request = self.decode(body, headers)
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)
-        if request.conversation is not None:
-            raise unsupported("conversation")
         return self.understand(request, headers)
 
     def count_body(self, tokens: int) -> bytes:

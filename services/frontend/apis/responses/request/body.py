@@ -12,12 +12,12 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.errors import Invalid
-from services.frontend.apis.common.decode import decode_body, given
-from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of
-from services.frontend.apis.common.known.parts import KnownParts
-from services.frontend.apis.common.openai.wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert, explain, not_found
+from services.frontend.apis.shared.decode import decode_body, given
+from services.frontend.apis.shared.known.history import Beginning, KnownHistory, caller_of
+from services.frontend.apis.shared.known.parts import KnownParts
+from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -45,8 +45,6 @@ class ResponsesRequest(Struct, frozen=True):
     """The members of a Response object that repeat the request."""
     prefill: bool
     """Compute the prompt and generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
-    conversation: str | None = None
-    """The id of the conversation that the response belongs to."""
     data: bytes = b""
     """The whole body."""
     begun: Beginning[Any] | None = None
@@ -112,6 +110,10 @@ def decode(
         body = read(data)
     else:
         body, begun = sessions.decode(data, caller_of(headers or {}), read, lambda found: found.input)
+    if given(body.conversation):
+        raise unsupported(
+            "conversation", "names a stored conversation, which this server does not keep; send its items"
+        )
     if not counting:
         _refuse_unsupported(body)
     items, kinds = body.input or [], list[wire.ItemKind]()
@@ -125,17 +127,14 @@ def decode(
     reasoning.summary = reasoning.summary or reasoning.generate_summary
     text = _settings(wire.TextConfig, body.text, "text")
     cache = _settings(wire.CacheOptions, body.prompt_cache_options, "prompt_cache_options")
-    named = convert(str | wire.ConversationRef | None, body.conversation, "conversation")
-    conversation: str | None = named.id if isinstance(named, wire.ConversationRef) else named
     return ResponsesRequest(
         body=body,
         items=items,
         kinds=kinds + item_kinds(items[len(kinds) :], "input", len(kinds)),
         reasoning=reasoning,
         text=text,
-        echo=_echo(body, reasoning, text, conversation, KnownParts() if known is None else known),
+        echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
         prefill=body.generate is False or bool(cache.prewarm),
-        conversation=conversation,
         data=data,
         begun=begun,
     )
@@ -168,22 +167,13 @@ def _one_line(raw: Raw) -> Raw:
 
 
 def _refuse_unsupported(body: wire.Body) -> None:
-    if given(body.conversation) and body.previous_response_id is not None:
-        message = "Mutually exclusive parameters: 'conversation' and 'previous_response_id'."
-        raise Invalid(message, param="conversation", code="mutually_exclusive_parameters")
     if given(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
 
-def _echo(
-    body: wire.Body,
-    reasoning: wire.Reasoning,
-    text: wire.TextConfig,
-    conversation: str | None,
-    known: KnownParts[Raw],
-) -> dict[str, Any]:
+def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, known: KnownParts[Raw]) -> dict[str, Any]:
     """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
     summary = None if reasoning.summary == "none" else reasoning.summary
     shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
@@ -195,7 +185,6 @@ def _echo(
     echo: dict[str, Any] = {
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
-        **({} if conversation is None else {"conversation": {"id": conversation}}),
         "tools": _echoed_tools(body.tools or [], known),
         "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,

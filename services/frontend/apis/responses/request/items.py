@@ -14,8 +14,6 @@ from msgspec import Raw
 from schemas.conversation import Call, Media, Part, Reasoning, Result, ResultPart, Text, ToolReference, Turn
 from schemas.errors import Invalid
 from schemas.events import HostedResult
-from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hosted import result_part, unpack
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
@@ -23,6 +21,8 @@ from services.frontend.apis.responses.request.body import MESSAGE
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
 from services.frontend.apis.responses.sealing import TextSealer, open_summary
+from services.frontend.apis.shared.decode import given
+from services.frontend.turns.hosted.tools import result_part, unpack
 
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
 """Goes before the summary of a compaction item."""
