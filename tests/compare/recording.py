@@ -24,35 +24,31 @@ _SETTLE_S = 2.0
 
 @dataclass
 class _Bus:
-    """The turns of the sessions with these marks, by session."""
+    """Collects the turns of the sessions with these marks."""
 
     marks: set[str]
-    sessions: dict[str, dict[str, BusTurn]] = field(default_factory=dict)
-    owners: dict[str, BusTurn] = field(default_factory=dict)
+    sessions: dict[str, list[BusTurn]] = field(default_factory=dict)
+    turns: dict[str, BusTurn] = field(default_factory=dict)
     contexts: dict[str, BusTurn] = field(default_factory=dict)
-    early: list[dict[str, Any]] = field(default_factory=list)
 
-    async def turn(self, message: Msg) -> None:
-        found = _MARK.search(message.data)
-        if found and (mark := found[0].decode()) in self.marks:
-            id = json.loads(message.data)["turn"]
-            turn = self.sessions.setdefault(mark, {}).setdefault(id, BusTurn())
-            self.owners[id] = turn
-            turn.turn.append(message.data.decode())
-
-    async def generate(self, message: Msg) -> None:
-        text, _, prompt = message.data.partition(b"\0")
-        request = json.loads(text)
-        if turn := self.owners.get(request["turn"]):
-            turn.generate.append((text.decode(), base64.b64encode(prompt).decode()))
+    async def take(self, message: Msg) -> None:
+        """One message of any kind: a turn is known by its session's mark, what follows by the turn's id, and a ledger
+        entry, which has none, by its context."""
+        kind, (data, _, prompt) = message.subject.split(".")[2], message.data.partition(b"\0")
+        if kind == "turn" and (found := _MARK.search(data)) and (mark := found[0].decode()) in self.marks:
+            turn = self.turns.get(id := json.loads(data)["turn"])
+            if turn is None:
+                turn = self.turns[id] = BusTurn()
+                self.sessions.setdefault(mark, []).append(turn)
+            turn.turn.append(data.decode())
+        elif kind == "gen" and (turn := self.turns.get((request := json.loads(data))["turn"])):
+            turn.generate.append((data.decode(), base64.b64encode(prompt).decode()))
             if context := (request.get("context") or {}).get("ledger"):
                 self.contexts[_identity(context)] = turn
-
-    async def ledger(self, message: Msg) -> None:
-        entry = json.loads(message.data)
-        for value in entry.values():
-            if isinstance(value, dict) and (turn := self.contexts.get(_identity(value))):
-                turn.ledger.append(message.data.decode())
+        elif kind == "ledger":
+            parts = [value for value in json.loads(data).values() if isinstance(value, dict)]
+            if turn := next(filter(None, map(self.contexts.get, map(_identity, parts))), None):
+                turn.ledger.append(data.decode())
 
 
 def _identity(context: dict[str, Any]) -> str:
@@ -67,8 +63,7 @@ async def record(tree: Path, folder: Path, *, seed: int, requests: int, bus_sess
     bus, done = _Bus(set(marks)), dict[str, list[Exchange]]()
     async with running(tree) as stack:
         client = await nats.connect(stack.nats_url)
-        for kind, handler in (("turn", bus.turn), ("gen", bus.generate), ("ledger", bus.ledger)):
-            await client.subscribe(f"tw.*.{kind}.>", cb=handler)
+        await client.subscribe("tw.>", cb=bus.take, pending_bytes_limit=-1, pending_msgs_limit=-1)
         await client.flush()
         async with aiohttp.ClientSession(
             base_url=stack.url,
@@ -88,7 +83,7 @@ async def record(tree: Path, folder: Path, *, seed: int, requests: int, bus_sess
         await asyncio.sleep(_SETTLE_S)
         await client.close()
     save(folder / "http.jsonl.gz", (one for _, mark, _, _ in sessions for one in done[mark]))
-    save(folder / "bus.jsonl.gz", (BusSession(mark, list(bus.sessions.get(mark, {}).values())) for mark in marks))
+    save(folder / "bus.jsonl.gz", (BusSession(mark, bus.sessions.get(mark, [])) for mark in marks))
     return sum(map(len, done.values()))
 
 
