@@ -112,17 +112,15 @@ def _renumbered(data: str, numbers: Any) -> str:
     return f'{data[: found.start()]}"sequence_number":0{data[found.end() :]}'
 
 
-def _laned(events: list[Event]) -> list[tuple[tuple[int, int], Event]]:
-    """Events with a key that sorts chunks of different choices, which come in any order, by choice."""
+def _laned(events: list[Event]) -> list[tuple[tuple[int, int, bool], Event]]:
+    """Events with a key that sorts them: chunks of different choices come in any order, and a choice's token ids, which
+    have chunks of their own, in any number of them between the others."""
     run, keyed = 0, []
     for event in events:
         choice = re.search(r'"choices":\[\{"index":(\d+)', event.data)
-        if choice is None:
-            run += 1
-            keyed.append(((run, -1), event))
-            run += 1
-        else:
-            keyed.append(((run, int(choice[1])), event))
+        run += choice is None
+        keyed.append(((run, int(choice[1]) if choice else -1, '"delta":{},' not in event.data), event))
+        run += choice is None
     return keyed
 
 

@@ -19,6 +19,7 @@ from tests.compare.sessions import Send, drawn
 
 SESSIONS_AT_ONCE = 12
 _MARK = re.compile(rb"case-\d{5}")
+_CHOICE = re.compile(r"[0-9a-f]{24}c\d+")
 _SETTLE_S = 2.0
 
 
@@ -37,6 +38,10 @@ class _Bus:
         kind, (data, _, prompt) = message.subject.split(".")[2], message.data.partition(b"\0")
         if kind == "turn" and (found := _MARK.search(data)) and (mark := found[0].decode()) in self.marks:
             turn = self.turns.get(id := json.loads(data)["turn"])
+            if _CHOICE.fullmatch(id):  # choices have the same context, and any of them is the parent of the next turn
+                self.marks.remove(mark)
+                self.sessions.pop(mark, None)
+                return
             if turn is None:
                 turn = self.turns[id] = BusTurn()
                 self.sessions.setdefault(mark, []).append(turn)
@@ -83,7 +88,7 @@ async def record(tree: Path, folder: Path, *, seed: int, requests: int, bus_sess
         await asyncio.sleep(_SETTLE_S)
         await client.close()
     save(folder / "http.jsonl.gz", (one for _, mark, _, _ in sessions for one in done[mark]))
-    save(folder / "bus.jsonl.gz", (BusSession(mark, bus.sessions.get(mark, [])) for mark in marks))
+    save(folder / "bus.jsonl.gz", (BusSession(mark, turns) for mark, turns in sorted(bus.sessions.items())))
     return sum(map(len, done.values()))
 
 

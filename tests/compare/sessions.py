@@ -33,7 +33,7 @@ def drawn(seed: int, requests: int, captures: Path) -> Iterator[tuple[str, str, 
     number = 0
     while left > 0:
         rng = Random(f"{seed} {number}")
-        kind = rng.choices(list(_KINDS), list(_KINDS.values()))[0] if number >= 250 else ["messages", "chat", "responses", "history"][number % 4]
+        kind = rng.choices(list(_KINDS), list(_KINDS.values()))[0]
         count = min(left, rng.randint(6, 14) if kind in AGENTS else 8)
         left -= count
         yield kind, f"case-{number:05}", count, _session(kind, rng, f"case-{number:05}", count)
