@@ -36,11 +36,8 @@ def main() -> int:
     started = time.monotonic()
     if asked.command == "record":
         captures = Path(os.environ.get("AGENT_CAPTURES_DIR", "no captures"))
-        sent = asyncio.run(
-            record(
-                asked.tree.resolve(), asked.folder, seed=asked.seed, requests=asked.requests, bus_sessions=asked.bus_sessions, captures=captures
-            )  # fmt: skip
-        )
+        work = record(asked.tree.resolve(), asked.folder, asked.seed, asked.requests, asked.bus_sessions, captures)
+        sent = asyncio.run(work)
         print(f"{sent} requests in {time.monotonic() - started:.0f} s: {asked.folder}")
         return 0
     declared = Declared.load(asked.declared)

@@ -46,7 +46,9 @@ class Declared:
         """Reads the file. Raises ValueError for an entry without path or reason."""
         document = tomllib.loads(file.read_text()) if file.exists() else {}
         found = cls(document.get("declared", []), document.get("renamed", []))
-        for entry, names in [(e, ("path", "reason")) for e in found.entries] + [(r, ("from", "to", "reason")) for r in found.renamed]:
+        for entry, names in [(e, ("path", "reason")) for e in found.entries] + [
+            (r, ("from", "to", "reason")) for r in found.renamed
+        ]:
             if not all(entry.get(name) for name in names):
                 raise ValueError(f"{file}: {entry} needs {', '.join(names)}")
         return found
@@ -134,7 +136,9 @@ def _is_stream(row: Json) -> bool:
 def _streams(old: list[Any], new: list[Any]) -> Iterator[tuple[str, str, str]]:
     if old == new:
         return
-    for kind, a, b, c, d in SequenceMatcher(None, [e.name for e in old], [e.name for e in new], autojunk=False).get_opcodes():
+    for kind, a, b, c, d in SequenceMatcher(
+        None, [e.name for e in old], [e.name for e in new], autojunk=False
+    ).get_opcodes():
         for left, right in zip_longest(old[a:b], new[c:d]):
             if kind == "equal":
                 path = f"events.{left.name}"
@@ -165,7 +169,8 @@ def _trees(path: str, old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
             if key not in old or key not in new:
-                yield f"{path}.{key}", *(_shown(side[key]) if key in side else MISSING for side in (old, new))
+                values = [_shown(side[key]) if key in side else MISSING for side in (old, new)]
+                yield f"{path}.{key}", values[0], values[1]
             else:
                 yield from _trees(f"{path}.{key}", old[key], new[key])
         common = [[key for key in a if key in b] for a, b in ((old, new), (new, old))]
@@ -174,7 +179,8 @@ def _trees(path: str, old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
     elif isinstance(old, list) and isinstance(new, list):
         if all(isinstance(item, int) for item in [*old, *new]) and old != new:
             at = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-            yield path, *(f"{len(side)} numbers, from {at}: {side[at : at + 12]}" for side in (old, new))
+            parts = [f"{len(side)} numbers, from {at}: {side[at : at + 12]}" for side in (old, new)]
+            yield path, parts[0], parts[1]
             return
         for number, (a, b) in enumerate(zip_longest(old, new, fillvalue=MISSING)):
             yield from _trees(f"{path}.{number}", a, b)
@@ -205,10 +211,13 @@ def _session(row: Json) -> list[Json]:
     names, found = Renamer(), []
     for turn in row["turns"]:
         generate = [
-            {**bus_message(text, names), **({"prompt": token_ids(ids)} if ids else {})} for text, ids in turn["generate"]
+            {**bus_message(text, names), **({"prompt": token_ids(ids)} if ids else {})}
+            for text, ids in turn["generate"]
         ]
         messages = {"turn": turn["turn"], "ledger": turn["ledger"]}
-        found.append({k: [bus_message(text, names) for text in v] for k, v in messages.items()} | {"generate": generate})
+        found.append(
+            {k: [bus_message(text, names) for text in v] for k, v in messages.items()} | {"generate": generate}
+        )
     return found
 
 

@@ -60,7 +60,7 @@ def _identity(context: dict[str, Any]) -> str:
     return json.dumps(context, sort_keys=True)
 
 
-async def record(tree: Path, folder: Path, *, seed: int, requests: int, bus_sessions: int, captures: Path) -> int:
+async def record(tree: Path, folder: Path, seed: int, requests: int, bus_sessions: int, captures: Path) -> int:
     """Records into `folder`; returns the number of requests. Raises RuntimeError if the checkout does not start."""
     folder.mkdir(parents=True, exist_ok=True)
     sessions = list(drawn(seed, requests, captures))
@@ -94,14 +94,13 @@ async def record(tree: Path, folder: Path, *, seed: int, requests: int, bus_sess
 
 def _sender(http: aiohttp.ClientSession, label: str, mark: str, done: list[Exchange]) -> Send:
     async def send(request: Request) -> Answer:
-        async with http.request(request.method, request.path, data=request.body or None, headers=request.headers) as got:
+        async with http.request(
+            request.method, request.path, data=request.body or None, headers=request.headers
+        ) as got:
             answer = Answer(got.status, [(name, value) for name, value in got.headers.items()], await got.read())
-        done.append(
-            Exchange(
-                f"{mark}.{len(done)}", f"{_api(request.path)} {'agent' if label in AGENTS else label}", request.method, request.path, _text(request.body),
-                answer.status, answer.headers, _text(answer.body),
-            )  # fmt: skip
-        )
+        id, kind = f"{mark}.{len(done)}", "agent" if label in AGENTS else label
+        asked = id, f"{_api(request.path)} {kind}", request.method, request.path, _text(request.body)
+        done.append(Exchange(*asked, answer.status, answer.headers, _text(answer.body)))
         return answer
 
     return send

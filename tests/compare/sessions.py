@@ -6,27 +6,26 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.compare.agents import AGENTS, Chat, Messages, Responses, freely
+from tests.compare.agents import AGENTS, Agent, freely
 from tests.compare.checkout import KEYS, MODEL
-from tests.compare.contents import chosen, words
+from tests.compare.contents import Json, chosen, options, words
 from tests.compare.exchange import Answer, Request
 
-Json = dict[str, Any]
 Send = Callable[[Request], Awaitable[Answer]]
 _KINDS = {"messages": 26, "chat": 20, "responses": 20, "history": 14, "wrong": 12, "completions": 4, "tokens": 2, "other": 2}  # fmt: skip
-_BETAS = ["claude-code-20250219", "interleaved-thinking-2025-05-14", "context-management-2025-06-27", "effort-2025-11-24", "unknown-beta"]
-_SKIPPED_HEADERS = frozenset({"host", "connection", "content-length", "accept-encoding", "authorization", "x-api-key", "transfer-encoding"})
-_OTHER_PATHS = [
-    ("GET", "/v1/models"), ("GET", f"/v1/models/{MODEL}"), ("GET", "/v1/models/none"), ("GET", "/v1/models?limit=1"), ("GET", "/health"), ("GET", "/ready"),
-    ("GET", "/"), ("GET", "/v1/messages"), ("OPTIONS", "/v1/messages"), ("DELETE", "/v1/chat/completions"), ("HEAD", "/v1/models"), ("POST", "/v1/none"),
-    ("GET", "/v1/responses/resp_none"), ("DELETE", "/v1/responses/resp_none"), ("GET", "/v1/responses/resp_none/input_items"), ("GET", "/openapi.json"),
-]  # fmt: skip
+_SKIPPED_HEADERS = frozenset(
+    {"host", "connection", "content-length", "accept-encoding", "authorization", "x-api-key", "transfer-encoding"}
+)
 
 
-def drawn(seed: int, requests: int, captures: Path) -> Iterator[tuple[str, str, int, Callable[[Send], Awaitable[None]]]]:
+def drawn(
+    seed: int, requests: int, captures: Path
+) -> Iterator[tuple[str, str, int, Callable[[Send], Awaitable[None]]]]:
     """Label, mark, number of requests and function of each session, until there are enough requests."""
     left = requests
-    files = sorted(file for file in captures.glob("*/*/[0-9]*-[A-Z]*-*.json") if not file.name.endswith(".response.json"))[:left]
+    files = sorted(
+        file for file in captures.glob("*/*/[0-9]*-[A-Z]*-*.json") if not file.name.endswith(".response.json")
+    )[:left]
     if files:  # one session, as their prompts have beginnings in common, and answers report cached tokens
         left -= len(files)
         yield "captured", "captured", len(files), _captured(files)
@@ -47,15 +46,19 @@ def _session(kind: str, rng: Random, mark: str, count: int) -> Callable[[Send], 
             await _converse(AGENTS[kind](rng, mark), rng, count, headers, send)
             return
         for _ in range(count):
-            draw = {"history": _history, "wrong": _wrong, "completions": _completions, "tokens": _tokens, "other": _other}[kind]
+            draw = {
+                "history": _history,
+                "wrong": _wrong,
+                "completions": _completions,
+                "tokens": _tokens,
+                "other": _other,
+            }[kind]
             await send(draw(rng, mark, {**headers, **_headers(rng, mark)} if kind == "wrong" else headers))
 
     return run
 
 
-async def _converse(
-    agent: Messages | Chat | Responses, rng: Random, count: int, headers: dict[str, str], send: Send
-) -> None:
+async def _converse(agent: Agent, rng: Random, count: int, headers: dict[str, str], send: Send) -> None:
     turns = 0
     for _ in range(count):
         if not turns:
@@ -71,13 +74,7 @@ def _headers(rng: Random, mark: str) -> dict[str, str]:
     found = {"authorization": f"Bearer {rng.choice(list(KEYS.values()))}"}
     if rng.random() < 0.3:
         found = {"x-api-key": found["authorization"].removeprefix("Bearer "), "anthropic-version": "2023-06-01"}
-    found |= chosen(rng, 0.12, **{
-        "anthropic-beta": _BETAS + [",".join(_BETAS[:3])], "x-request-id": [f"client-{mark}", "bad id !"], "x-claude-code-session-id": [mark], "session_id": [mark],
-        "x-session-affinity": [mark], "originator": ["codex_exec"], "user-agent": ["codex_exec/0.169", "claude-cli/2.1.328 (external, cli)", "opencode/1.18"],
-        "x-stainless-retry-count": ["1"], "openai-organization": ["o"], "traceparent": ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"],
-        "x-client-request-id": ["abc"], "origin": ["https://example.org"],
-    })  # fmt: skip
-    return found
+    return found | chosen(rng, 0.12, options(mark)["headers"])
 
 
 def _post(path: str, body: Json | bytes, headers: dict[str, str]) -> Request:
@@ -91,21 +88,31 @@ def _history(rng: Random, mark: str, headers: dict[str, str]) -> Request:
 
 
 def _completions(rng: Random, mark: str, headers: dict[str, str]) -> Request:
-    prompt = rng.choice([f"{mark} {words(rng, 1, 30)}", [words(rng, 1, 5), words(rng, 1, 5)], [5, 6, 7, 300], [[1, 2], [3]], ""])
+    prompt = rng.choice(
+        [f"{mark} {words(rng, 1, 30)}", [words(rng, 1, 5), words(rng, 1, 5)], [5, 6, 7, 300], [[1, 2], [3]], ""]
+    )
     body = {"model": MODEL, "prompt": prompt, "max_tokens": rng.choice([1, 5, 30]), "cache_salt": mark}
-    body |= chosen(rng, 0.2, stream=[True], n=[1, 2], logprobs=[0, 2], echo=[True], best_of=[1, 2], stop=["e", ["is", "\n"]], suffix=["x"], seed=[1], return_token_ids=[True], add_special_tokens=[False])  # fmt: skip
+    body |= chosen(rng, 0.2, options()["completions"])
     return _post("/v1/completions", body, headers)
 
 
 def _tokens(rng: Random, mark: str, headers: dict[str, str]) -> Request:
     if rng.random() < 0.4:
-        return _post("/detokenize", {"model": MODEL, "tokens": [rng.randint(0, 4000) for _ in range(rng.randint(0, 30))]}, headers)
-    body: Json = {"model": MODEL, "prompt": f"{mark} {words(rng, 0, 40)}", **chosen(rng, 0.3, add_special_tokens=[True, False], return_token_strs=[True])}
+        return _post(
+            "/detokenize",
+            {"model": MODEL, "tokens": [rng.randint(0, 4000) for _ in range(rng.randint(0, 30))]},
+            headers,
+        )
+    body: Json = {
+        "model": MODEL,
+        "prompt": f"{mark} {words(rng, 0, 40)}",
+        **chosen(rng, 0.3, {"add_special_tokens": [True, False], "return_token_strs": [True]}),
+    }
     return _post("/tokenize", body, headers)
 
 
 def _other(rng: Random, mark: str, headers: dict[str, str]) -> Request:
-    method, path = rng.choice(_OTHER_PATHS)
+    method, path = rng.choice(options()["paths"]).split(" ")
     return Request(method, path, headers, b"")
 
 
@@ -130,7 +137,9 @@ def _wrong(rng: Random, mark: str, headers: dict[str, str]) -> Request:
     ])  # fmt: skip
     request = _post(path, broken if rng.random() < 0.25 else raw, headers)
     if rng.random() < 0.06:
-        request.headers["content-type"] = rng.choice(["text/plain", "application/json; charset=latin-1", "multipart/form-data; boundary=x"])
+        request.headers["content-type"] = rng.choice(
+            ["text/plain", "application/json; charset=latin-1", "multipart/form-data; boundary=x"]
+        )
     if rng.random() < 0.04:
         request.headers["content-encoding"] = rng.choice(["gzip", "br", "unknown"])
     return request
