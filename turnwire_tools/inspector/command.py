@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -22,7 +21,9 @@ from schemas.errors import TurnwireError
 from schemas.frames import TurnRequest
 from services.cli.errors import UsageError
 from services.cli.files import read_text
+from services.cli.registry import Command
 from services.cli.running import bus_defaults, newest
+from services.cli.signals import run, status_of
 from services.cli.up.plan import reserve_ports
 from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
@@ -71,7 +72,10 @@ def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(
     Args:
         file: Recordings of `turnwire tap`, made with `--record` or `--json`.
     """
-    return asyncio.run(_serve(sources, file, flags))
+    return run(_serve(sources, file, flags))
+
+
+COMMAND = Command(inspect, (BusConfig,))
 
 
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:
@@ -86,13 +90,15 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     key = required_key(flags)
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
     server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
-    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, flags.host, *reserve_ports(flags.host, flags.port, 1))
         await site.start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
-        return await _until_stopped() if files else await _follow(config, fold)
+        if not files:
+            return await _follow(config, fold)
+        return await status_of(asyncio.get_running_loop().create_future())  # until Ctrl-C
     finally:
         await runner.cleanup()
 
@@ -116,14 +122,6 @@ async def _follow(config: BusConfig, fold: Fold) -> int:
         os.nice(NICE)
     # One subscription, which keeps the order of all messages.
     return await follow(config, "inspect", [subjects.ALL], take)
-
-
-async def _until_stopped() -> int:
-    stopped = asyncio.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-    await stopped.wait()
-    return 0
 
 
 def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
