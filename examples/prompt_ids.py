@@ -9,7 +9,7 @@ from pathlib import Path
 
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
 from services.cli.demo.model import build_demo_model
-from services.preprocessor.library import prompt_ids
+from services.preprocessor.prompt import prompt_ids
 
 conversation = Conversation(
     model="example",

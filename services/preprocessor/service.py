@@ -1,7 +1,7 @@
 """The preprocessor process: receives turn requests and sends each as a generate request to one worker.
 
-The path of a turn: `_turn` accepts it, `Preparation` makes its prompt (on the event loop where little of it is new,
-else in a small thread pool), `_dispatch` sends it to the best worker that takes it. A frontend receives only refusals
+The path of a turn: `_turn` accepts it, `Preparation` makes its prompt (on the event loop if that is short work, else in
+a small thread pool), `_dispatch` sends it to the best worker that takes it. A frontend receives only refusals
 from here, before it has sent anything to its client; the parser reports that a worker has the turn.
 """
 
@@ -31,24 +31,22 @@ from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
-from services.preprocessor.drift.reporter import DriftReporter
-from services.preprocessor.ledger.model import open_ledger
-from services.preprocessor.ledger.reader import LedgerReader
+from services.preprocessor.decode import RequestDecoder
+from services.preprocessor.drift_reporter import DriftReporter
+from services.preprocessor.generate import generate_request, ledger_context_of, turn_guide
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import Preparation, preparation_counts, seconds_left
-from services.preprocessor.prompt.assembly import Prompt, no_step
-from services.preprocessor.prompt.generation import generate_request, ledger_context_of
-from services.preprocessor.prompt.guide import turn_guide
-from services.preprocessor.request_decoder import RequestDecoder
+from services.preprocessor.prefill import PendingTurn, Prefills
+from services.preprocessor.preparation import Preparation, seconds_left
+from services.preprocessor.prompt import Prompt, no_step
+from services.preprocessor.restore import LedgerReader, open_ledger
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.prefill import PendingTurn, Prefills
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
 from services.runtime.bus import Message, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.observability.metrics import register, step_histogram
+from services.runtime.observability.metrics import CountCollector, register, step_histogram
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
@@ -57,9 +55,6 @@ from services.runtime.storage.seal import Sealer
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""
 REFUSE_TIMEOUT_S = 1.0
-ACCEPT_DELAY_S = 0.003
-"""The worker's request leaves first: reading the acceptance would delay the first token, and the frontend waits for
-seconds before it tries another preprocessor."""
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 MAX_CANCELS = 8192
@@ -106,7 +101,9 @@ class Preprocessor:
         self._work: list[Subscription] = []
         process.models = [setup.card]
         process.load = lambda: Load(running=len(self._turns))
-        register(process.metrics, preparation_counts(setup))
+        text = "Texts that fastokens refused."
+        counts = {"turnwire_tokenizer_refusals_total": (text, lambda: setup.encoder.failures)}
+        register(process.metrics, CountCollector(counts))
         self._prefills: Prefills | None = None
         if ledger is not None:
             self._prefills = Prefills(process, self._placement, self._preparation, ledger.ledger)
@@ -130,15 +127,15 @@ class Preprocessor:
         self._preparation.close()
 
     def _turn(self, message: Message) -> None:
-        request = self._requests.decode(message.data, TurnRequest)
+        request = self._requests.turn(message.data)
+        message.reply(self._accepted)
         present, former = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.get(request.turn, 0)) < request.attempt:
             if former is not None:
                 former.cancel()
-            task = self._begin(self._prepare(request, len(message.data), self._requests.fresh), request.turn)
+            task = self._begin(self._prepare(request, len(message.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
-        asyncio.get_running_loop().call_later(ACCEPT_DELAY_S, message.reply, self._accepted)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task that a drain waits for."""
@@ -157,7 +154,7 @@ class Preprocessor:
         if self._turns.get(turn, (0, None))[1] is task:
             del self._turns[turn]
 
-    async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
+    async def _prepare(self, request: TurnRequest, size: int) -> None:
         now = asyncio.get_running_loop().time
         arrived = perf_counter()  # the loop's time has milliseconds
         deadline = None if request.timeout_s is None else now() + request.timeout_s
@@ -167,16 +164,15 @@ class Preprocessor:
             await self._process.attached()  # else the cancellation of a request may still be behind it
             seconds_left(deadline, now())
             on_step = spans.step if spans is not None else no_step
-            prompt = await self._preparation.prompt(
-                request.conversation, limit=True, size=size, fresh=fresh, on_step=on_step
-            )
+            prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, on_step=on_step)
             self._prepare_s.observe((prepared := perf_counter()) - arrived)
             if spans is not None:
                 spans.prepared(prompt)
             try:
                 await self._dispatch(request, prompt, deadline, spans)
             finally:
-                self._sent(prompt)
+                if self._ledger is not None and prompt.found is not None:
+                    self._ledger.count(prompt.found)
             self._place_s.observe(perf_counter() - prepared)
         except TurnwireError as error:
             if spans is not None:
@@ -195,15 +191,7 @@ class Preprocessor:
             await self._refuse(request, failure.info)
             return
         self._drift.look(request.conversation, prompt)
-        if (check := self._setup.audit.take()) is not None:
-            self._begin(self._preparation.audit(check), f"audit {request.turn}")
-
-    def _sent(self, prompt: Prompt) -> None:
-        """Does what no turn waits for. A turn that no worker takes is often sent again."""
-        if self._ledger is not None and prompt.found is not None:
-            self._ledger.count(prompt.found)
-        if prompt.keep is not None:
-            self._begin(self._preparation.keep(prompt.keep), "keep a prompt")
+        await self._preparation.check(prompt)
 
     async def _dispatch(
         self, request: TurnRequest, prompt: Prompt, deadline: float | None, spans: TurnSpans | None
@@ -311,7 +299,6 @@ async def run(config: PreprocessorConfig) -> None:
         evidence=setup.evidence,
         tokenizer=setup.encoder.name,
         tokenizer_reason=setup.encoder.reason,
-        rendered_whole=setup.history.off,
         max_model_len=setup.card.max_model_len,
     )
     await process.connect()

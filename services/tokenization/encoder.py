@@ -1,16 +1,13 @@
 """Encodes rendered prompts to exactly the ids of the model's tokenizer, and no text twice.
 
 `tokenizers` gives the right ids by definition. `fastokens` is a hundred times as fast, and used where `equality` finds
-no difference for this tokenizer. Segments between control tokens are cached, and of a prompt that begins with a
-`StablePrefix` only the rest is encoded.
+no difference for this tokenizer. Both keep the ids of segments between control tokens.
 """
 
-import hashlib
 import threading
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Literal, Protocol, TypeAlias
 
@@ -28,34 +25,6 @@ _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
 _MAX_PIECES = 64
 """So many pieces are encoded where time is limited."""
-DIGEST_BYTES = 16
-"""Length of the hash of a prompt's text."""
-
-
-@dataclass(eq=False)
-class StablePrefix:
-    """A text with which several prompts begin, and its ids once they are known. Shared by threads.
-
-    `parent` is a prefix of this text.
-    """
-
-    text: str
-    parent: "StablePrefix | None" = None
-    encoded: tuple[int, TokenIds] | None = field(default=None, repr=False)
-    """An offset at which the text may be cut, and the ids of what stands before. Written by `Encoder` alone."""
-    trusted: int = 0
-    """The encoder's `_trusted` at that time."""
-    _hasher: "hashlib.blake2b | None" = field(default=None, repr=False)
-
-    def hashed(self) -> "hashlib.blake2b":
-        """A copy of the hash of the text as UTF-8 (lone surrogates included), for the caller to continue."""
-        if self._hasher is None:
-            parent = self.parent
-            hasher = hashlib.blake2b(digest_size=DIGEST_BYTES) if parent is None else parent.hashed()
-            start = 0 if parent is None else len(parent.text)
-            hasher.update(self.text[start:].encode("utf-8", "surrogatepass"))
-            self._hasher = hasher
-        return self._hasher.copy()
 
 
 class FastTokenizer(Protocol):
@@ -106,8 +75,6 @@ class Encoder:
         self._respelled = respelled
         self._data_ids: dict[str, TokenIds] = {}
         self._lock = threading.Lock()
-        self._trusted = 0
-        """Grows when ids that were made before must be made again."""
 
     @classmethod
     def load(
@@ -148,22 +115,10 @@ class Encoder:
         """The encoder in use: `fastokens` or `tokenizers`."""
         return "tokenizers" if self._fast is None else "fastokens"
 
-    def encode(self, text: str, stable: StablePrefix | None = None) -> TokenIds:
+    def encode(self, text: str) -> TokenIds:
         """The ids of `text`, as `reference` gives them. Marked data is encoded as ordinary text, and other lone
-        surrogates as U+FFFD.
-
-        `stable` is a prefix of `text`.
-        """
-        if stable is None or not self.cuts or not text.startswith(stable.text):
-            return self._pieces(text, self._whole)
-        at, ids = self._head(stable)
-        return ids + self._pieces(text[at:], self._whole) if at else self._pieces(text, self._whole)
-
-    def prepare(self, stable: StablePrefix) -> None:
-        """Encodes and hashes a prefix of prompts that are still to come."""
-        if self.cuts:
-            self._head(stable)
-        stable.hashed()
+        surrogates as U+FFFD."""
+        return self._pieces(text, self._whole)
 
     def reference(self, text: str) -> TokenIds:
         """The right ids, without fastokens and without any cache."""
@@ -183,21 +138,13 @@ class Encoder:
         finally:
             self._limit.chars = None
 
-    def distrust(self, reason: str) -> None:
-        """Stops using fastokens or, if it is not in use, cutting. For good."""
-        if self._fast is None:
-            self.cuts = Cuts(())
-            self._slow = SegmentCache(self._encode_new, self.cuts, 0)
-        self._fast, self.reason = None, reason
-        self._trusted += 1
-
-    def _head(self, stable: StablePrefix) -> tuple[int, TokenIds]:
-        """Where the stable text is cut, and the ids up to there. Two threads may both do the work."""
-        if stable.encoded is None or stable.trusted != self._trusted:
-            at = self.cuts.last(stable.text)
-            stable.encoded = (at, self.encode(stable.text[:at], _within(stable.parent, at)))
-            stable.parent, stable.trusted = None, self._trusted
-        return stable.encoded
+    def find_difference(self, text: str) -> str | None:
+        """Compares fastokens with `reference` on a text. On a difference, which is returned, fastokens is used no more.
+        None: there is none, or fastokens is not in use."""
+        if self._fast is None or self.encode(text) == self.reference(text):
+            return None
+        self._fast, self.reason = None, "ids by fastokens were not the tokenizer's"
+        return self.reason
 
     def _pieces(self, text: str, encode: Encode) -> TokenIds:
         """The ids of a text that may have marks. The control tokens that data spells are cut out and encoded apart, as
@@ -319,10 +266,6 @@ def encode_without_added_tokens(tokenizer: Tokenizer, text: str) -> TokenIds:
     if tokenizer.pre_tokenizer is not None:
         words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
     return array("I", [token.id for word in words for token in tokenizer.model.tokenize(word)])
-
-
-def _within(stable: StablePrefix | None, end: int) -> StablePrefix | None:
-    return stable if stable is not None and len(stable.text) <= end else None
 
 
 def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[FastTokenizer | None, str]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -19,7 +19,6 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.errors import TurnwireError
-from schemas.frames import TurnRequest
 from services.cli.bus import messages
 from services.cli.bus.observer import follow
 from services.cli.errors import UsageError
@@ -32,7 +31,6 @@ from services.cli.running import bus_defaults, newest
 from services.cli.up.plan import reserve_ports
 from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
-from services.preprocessor.request_decoder import RequestDecoder
 from services.runtime.bus import Message
 from services.runtime.config import BusConfig, Count, Port
 from services.runtime.config.loader import Sources, mask_passwords
@@ -98,18 +96,12 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
 
 
 async def _follow(config: BusConfig, fold: Fold) -> int:
-    requests = RequestDecoder(64 * MIB)
-
     def take(message: Message) -> None:
         kind = messages.kind_of(message.subject)
         if kind not in messages.TURN_KINDS:
             return
-        decoded: Any
         with suppress(msgspec.MsgspecError, ValueError):  # those that cannot be read are left out
-            if kind == "turn":
-                decoded = requests.decode(message.data, TurnRequest)
-            else:
-                decoded = messages.decode(message.subject, message.data)
+            decoded = messages.decode(message.subject, message.data)
             fold.take(decoded, time.time(), messages.receiver_of(message.subject) if kind == "gen" else "")
 
     with suppress(OSError):

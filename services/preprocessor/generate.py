@@ -1,4 +1,4 @@
-"""Makes the `GenerateRequest` for a turn's worker. Pure."""
+"""Makes the `GenerateRequest` for a turn's worker, and the grammar that holds the turn to its promises. Pure."""
 
 from typing import Literal
 
@@ -8,8 +8,12 @@ from schemas.conversation import Conversation
 from schemas.frames import GenerateRequest, ParseContext, TurnRequest
 from schemas.ledger import LedgerContext
 from services.families.verbatim import VERBATIM
-from services.preprocessor.prompt.assembly import Prompt
-from services.preprocessor.prompt.constraints import allowed_tools, enforced_format
+from services.guides.calls import Unguidable
+from services.guides.promises import promises
+from services.guides.turn import TurnForm, turn_grammar
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt
+from services.preprocessor.render import allowed_tools, enforced_format
 from services.preprocessor.routing.router import priority
 
 _encode = msgspec.json.Encoder().encode
@@ -88,3 +92,23 @@ def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerConte
     if prompt.found is None or sampling.stop_token_ids or sampling.ignore_eos:
         return None
     return prompt.found.context
+
+
+def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> str:
+    """The grammar that holds a turn to its request's promises, in some milliseconds of CPU. "": nothing is promised, or
+    no grammar can describe the family's calls."""
+    if not promises(conversation):
+        return ""
+    allowed = allowed_tools(conversation)
+    form = TurnForm(
+        tools=[tool for tool in prompt.tools if not allowed or tool.name in allowed],
+        format=conversation.format,
+        parallel=conversation.tool_choice.parallel,
+        in_reasoning=prompt.in_reasoning,
+        forced=conversation.tool_choice.mode in ("any", "tool"),
+        prefix=prompt.prefix,
+    )
+    try:
+        return turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids).text
+    except Unguidable:
+        return ""
