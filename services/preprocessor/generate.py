@@ -23,16 +23,11 @@ def generate_request(
     request: TurnRequest,
     prompt: Prompt,
     packed: bytes,
-    *,
-    model: str,
-    family: str,
-    parser: str,
-    salt: str | None,
-    timeout_s: float | None,
-    grammar: str = "",
+    setup: ModelSetup,
+    grammar: str,
 ) -> GenerateRequest:
-    """The worker's request. `packed`: the prompt's ids (`pack_ids`), packed once for all workers that are tried.
-    `timeout_s`: what is left of the request's; `grammar`: of `guide.turn_guide`."""
+    """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which each worker that is tried gets.
+    `packed`: the prompt's ids (`pack_ids`); `grammar`: see `turn_guide`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -40,8 +35,8 @@ def generate_request(
     none = choice.mode == "none" or output_format is not None
     calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
     context = ParseContext(
-        model=model,
-        family=family if conversation.prompt is None else VERBATIM.name,
+        model=setup.card.name,
+        family=setup.family.name if conversation.prompt is None else VERBATIM.name,
         frontend=request.frontend,
         prompt_tokens=len(prompt.ids),
         max_tokens=prompt.max_tokens,
@@ -61,16 +56,14 @@ def generate_request(
     return GenerateRequest(
         turn=request.turn,
         attempt=request.attempt,
-        model=model,
+        model=setup.card.name,
         prompt=packed,
-        parser=parser,
+        parser="",
         frontend=request.frontend,
         sampling=prompt.sampling,
         stop_ids=prompt.stop_ids,
         context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
         resume=request.resume,
-        timeout_s=timeout_s,
-        cache_salt=salt,
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),
         grammar=grammar,

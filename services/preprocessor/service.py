@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from cachetools import LRUCache
+from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.control import Cancel, Load
@@ -202,20 +203,13 @@ class Preprocessor:
         grammar = ""
         if self._placement.can_guide() and promises(request.conversation):
             grammar = await self._preparation.run(partial(turn_guide, request.conversation, prompt, self._setup))
-        for worker in self._placement.workers(request, packed):
+        workers = self._placement.workers(request, packed)
+        generate = generate_request(request, prompt, packed, self._setup, grammar)
+        for worker in workers:
             timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
             shard = self._placement.shard()
-            generate = generate_request(
-                request,
-                prompt,
-                packed,
-                model=self._model,
-                family=self._setup.family.name,
-                parser=shard,
-                salt=self._placement.salt(request.conversation),
-                timeout_s=timeout_s,
-                grammar=grammar,
-            )
+            salt = self._placement.salt(request.conversation)
+            generate = replace(generate, parser=shard, timeout_s=timeout_s, cache_salt=salt)
             self._placement.router.assigned(worker, shard)
             self._expect(request, prompt, worker)
             try:

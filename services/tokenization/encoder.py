@@ -8,6 +8,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, Protocol, TypeAlias
 
@@ -41,7 +42,7 @@ class TooLong(Exception):
 class Encoder:
     """Encodes prompts. Thread-safe; both tokenizers release the interpreter's lock while they work.
 
-    Control tokens in a text become control tokens, but for those that data spells, where `marks` is set. No special
+    Control tokens in a text become control tokens, but for those that data spells, where `data` is set. No special
     tokens are added: rendered prompts have them.
     """
 
@@ -53,15 +54,12 @@ class Encoder:
         fast: FastTokenizer | None = None,
         reason: str = "the tokenizer's own",
         cache_bytes: int = 64 << 20,
-        marks: DataMarks | None = None,
-        encode_data: Encode | None = None,
-        respelled: "RespelledTokens | None" = None,
+        data: "DataEncoding | None" = None,
     ) -> None:
-        """`encode` gives the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `marks`:
-        what data is marked with; `encode_data` then encodes a text without any added token. `respelled`: finds control
-        tokens in other spellings, which are encoded as ordinary text, too."""
+        """`encode` gives the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `data`:
+        None: data is not marked, and its control tokens are control tokens."""
         self.cuts = cuts
-        self.marks = marks
+        self.marks = data.marks if data is not None else None
         """The marks of data in rendered texts; None: there are none."""
         self.reason = reason
         """Why this encoder was chosen."""
@@ -71,8 +69,8 @@ class Encoder:
         self._fast = fast
         self._limit = threading.local()
         self._slow = SegmentCache(self._encode_new, cuts, cache_bytes)
-        self._encode_data = encode_data
-        self._respelled = respelled
+        self._data_encoding = data
+        self._respelled = data.respelled if data is not None else None
         self._data_ids: dict[str, TokenIds] = {}
         self._lock = threading.Lock()
 
@@ -85,7 +83,7 @@ class Encoder:
         cache_bytes: int = 64 << 20,
         marks: DataMarks | None = None,
     ) -> "Encoder":
-        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: see `Encoder`.
+        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: those of data.
 
         Raises ValueError where `choice` is fastokens and fastokens gives other ids.
         """
@@ -99,9 +97,7 @@ class Encoder:
             encode,
             cuts=Cuts.of(tokenizer),
             cache_bytes=cache_bytes,
-            marks=marks,
-            encode_data=partial(encode_without_added_tokens, tokenizer),
-            respelled=RespelledTokens.of(tokenizer, marks) if marks is not None else None,
+            data=DataEncoding.of(tokenizer, marks) if marks is not None else None,
         )
         if choice == "tokenizers":
             return make(reason="the operator's choice")
@@ -153,7 +149,7 @@ class Encoder:
             encode = partial(self._exact_only, encode=encode)
         if not has_surrogates(text):
             return encode(text)
-        if self.marks is None or self._encode_data is None:
+        if self.marks is None:
             return encode(replace_surrogates(text))
         first, *rest = self.marks.pieces(text)
         if len(rest) > _MAX_PIECES and getattr(self._limit, "chars", None) is not None:
@@ -161,7 +157,7 @@ class Encoder:
         joined: TokenIds = array("I")
         joined.extend(self._data(first.text) if first.data else encode(first.text))
         for piece in rest:
-            joined.extend(self._data(piece.text) if piece.data else self._behind_line(piece.text, encode, encode))
+            joined.extend(self._data(piece.text) if piece.data else self._encode_mid_text(piece.text, encode, encode))
         return joined
 
     def _exact_only(self, text: str, encode: Encode) -> TokenIds:
@@ -176,10 +172,10 @@ class Encoder:
             joined.extend(encode(text[:start]))
         joined.extend(self._data(text[start:end]))
         if end < len(text):
-            joined.extend(self._behind_line(text[end:], partial(self._exact_only, encode=encode), encode))
+            joined.extend(self._encode_mid_text(text[end:], partial(self._exact_only, encode=encode), encode))
         return joined
 
-    def _behind_line(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
+    def _encode_mid_text(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
         """The ids of text in the middle of a prompt: some tokenizers add a blank at the start of a text, but none
         behind a line break."""
         line, ids = encode_line("\n"), encode("\n" + text)
@@ -190,12 +186,12 @@ class Encoder:
         encoded in two parts."""
         known = self._data_ids.get(token)
         if known is None:
-            assert self.marks is not None
-            assert self._encode_data is not None
-            known = self._behind_line(token, self._encode_data, lambda text: self._reference([text])[0])
+            data = self._data_encoding
+            assert data is not None
+            known = self._encode_mid_text(token, data.encode, lambda text: self._reference([text])[0])
             if len(token) > 1 and not self._control.isdisjoint(known):
                 known = self._data(token[:1]) + self._data(token[1:])
-            if token in self.marks.tokens:
+            if token in data.marks.tokens:
                 self._data_ids[token] = known
         return known
 
@@ -250,6 +246,23 @@ class RespelledTokens:
             if self._contents.get(one, (own := text[start:end].strip())) != own:
                 return start, end
         return None
+
+
+@dataclass(frozen=True)
+class DataEncoding:
+    """How text is encoded that comes from users, files and tools."""
+
+    marks: DataMarks
+    """What it is marked with."""
+    encode: Encode
+    """Encodes a text without any added token."""
+    respelled: RespelledTokens | None
+    """Finds control tokens in other spellings, which are encoded as ordinary text, too."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, marks: DataMarks) -> "DataEncoding":
+        """The encoding of marked data by this tokenizer."""
+        return cls(marks, partial(encode_without_added_tokens, tokenizer), RespelledTokens.of(tokenizer, marks))
 
 
 def _encode_fast(fast: FastTokenizer, text: str) -> TokenIds:
